@@ -48,8 +48,9 @@ class SearchPolicy:
             action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
-    def simulate(self, simulations: int, leaves: int = 1) -> None:
-        """Search with so many simulations from now on, and so many leaves at once; 0 simulations: the bare network."""
+    def simulate(self, simulations: int, leaves: int = 0) -> None:
+        """Search with so many simulations from now on (0: the bare network), and leaves at once (0: as before)."""
+        leaves = leaves or self.options.leaves
         self.options, self._search = replace(self.options, simulations=simulations, leaves=leaves), None
 
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from polyplay.envs.boards import game, kernels
 from polyplay.envs.boards.solver import Solver
 
 SECONDS = 20.0  # for a position
-EXACT_LEFT = 30  # with more empty cells, who wins but not how soon: that takes ten times as long
+EXACT_LEFT = 30  # with more empty cells, who wins but not how soon, which takes longer
 
 Verdict = tuple[int, int | None]  # 1 the mover wins, 0 a draw, -1 loses; moves of both until the end, where known
 
