@@ -1,4 +1,4 @@
-"""Games of two players on one board: all games in which a player is to move are decided in one call."""
+"""Matches of two players on one board: all games in which a player is to move are decided in one call."""
 
 from __future__ import annotations
 
@@ -9,77 +9,59 @@ import numpy as np
 
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.opponents import Opponent
+from polyplay.envs.boards.pool import play_all
 
-Choose = Callable[[np.ndarray], np.ndarray]  # records int8 [n, record] → moves int64 [n]
-
-
-@dataclass
-class MatchScore:
-    """The first player's: a draw is half a point."""
-
-    wins: int = 0
-    draws: int = 0
-    losses: int = 0
-
-    @property
-    def points(self) -> float:
-        return self.wins + self.draws / 2
-
-    @property
-    def games(self) -> int:
-        return self.wins + self.draws + self.losses
+Watch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended, and moves made: whether to go on
 
 
-def play_match(
+@dataclass(frozen=True)
+class MatchStarts:
+    """Where the games of a match begin. begins, bool [n]: the player moves next, not the other."""
+
+    records: np.ndarray  # int8 [n, record]
+    begins: np.ndarray
+
+
+def match(
     board: Game,
-    openings: np.ndarray,
-    players: tuple[Choose, Choose],
-    at_once: int,
-    certain: Callable[[MatchScore], bool] = lambda score: False,
-) -> MatchScore:
-    """Two games from each opening, int8 [n, record]: the first player has the move in one, the second in the other. At
-    most `at_once` games go on together. `certain`: whether the match may end after the games so far.
+    player: Opponent,
+    other: Opponent,
+    starts: MatchStarts,
+    seed: int = 0,
+    watch: Watch = lambda found, moves: True,
+    at_once: int | None = None,
+) -> np.ndarray:
+    """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before.
+
+    at_once: games that go on together (None: all).
     """
-    score, records, movers = MatchScore(), dict[int, np.ndarray](), dict[int, int]()
-    left, side = iter(range(2 * len(openings))), 0
-    while not certain(score):
-        while len(records) < at_once and (game := next(left, None)) is not None:
-            records[game], movers[game] = openings[game // 2].copy(), game % 2
-        if not records:
+    records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
+    random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
+    points = np.full(n, np.nan)
+    while len(on := np.flatnonzero(np.isnan(points))[:at_once]):
+        ended = dict[int, float]()
+        for at, who, won in ((on[own[on]], player, 1.0), (on[~own[on]], other, 0.0)):
+            if len(at):
+                results = play_all(board.numbers, records, at, who(records, random, at))
+                points[at[results == kernels.WON]] = won
+                points[at[results == kernels.DRAWN]] = 0.5
+                ended |= {i: float(points[i]) for i in at[results != kernels.GOES_ON].tolist()}
+        own[on] = ~own[on]
+        if not watch(ended, len(on)):
             break
-        if due := [game for game in records if movers[game] == side]:
-            moves = players[side](np.stack([records[game] for game in due]))
-            for game, move in zip(due, moves.tolist(), strict=True):
-                movers[game] = 1 - side
-                result = kernels.play(board.numbers, records[game], move)
-                if result != kernels.GOES_ON:
-                    _count(score, result == kernels.DRAWN, side == 0)
-                    del records[game], movers[game]
-        side = 1 - side
-    return score
+    return points
 
 
-def _count(score: MatchScore, drawn: bool, first: bool) -> None:
-    """first: the first player made the last move."""
-    if drawn:
-        score.draws += 1
-    elif first:
-        score.wins += 1
-    else:
-        score.losses += 1
-
-
-def draw_openings(board: Game, n: int, plies: int, draw: Choose) -> np.ndarray:
-    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner."""
-    records = np.stack([board.new() for _ in range(n)])
-    on = np.ones(n, bool)
+def draw_openings(board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner. draw: moves
+    for records.
+    """
+    records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     for _ in range(plies):
-        at = np.flatnonzero(on)
-        if not len(at):
-            break
-        for i, move in zip(at.tolist(), draw(records[at]).tolist(), strict=True):
-            after = records[i].copy()
-            on[i] = kernels.play(board.numbers, after, move) == kernels.GOES_ON
-            if on[i]:
-                records[i] = after
+        if len(on):
+            before = records[on].copy()
+            over = play_all(board.numbers, records, on, draw(before)) != kernels.GOES_ON
+            records[on[over]] = before[over]
+            on = on[~over]
     return records

@@ -23,6 +23,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
     "resume": ("RUN", "continue a run from its newest checkpoint"),
     "evaluate": ("RUN", "play full games with a run's weights"),
+    "play": ("RUN", "play a board game against a run's agent"),
     "plot": ("RUN … --out FILE", "write a picture of learning curves"),
     "runs": ("[DIR …]", "list runs, newest first"),
     "watch": ("RUN …", "serve a live page with curves and controls"),
@@ -39,7 +40,6 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
-COMING = ("play",)
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
 
@@ -83,10 +83,8 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
-    if verb in COMING:
-        raise UserError(f"{verb} comes in a later version; this one has {', '.join(VERBS)}")
     if verb not in VERBS:
-        near = difflib.get_close_matches(verb, [*VERBS, *COMING], 1)
+        near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
         raise UserError(f"unknown verb {verb}; {hint}")
     command = importlib.import_module(f"polyplay.cli.{verb}").command

@@ -100,7 +100,8 @@ def _load(names: Sequence[str], options: ArenaOptions) -> list[Player]:
 
 def _points(player: Player, other: Player, options: ArenaOptions) -> float:
     """Of the first of both."""
-    from polyplay.evaluation.strength import both_colors, match
+    from polyplay.acting.match import match
+    from polyplay.evaluation.strength import both_colors
 
     starts = both_colors(player.board, options.games, options.opening_plies, options.seed)
     return float(match(player.board, player.moves, other.moves, starts, options.seed).sum())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyplay.acting.match import Watch, match
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.common.statistics import mean_interval
@@ -19,7 +20,7 @@ from polyplay.envs.boards.positions import decisive_positions
 from polyplay.envs.boards.solver import solver_of, unsolved
 from polyplay.evaluation.players import Player, PlayerOptions, opponent_of, player_of
 from polyplay.evaluation.progress import GamesWatch, on_screen
-from polyplay.evaluation.strength import Judge, Watch, both_colors, match, moves_kept, unlost
+from polyplay.evaluation.strength import Judge, both_colors, moves_kept, unlost
 from polyplay.systems import System
 
 if TYPE_CHECKING:  # they import torch, or this file

@@ -1,32 +1,22 @@
-"""How strong a player of a board game is: positions whose best moves are known, and matches from seeded openings."""
+"""How strong a player of a board game is: positions whose best moves are known, and where matches begin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
+from polyplay.acting.match import MatchStarts, Watch
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.opponents import Opponent
-from polyplay.envs.boards.pool import play_all
 from polyplay.envs.boards.positions import Decisive
 from polyplay.envs.boards.solver import Solver
 
 AT_ONCE = 100  # positions that a player is asked for together
 TRIES = 10_000  # random games until one goes on
-Watch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended, and moves made: whether to go on
-
-
-@dataclass(frozen=True)
-class MatchStarts:
-    """Where the games of a match begin. begins, bool [n]: the player moves next, not the other."""
-
-    records: np.ndarray  # int8 [n, record]
-    begins: np.ndarray
 
 
 def moves_kept(player: Opponent, positions: Decisive, watch: Watch = lambda found, moves: True) -> list[float]:
@@ -71,7 +61,7 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
 
 
 def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[MatchStarts, np.ndarray]:
-    """MatchStarts in which perfect play does not lose for the player, of openings with both colours; outcomes int8 [n]."""
+    """MatchStarts in which perfect play does not lose for the player, with both colours; their outcomes int8 [n]."""
     found = list[tuple[np.ndarray, bool, int]]()
     for record in openings(solver.game, plies, seed):
         outcome = solver.outcome(record)
@@ -80,34 +70,6 @@ def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[MatchStar
             break
     records, begins, values = zip(*found[:games], strict=True)
     return MatchStarts(np.stack(records), np.array(begins)), np.array(values, np.int8)
-
-
-def match(
-    board: Game,
-    player: Opponent,
-    other: Opponent,
-    starts: MatchStarts,
-    seed: int = 0,
-    watch: Watch = lambda found, moves: True,
-) -> np.ndarray:
-    """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before."""
-    records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
-    random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
-    points = np.full(n, np.nan)
-    while np.isnan(points).any():
-        ended = dict[int, float]()
-        on = np.isnan(points)
-        for turn, who, won in ((own, player, 1.0), (~own, other, 0.0)):
-            at = np.flatnonzero(on & turn)
-            if len(at):
-                results = play_all(board.numbers, records, at, who(records, random, at))
-                points[at[results == kernels.WON]] = won
-                points[at[results == kernels.DRAWN]] = 0.5
-                ended |= {i: float(points[i]) for i in at[results != kernels.GOES_ON].tolist()}
-        own = ~own
-        if not watch(ended, int(on.sum())):
-            break
-    return points
 
 
 class Judge:

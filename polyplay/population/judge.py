@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyplay.acting.match import Choose, MatchScore, draw_openings, play_match
+from polyplay.acting.match import MatchStarts, draw_openings, match
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import NetworkEvaluator
 from polyplay.acting.search.positions import PositionSearch
@@ -24,6 +24,7 @@ from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext, seed_of
 from polyplay.common.files import Row
 from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
 from polyplay.nets.residual import BoardNetworkFactory
@@ -102,32 +103,38 @@ class Matches:
         """Play the learner's weights of now against the best; publish them if they pass. The match's row."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
-        score, distinct = self._match()
-        passed = self.gate.verdict(score.points, score.games) is True
-        row: Row = {"candidate": version, "champion": self.champion.version, "passed": passed, "games": score.games}
-        row |= {"wins": score.wins, "draws": score.draws, "losses": score.losses, "points": score.points}
-        row |= {"openings": distinct}
+        points, distinct = self._match()
+        passed = self.gate.verdict(float(points.sum()), len(points)) is True
+        row: Row = {"candidate": version, "champion": self.champion.version, "passed": passed, "games": len(points)}
+        row |= {name: int((points == x).sum()) for name, x in (("wins", 1), ("draws", 0.5), ("losses", 0))}
+        row |= {"points": float(points.sum()), "openings": distinct}
         if passed:
             self.champion, self.candidate = self.candidate, self.champion
             self._save({"updates": version, **row})
             best.publish(self.champion.vector, version, best.round + 1)
         return row
 
-    def _match(self) -> tuple[MatchScore, int]:
-        """The candidate's score, and how many openings differed."""
-        seed, turn = seed_of(self.ctx.seed, self.candidate.version + 1), self.ctx.turn
-        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed, turn).choose
-        openings = draw_openings(self.board, self.gate.games // 2, self.gate.plies, draw)
-        players = (self._player(self.candidate), self._player(self.champion))
+    def _match(self) -> tuple[np.ndarray, int]:
+        """The candidate's points in the games that were needed, and how many openings differed."""
+        seed = seed_of(self.ctx.seed, self.candidate.version + 1)
+        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
+        openings = draw_openings(
+            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
+        )
+        starts = MatchStarts(np.repeat(openings, 2, 0), np.arange(self.gate.games) % 2 == 0)
+        ended = list[float]()
 
-        def certain(score: MatchScore) -> bool:
-            return self.gate.verdict(score.points, score.games) is not None
+        def watch(found: dict[int, float], moves: int) -> bool:
+            ended.extend(found.values())
+            return self.gate.verdict(sum(ended), len(ended)) is None
 
-        score = play_match(self.board, openings, players, self.games, certain)
-        return score, len(np.unique(openings, axis=0))
+        players = self._player(self.candidate), self._player(self.champion)
+        match(self.board, *players, starts, watch=watch, at_once=self.games)
+        return np.array(ended), len(np.unique(openings, axis=0))
 
-    def _player(self, evaluator: NetworkEvaluator) -> Choose:
-        return PositionSearch(self.board, self.search, evaluator, self.games, turn=self.ctx.turn).choose
+    def _player(self, evaluator: NetworkEvaluator) -> Opponent:
+        search = PositionSearch(self.board, self.search, evaluator, self.games)
+        return lambda records, random, at: search.choose(records[at], self.ctx.turn)
 
     def _save(self, counters: Row) -> None:
         """The champion's weights, whole or not at all."""

@@ -124,14 +124,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        (
-            "zzz",
-            "unknown verb zzz; there are train, resume, evaluate, plot, runs, watch, systems, new",
-        ),
-        (
-            "play",
-            "play comes in a later version; this one has train, resume, evaluate, plot, runs, watch",
-        ),
+        ("zzz", "unknown verb zzz; there are train, resume, evaluate, play, plot, runs, watch, systems, new"),
+        ("play", "play takes the directory of a run first"),
         ("train", "train takes a system first, nothing given: polyplay train ppo --env CartPole-v1; begin with ppo"),
         (
             "train --env x",

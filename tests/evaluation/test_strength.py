@@ -7,13 +7,14 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from polyplay.acting.match import match
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, game
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.boards.positions import Decisive
 from polyplay.envs.boards.solver import solver_of
-from polyplay.evaluation.strength import Judge, both_colors, match, moves_kept, openings, unlost
+from polyplay.evaluation.strength import Judge, both_colors, moves_kept, openings, unlost
 
 BOARD = GAMES["tic_tac_toe"]
 THREE = GAMES["three_in_a_row"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from polyplay.acting.search.evaluators import NetworkEvaluator
+from polyplay.acting.search.positions import PositionSearch
 from polyplay.acting.search.search import Search
 from polyplay.acting.search.tree import SearchOptions
 from polyplay.common.tree import Batch, Spec
@@ -28,7 +30,7 @@ class SearchPolicy:
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
         self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
-        self._search: Search | None = None
+        self._searching: PositionSearch | None = None
 
     def spec(self) -> Spec:
         return self.network.spec()
@@ -51,22 +53,28 @@ class SearchPolicy:
     def simulations(self) -> int:
         return self.options.simulations
 
-    def simulate(self, simulations: int) -> None:
-        """Search with so many simulations from now on; 0: the bare network."""
-        self.options, self._search = replace(self.options, simulations=simulations), None
+    def simulate(self, simulations: int, leaves: int = 0) -> None:
+        """Search with so many simulations from now on (0: the bare network), and leaves at once (0: as before)."""
+        leaves = leaves or self.options.leaves
+        self.options, self._searching = replace(self.options, simulations=simulations, leaves=leaves), None
 
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
-        search, n = self._search, len(records)
-        if search is None or len(search.lanes) != n:
+        searching = self._positions(len(records))
+        done = searching.run(records)
+        return searching.search.choose(done), done.value if self.options.simulations else done.raw
+
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """See PositionSearch.grow."""
+        return self._positions(len(records)).grow(records)
+
+    def _positions(self, n: int) -> PositionSearch:
+        """One that has room for n positions, and at most for twice as many."""
+        if self._searching is None or not n <= self._searching.most <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)
-            search = self._search = Search(self.board, n, self.options, evaluator)
-        search.restart(records=records)
-        done = search.step()
-        while len(done.games) < n:
-            done = search.step()
-        return search.choose(done), done.value if self.options.simulations else done.raw
+            self._searching = PositionSearch(self.board, self.options, evaluator, n)
+        return self._searching
 
 
 def records_of(board: Game, planes: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -12,30 +12,29 @@ from polyplay.envs.boards.game import Game
 
 
 class PositionSearch:
-    """At most `most` searches at once. `turn` is called after every evaluation."""
+    """At most `most` searches at once."""
 
-    def __init__(
-        self,
-        board: Game,
-        options: SearchOptions,
-        evaluator: Evaluator,
-        most: int,
-        seed: int = 0,
-        turn: Callable[[], None] = lambda: None,
-    ):
-        self.search, self.most, self.turn = Search(board, most, options, evaluator, seed=seed), most, turn
+    def __init__(self, board: Game, options: SearchOptions, evaluator: Evaluator, most: int, seed: int = 0):
+        self.search, self.most = Search(board, most, options, evaluator, seed=seed), most
 
-    def choose(self, records: np.ndarray) -> np.ndarray:
-        """Moves int64 [n] for positions int8 [n, record] that go on."""
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """The search from positions int8 [n, record] that go on, after each of its steps, until it is done."""
+        self.search.restart(np.arange(len(records)), records)
+        while len(self._done(self.search.step(), len(records)).games) < len(records):
+            yield self.search
+        yield self.search
+
+    def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
+        """The same to its end, in the order of the positions. turn: called after every step."""
+        for _ in self.grow(records):
+            turn()
+        return self._done(self.search.finished(), len(records))
+
+    def choose(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
+        """Moves int64 of any number of positions."""
         parts = [records[i : i + self.most] for i in range(0, len(records), self.most)]
-        return np.concatenate([self.search.choose(self._searched(part)) for part in parts])
+        return np.concatenate([self.search.choose(self.run(part, turn)) for part in parts])
 
-    def _searched(self, records: np.ndarray) -> Finished:
-        """In the order of the positions."""
-        n = len(records)
-        self.search.restart(np.arange(n), records)
-        while True:
-            done = self.search.step()
-            self.turn()
-            if (done.games < n).sum() == n:
-                return done.first(n)
+    def _done(self, found: Finished, n: int) -> Finished:
+        """Without games of a call before, which had more positions."""
+        return found.first(int(np.searchsorted(found.games, n)))

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyplay.acting.search import root_kernels, tree_kernels
-from polyplay.acting.search.tree import ENDED, Play, SearchOptions, allocate
+from polyplay.acting.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.common import rng
 from polyplay.common.errors import NotFinite
 from polyplay.envs.boards import kernels
@@ -146,8 +146,13 @@ class Search:
 
     def finished(self) -> Finished:
         """The searches that are done and have not moved on."""
-        n = root_kernels.finished_games(self.tree, self.rules, self._found)
-        games, shape = self._found[:n].copy(), (n, self.game.actions)
+        return self.look(self._found[: root_kernels.finished_games(self.tree, self.rules, self._found)].copy())
+
+    def look(self, games: np.ndarray) -> Finished:
+        """What searches have found so far, done or not, of games whose root was evaluated and whose leaves do not wait:
+        so it is after a `step`.
+        """
+        n, shape = len(games), (len(games), self.game.actions)
         visits, legal = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
         priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         value, raw = np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -155,6 +160,19 @@ class Search:
         if n:
             root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
         return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw)
+
+    def principal_variation(self, game: int) -> list[int]:
+        """The most visited move, the most visited answer to it, and so on, as far as there are visits."""
+        t, node, moves = self.tree, 0, list[int]()
+        while t.nodes["status"][game, node] == EXPANDED:
+            first, count = t.nodes["first"][game, node], t.nodes["count"][game, node]
+            visits = t.edges["visits"][game, first : first + count]
+            if not visits.any():
+                break
+            best = first + int(visits.argmax())
+            moves.append(int(t.sums["action"][game, best]))
+            node = t.edges["child"][game, best]
+        return moves
 
     def choose(self, done: Finished) -> np.ndarray:
         """A move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply, at temperature 0 the most

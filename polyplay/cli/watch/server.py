@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from polyplay.cli.local_page.server import answer_if_new, page_application
 from polyplay.cli.watch.reader import RunReader
-from polyplay.common.files import to_plain
 from polyplay.runs.requests import request_end, request_save
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"/": "index.html", "/watch.css": "watch.css", "/watch.js": "watch.js"}
 TOKEN = "x-polyplay-token"
-HEADERS = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
-
-
-class LocalOnly:
-    """Refuses requests that name another host, as a page of a foreign name that leads here would; adds HEADERS."""
-
-    def __init__(self, app: ASGIApp, port: int):
-        self.app = app
-        self.hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                more = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                others = [h for h in message["headers"] if h[0].decode().lower() not in HEADERS]
-                message = {**message, "headers": [*others, *more]}
-            await send(message)
-
-        local = len(hosts) == 1 and hosts[0].lower() in self.hosts
-        app = self.app if local else PlainTextResponse("this page is for this machine only", 403)
-        await app(scope, receive, with_headers)
 
 
 class Runs:
@@ -66,11 +30,8 @@ class Runs:
     def state(self, request: Request) -> Response:
         """Everything the page shows; 304 if nothing has changed."""
         with self.lock:
-            text = json.dumps(to_plain([reader.state() for reader in self.readers]))
-        tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"etag": tag})
-        return Response(text, media_type="application/json", headers={"etag": tag})
+            state = [reader.state() for reader in self.readers]
+        return answer_if_new(request, state)
 
     def end(self, request: Request) -> Response:
         return self._ask(request, request_end, "it saves a checkpoint and ends")
@@ -93,17 +54,8 @@ def application(directories: list[Path], token: str, port: int) -> Starlette:
     """The page over these runs, for the given port of this machine."""
     runs = Runs(directories, token)
     routes = [
-        *(Route(path, _file(name), methods=["GET"]) for path, name in FILES.items()),
-        Route("/favicon.ico", lambda request: Response(status_code=204)),  # browsers ask for it by themselves
         Route("/state", runs.state, methods=["GET"]),
         Route("/runs/{index:int}/stop", runs.end, methods=["POST"]),
         Route("/runs/{index:int}/checkpoint", runs.save, methods=["POST"]),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(LocalOnly, port=port)])
-
-
-def _file(name: str) -> Callable[[Request], Response]:
-    def page(request: Request) -> Response:
-        return FileResponse(PAGE / name)
-
-    return page
+    return page_application(PAGE, routes, port)

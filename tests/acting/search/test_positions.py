@@ -20,8 +20,8 @@ def openings(n: int, plies: int) -> np.ndarray:
     return np.stack([*islice(random_openings(BOARD, plies, seed=1), n)])
 
 
-def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0, **more) -> PositionSearch:
-    return PositionSearch(BOARD, options, UniformEvaluator(BOARD.actions), most, seed, **more)
+def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0) -> PositionSearch:
+    return PositionSearch(BOARD, options, UniformEvaluator(BOARD.actions), most, seed)
 
 
 def test_a_position_has_the_same_move_in_whatever_company():
@@ -45,5 +45,5 @@ def test_without_simulations_moves_are_drawn_from_the_policy():
 
 def test_every_evaluation_is_a_turn():
     turns = []
-    searching(4, turn=lambda: turns.append(1)).choose(openings(4, 2))
+    searching(4).choose(openings(4, 2), lambda: turns.append(1))
     assert len(turns) >= 30

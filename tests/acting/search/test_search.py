@@ -14,7 +14,7 @@ from polyplay.acting.search.tree import WON
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
-from tests.acting.search.twins import Stub, TwinSearch
+from tests.acting.search.twins import Node, Stub, TwinSearch
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
 NOISE: dict[str, Any] = {"noise": 0.25, "noise_alpha": 0.6}
@@ -88,6 +88,41 @@ def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
     elif "nodes" in more or "width" in more:
         assert given_up.sum() > 5
     assert moves >= 5 * GAMES_AT_ONCE
+
+
+def most_visited(node: Node) -> list[int]:
+    """By recursion; of equals the first legal move."""
+    seen = [action for action in node.priors if action in node.children and node.children[action].n]
+    if not seen:
+        return []
+    best = max(seen, key=lambda action: node.children[action].n)
+    return [best, *most_visited(node.children[best])]
+
+
+@pytest.mark.parametrize("more", [{"simulations": 60}, {"simulations": 60, "leaves": 4}, {"simulations": 0}])
+def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
+    search, stub = search_of(FOUR, more), Stub(FOUR)
+    while len(search.step().games) < GAMES_AT_ONCE:
+        pass
+    for g in range(GAMES_AT_ONCE):
+        twin = TwinSearch(FOUR, search.options, 0, 5 + g)
+        twin.restart()
+        finish(twin, stub)
+        found = search.principal_variation(g)
+        assert found == most_visited(twin.root)
+        assert (len(found) > 1) == (search.options.simulations > 0)
+
+
+def test_a_search_is_looked_at_between_its_steps():
+    search, games = search_of(FOUR, {"simulations": 50, "leaves": 4}), np.array([2, 0])
+    done = np.array([-1, -1])
+    while not len(search.step().games):
+        found = search.look(games)
+        assert found.games.tolist() == [2, 0]
+        assert (found.visits.sum(1) == search.tree.plays["done"][games]).all(), "no virtual visits are left"
+        assert (found.visits.sum(1) > done).all()
+        done = found.visits.sum(1)
+    assert (done > 0).all()
 
 
 @pytest.mark.parametrize("leaves", [1, 4])

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.cli.watch.main import listen
-from polyplay.common.errors import UserError
 from polyplay.runs.requests import lock_holder, take_save_request
 from tests.cli.watch.runs import make_run
 
@@ -48,7 +46,8 @@ def pretend(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen]]:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/", "text/html"), ("/watch.css", "text/css"), ("/watch.js", "javascript")]
+    ("path", "kind"),
+    [("/", "text/html"), ("/watch.css", "text/css"), ("/watch.js", "javascript"), ("/base.js", "javascript")],
 )
 def test_pages_and_their_headers(tmp_path: Path, path: str, kind: str):
     reply = client(make_run(tmp_path)).get(path)
@@ -127,11 +126,3 @@ def test_there_is_no_other_run_and_no_other_file(tmp_path: Path):
     assert page.post("/runs/1/stop", headers=TOKEN).status_code == 404
     assert page.get("/..%2fmain.py").status_code == 404
     assert page.get("/runs/0/stop").status_code == 405
-
-
-def test_a_port_in_use_names_the_option():
-    with listen(0) as first:
-        port = first.getsockname()[1]
-        assert first.getsockname()[0] == "127.0.0.1"
-        with pytest.raises(UserError, match=rf"^--port: {port} is in use; name another, such as --port"):
-            listen(port)

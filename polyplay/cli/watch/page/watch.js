@@ -7,25 +7,6 @@ const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
 const views = [];
 let tag = "";
 
-const element = (name, text = "", cls = "") => {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (cls) made.className = cls;
-  return made;
-};
-
-const svg = (name, attributes = {}, text = null) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== null) made.textContent = text;
-  return made;
-};
-
-const number = (value, digits = 0) =>
-  typeof value === "number"
-    ? value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })
-    : "–";
-
 const short = (value) => {
   for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e3, "k"]])
     if (Math.abs(value) >= size) return `${+(value / size).toPrecision(3)}${unit}`;
@@ -38,8 +19,6 @@ const clock = (seconds) => {
   const two = (n) => String(n).padStart(2, "0");
   return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
 };
-
-const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 
 // ------------------------------------------------------------------------------------------------ the wiring
 

@@ -1,0 +1,217 @@
+"use strict";
+// Asks for the game's state, often while the agent thinks, and shows it; sends what the person does.
+
+const FAST = 120, SLOW = 1000; // milliseconds between two questions
+const CHOICES = [0, 25, 100, 400, 800, 1600, 6400, 25600];
+const at = (id) => document.getElementById(id);
+let state = null, board = null, tag = "", timer = 0, asked = 0;
+
+// ------------------------------------------------------------------------------------------------ what to show
+
+// The search to show: of this position, or of the one before where the person wants no hints.
+function chosenSearch() {
+  const mine = state.mover === state.person && !state.over;
+  return state.now && (!mine || at("hints").checked) ? [state.now, true] : [state.before, false];
+}
+
+const shares = (search) => search.visits.map((n) => (search.done ? n / Math.max(1, search.visits.reduce((a, b) => a + b, 0)) : 0));
+
+function heatOf(search) {
+  const found = new Map(), kind = search.asked || at("heat").value === "none" ? at("heat").value : "policy";
+  if (kind === "none") return found;
+  const parts = shares(search), numbers = { visits: parts, policy: search.priors, value: search.q }[kind];
+  const legal = search.legal, top = Math.max(...legal.map((a) => (kind === "value" && !search.visits[a] ? -2 : numbers[a])));
+  for (const action of legal) {
+    const value = numbers[action];
+    if (kind === "value" && !search.visits[action]) continue;
+    const shown = kind === "value" ? expected(value) : value;
+    const share = kind === "value" ? Math.abs(value) : value;
+    const words = kind === "value" ? `value ${percent(shown)}` : `${kind === "policy" ? "policy" : "visits"} ${percent(shown)}`;
+    const figure = Math.round(100 * shown), text = figure || kind === "value" ? String(figure) : "";
+    found.set(action, { share, text, bad: kind === "value" && value < 0, best: value === top, words });
+  }
+  return found;
+}
+
+// What the solver says of a move of who is to move: the number is of moves of who wins.
+function verdictOf(action) {
+  const found = state.solver.verdicts[action];
+  if (!found || !at("verdicts").checked || state.over) return null;
+  const [outcome, plies] = found, kind = ["loss", "draw", "win"][outcome + 1];
+  if (!outcome) return { kind, short: "draw", words: "draws" };
+  const n = plies === null ? null : outcome > 0 ? Math.ceil(plies / 2) : Math.floor(plies / 2);
+  const when = n === null ? "" : ` in ${n}`;
+  return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}` };
+}
+
+const nameOf = (side) => (side === state.person ? "You" : "The agent");
+
+function turnText() {
+  if (state.over) return state.winner === null ? "A draw" : `${nameOf(state.winner)} ${state.winner === state.person ? "win" : "wins"}`;
+  return state.mover === state.person ? "Your turn" : "The agent is thinking …";
+}
+
+// ------------------------------------------------------------------------------------------------ show it
+
+function show() {
+  if (!board) begin();
+  const [search, here] = chosenSearch();
+  document.body.classList.toggle("yours", state.mover === state.person && !state.over);
+  const side = state.over ? state.winner : state.mover, dot = side === null ? [] : [element("span", "", `dot ${STONES[side]}`)];
+  if (at("turn").textContent !== turnText() || at("turn").dataset.side !== String(side)) at("turn").replaceChildren(...dot, turnText());
+  at("turn").dataset.side = side;
+  board.show(state, search && here && !state.over ? heatOf(search) : new Map(), verdictOf);
+  showValue(search);
+  showSearch(search, here);
+  drawCurve(at("curve"), state);
+  showSolver();
+  at("undo").disabled = !state.undo;
+  for (const radio of document.getElementsByName("person")) radio.checked = Number(radio.value) === state.person;
+  if (!at("simulations").matches(":focus")) setChoices(state.simulations);
+  if (state.trouble) setText(at("answer"), state.trouble);
+}
+
+function begin() {
+  setText(at("title"), state.board.title);
+  setText(at("about"), `against ${state.about.run}, ${state.about.system} after ${number(state.about.updates)} updates`);
+  document.title = `Polyplay: ${state.board.title}`;
+  board = new Board(at("board"), at("letters"), state, play);
+  const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
+  setText(at("keys"), `Keys on the board: ${where}, Enter plays; u takes back, n begins a new game. ${state.board.k} in a row win.`);
+  if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
+}
+
+// The score that either can expect, by the search; once the game is over, its result.
+function showValue(search) {
+  const value = state.over ? state.values.at(-1) : search ? search.value : null;
+  const first = value === null ? null : expected(value);
+  at("share").style.width = percent(first === null ? 0.5 : first).replace(" ", "");
+  ["first", "second"].forEach((id, i) => {
+    const part = first === null ? "–" : percent(i ? 1 - first : first), whose = i === state.person ? "you" : "agent";
+    const bold = element("b", part), key = `${whose} ${part}`;
+    if (at(id).dataset.key !== key) at(id).replaceChildren(element("span", "", `dot ${id}`), ` ${whose} `, bold);
+    at(id).dataset.key = key;
+  });
+  const said = first === null ? "no value yet" : `expected score: ${SIDES[0]} ${percent(first)}, ${SIDES[1]} ${percent(1 - first)}`;
+  at("value").setAttribute("aria-label", said);
+  at("value").title = said;
+}
+
+function showSearch(search, here) {
+  const last = state.moves.length ? state.names[state.moves.at(-1)] : "";
+  const whose = !search ? "Search" : here ? `Search for ${search.mover === state.person ? "your" : "the agent’s"} move` : `Search before ${search.mover === state.person ? "your" : "the agent’s"} move ${last}`;
+  setText(at("whose"), whose);
+  at("progress").value = search ? (search.asked ? Math.min(1, search.done / search.asked) : 1) : 0;
+  setText(at("done"), !search ? "" : search.asked ? `${number(search.done)} / ${number(search.asked)} simulations` : "the bare network");
+  const key = JSON.stringify([search, here, state.solver.verdicts, at("verdicts").checked, last]);
+  if (at("moves").dataset.key === key) return;
+  at("moves").dataset.key = key;
+  at("moves").replaceChildren(...(search ? search.legal.map((action) => moveRow(search, here, action)) : []));
+  const stones = (search ? search.variation : []).map((action, i) => {
+    const item = element("li");
+    item.append(element("span", "", `dot ${STONES[(search.mover + i) % 2]}`), state.names[action]);
+    return item;
+  });
+  at("variation").replaceChildren(...(stones.length ? stones : [element("span", search ? "no simulations, no variation" : "–", "small")]));
+}
+
+function moveRow(search, here, action) {
+  const row = element("tr"), part = shares(search)[action], counts = search.asked ? search.visits : search.priors;
+  const top = Math.max(...search.legal.map((a) => counts[a]));
+  if (counts[action] === top) row.className = "top";
+  if (!here && action === state.moves.at(-1)) row.classList.add("played");
+  const amount = element("span", "", "amount"), rail = element("span"), bar = element("i");
+  bar.style.width = `${Math.round(100 * part)}%`;
+  rail.append(bar);
+  amount.append(element("span", number(search.visits[action])), rail);
+  const visits = element("td");
+  visits.append(amount);
+  const value = search.visits[action] ? percent(expected(search.q[action])) : "–";
+  row.append(element("td", state.names[action]), element("td", percent(search.priors[action])), visits, element("td", value));
+  const verdict = here ? verdictOf(action) : null;
+  if (!state.solver.why_not) row.append(element("td", verdict ? verdict.short : "–", verdict ? verdict.kind : ""));
+  return row;
+}
+
+function showSolver() {
+  const { verdicts, solving, why_not } = state.solver, n = state.legal.length - Object.keys(verdicts).length;
+  const open = solving ? "solving …" : `not solved yet, in ${state.solver.seconds} s`;
+  setText(at("solved"), why_not ? `No solver for this game: ${why_not}.` : state.over ? "The game is over." : !n ? "Every move is solved." : `${n} of ${state.legal.length} moves: ${open}`);
+}
+
+function setChoices(now) {
+  const values = [...new Set([...CHOICES, now])].sort((a, b) => a - b);
+  const list = at("simulations");
+  if (list.dataset.key !== values.join()) list.replaceChildren(...values.map((n) => new Option(n ? number(n) : "0: bare network", n)));
+  list.dataset.key = values.join();
+  list.value = String(now);
+}
+
+// ------------------------------------------------------------------------------------------------ what happens
+
+// Said aloud: what the agent did, and how the game ended.
+function tell(before) {
+  if (!before || before.moves.length === state.moves.length) return;
+  const n = state.moves.length, by = (state.mover + 1) % 2;
+  const did = n > before.moves.length ? `${nameOf(by)} played ${state.names[state.moves.at(-1)]}. ` : "Taken back. ";
+  setText(at("news"), did + turnText());
+}
+
+function take(found) {
+  const before = state;
+  state = found;
+  show();
+  tell(before);
+}
+
+async function send(what, given = {}) {
+  const mine = ++asked;
+  setText(at("answer"), "");
+  try {
+    const headers = { "Content-Type": "application/json", "X-Polyplay": "play" };
+    const reply = await fetch(`game/${what}`, { method: "POST", headers, body: JSON.stringify(given) });
+    const found = await reply.json();
+    if (reply.ok && mine === asked) take(found);
+    else if (!reply.ok) { setText(at("answer"), found.answer); setText(at("news"), found.answer); }
+  } catch {
+    setText(at("link"), "the page’s server does not answer");
+  }
+  tag = "";
+  refresh();
+}
+
+function play(action) {
+  if (state && !state.over && state.mover === state.person && state.legal.includes(action)) send("move", { action, ply: state.moves.length });
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = asked;
+  let wait = SLOW;
+  try {
+    const reply = await fetch("state", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (reply.status === 200 && mine === asked) {
+      tag = reply.headers.get("etag") || "";
+      take(await reply.json());
+    }
+    setText(at("link"), reply.ok || reply.status === 304 ? "" : `the server answers ${reply.status}`);
+    if (state && (state.thinking || state.solver.solving)) wait = FAST;
+  } catch {
+    setText(at("link"), "the page’s server does not answer; this is the last position");
+  }
+  clearTimeout(timer);
+  timer = setTimeout(refresh, wait);
+}
+
+at("undo").addEventListener("click", () => send("undo"));
+at("new").addEventListener("click", () => send("new", { person: state.person }));
+at("simulations").addEventListener("change", (event) => send("simulations", { simulations: Number(event.target.value) }));
+for (const radio of document.getElementsByName("person")) radio.addEventListener("change", () => send("sides", { person: Number(radio.value) }));
+for (const id of ["heat", "hints", "verdicts"]) at(id).addEventListener("change", () => { if (state) show(); });
+at("board").addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.key === "u") at("undo").click();
+  if (event.key === "n") at("new").click();
+});
+addEventListener("resize", () => { if (state) show(); });
+refresh();

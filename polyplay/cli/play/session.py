@@ -1,0 +1,202 @@
+"""A game between a person and an agent: a thread searches every position and makes the agent's moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from polyplay.acting.search import Search
+from polyplay.acting.search.policy import SearchPolicy
+from polyplay.cli.play.moves import MoveList
+from polyplay.cli.play.solving import SECONDS, SolverProcess
+from polyplay.common.errors import NotFinite
+from polyplay.common.files import Row
+from polyplay.envs.boards.game import GAMES
+from polyplay.envs.boards.kernels import CELLS, GOES_ON, mover
+from polyplay.envs.boards.solver import unsolved
+
+LEAVES = 8  # at once: one game alone makes small batches
+SHARE = 16  # simulations for each of these leaves, or fewer leaves
+EVERY = 0.03  # seconds between two looks at a search that goes on
+
+
+class PlaySession:
+    """One game. `about`: what the page says of the agent. Methods are for any thread; those that change something raise
+    ValueError where that can't be done now.
+    """
+
+    def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
+        self.policy, self.board, self.about, self.simulations = policy, policy.board, about, simulations
+        sizes = f"{self.board.k} in a row, {self.board.rows}×{self.board.columns}"
+        self.title = self.board.name.replace("_", " ") if self.board.name in GAMES else sizes
+        self.game, self.person = MoveList(self.board), 0
+        self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
+        self.version, self.closed, self.changed = 0, False, threading.Condition()
+        self.why_unsolved = unsolved(self.board)
+        self.solver = None if self.why_unsolved else SolverProcess(self.board.name)
+        self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
+        self.thread.start()
+        self._ask_solver()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self._change()
+        self.thread.join()
+        if self.solver:
+            self.solver.close()
+
+    # -------------------------------------------------------------------------------- what a person does
+
+    def move(self, action: int, ply: int) -> None:
+        """The person's move in the position after `ply` moves."""
+        with self.changed:
+            if self.game.result != GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
+                raise ValueError("it is not your turn")
+            self.game.play(action)
+            self._change()
+
+    def undo(self) -> None:
+        """Back to the person's turn before."""
+        with self.changed:
+            n = self._undoable()
+            if not n:
+                raise ValueError("there is no move of yours to take back")
+            self.game.undo(n)
+            self.found = {ply: found for ply, found in self.found.items() if ply <= len(self.game.moves)}
+            self._change()
+
+    def restart(self, person: int) -> None:
+        """A new game, in which the person is the first player (0) or the second (1)."""
+        with self.changed:
+            self.game, self.person, self.found = MoveList(self.board), person, {}
+            self._change()
+
+    def take_side(self, person: int) -> None:
+        """The person goes on with these stones, and the agent with the others."""
+        with self.changed:
+            self.person = person
+            self._change()
+
+    def simulate(self, simulations: int) -> None:
+        """Search with so many simulations from now on, this position too."""
+        with self.changed:
+            self.simulations = simulations
+            self._change()
+
+    def _undoable(self) -> int:
+        """How many moves to take back; 0: none can be."""
+        plies = range(len(self.game.moves) - 1, -1, -1)
+        turns = (ply for ply in plies if mover(self.game.records[ply]) == self.person)
+        return len(self.game.moves) - next(turns, len(self.game.moves))
+
+    def _change(self) -> None:
+        self.version += 1
+        self.trouble = ""
+        self.changed.notify_all()
+        if not self.closed:
+            self._ask_solver()
+
+    def _ask_solver(self) -> None:
+        if self.solver and self.game.result == GOES_ON:
+            self.solver.ask(self.game.record)
+
+    # -------------------------------------------------------------------------------- what the agent does
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed or self._wanted())
+                if self.closed:
+                    return
+                version, simulations, record = self.version, self.simulations, self.game.record.copy()
+            try:
+                self._search(version, simulations, record)
+            except NotFinite as e:
+                with self.changed:
+                    self.trouble = str(e)
+
+    def _wanted(self) -> bool:
+        """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
+        if self.game.result != GOES_ON or self.trouble:
+            return False
+        found = self.found.get(len(self.game.moves))
+        return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
+
+    def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
+        """Search a position as long as it is the game's, and move if it is the agent's turn."""
+        if self.policy.options.simulations != simulations or self.policy.options.leaves != leaves_of(simulations):
+            self.policy.simulate(simulations, leaves_of(simulations))
+        shown = -EVERY
+        for search in self.policy.grow(record[None]):
+            over = len(search.finished().games) > 0
+            if not over and time.monotonic() < shown + EVERY:
+                continue
+            shown = time.monotonic()
+            with self.changed:
+                if self.version != version:
+                    return
+                self.found[len(self.game.moves)] = report(search) | {"over": over}
+                if over and self.game.mover != self.person:
+                    self.game.play(int(search.choose(search.finished())[0]))
+                    self._change()
+
+    # -------------------------------------------------------------------------------- what a page shows
+
+    def state(self) -> Row:
+        with self.changed:
+            game, board, ply = self.game, self.board, len(self.game.moves)
+            wanted = self._wanted()
+            solved = {"verdicts": {}, "solving": False} if self.solver is None else self.solver.state(game.record)
+            return {
+                "about": self.about,
+                "board": {"title": self.title, "rows": board.rows, "columns": board.columns, "k": board.k},
+                "gravity": board.gravity,
+                "names": [board.move_name(action) for action in range(board.actions)],
+                "cells": game.record[CELLS:].tolist(),
+                "moves": list(game.moves),
+                "mover": game.mover,
+                "person": self.person,
+                "legal": game.legal,
+                "over": game.result != GOES_ON,
+                "winner": game.winner,
+                "line": game.line(),
+                "undo": self._undoable() > 0,
+                "simulations": self.simulations,
+                "thinking": wanted,
+                "now": self.found.get(ply),
+                "before": self.found.get(ply - 1),
+                "values": [self._value(i) for i in range(ply + 1)],
+                "solver": solved | {"why_not": self.why_unsolved, "seconds": SECONDS},
+                "trouble": self.trouble,
+            }
+
+    def _value(self, ply: int) -> float | None:
+        """For the first player: by the search, or the result."""
+        if ply == len(self.game.moves) and self.game.result != GOES_ON:
+            return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
+        return self.found[ply]["value"] if ply in self.found else None
+
+
+def leaves_of(simulations: int) -> int:
+    return max(1, min(LEAVES, simulations // SHARE))
+
+
+def report(search: Search) -> Row:
+    """What a search of one game has found so far, by action. q is for who is to move, values for the first player."""
+    found = search.look(np.array([0]))
+    sign = 1 - 2 * mover(found.records[0])
+    return {
+        "asked": search.options.simulations,
+        "done": int(search.tree.plays["done"][0]),
+        "mover": mover(found.records[0]),
+        "legal": np.flatnonzero(found.legal[0]).tolist(),
+        "visits": found.visits[0].tolist(),
+        "priors": found.priors[0].round(4).tolist(),
+        "q": found.q[0].round(4).tolist(),
+        "value": round(sign * float(found.value[0]), 4),
+        "raw": round(sign * float(found.raw[0]), 4),
+        "variation": search.principal_variation(0),
+    }

@@ -1,0 +1,227 @@
+"""The page in a real browser, against the committed champion: whole games by mouse and by keyboard, wide and narrow."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.browser import Browser, missing
+
+pytest.importorskip("uvicorn")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(missing(), reason="chromium or its driver is not installed"),
+]
+CHAMPION = Path(__file__).parents[3] / "bench" / "champions" / "connect_four"
+WIDTHS = (1280, 360)
+SETTLED = "return !state.thinking && (state.over || state.mover === state.person) && state.now !== undefined"
+KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "u": 85, "n": 78, "4": 52}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["play", str(CHAMPION), "--port", str(port), "--simulations", "25"]
+    with subprocess.Popen([sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("connect four against ")
+        try:
+            yield line.split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    made = Browser()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=WIDTHS)
+def browser(request: pytest.FixtureRequest, chromium: Browser, url: str) -> Iterator[Browser]:
+    """The page with a new game, in which the person is Blue. Afterwards: no complaint, and nothing from elsewhere."""
+    chromium.open("about:blank")
+    chromium.errors(), chromium.requests()
+    chromium.size(request.param)
+    chromium.open(url)
+    chromium.wait("return state !== null")
+    chromium.run("send('new', { person: 0 })")
+    chromium.wait("return state.person === 0 && state.moves.length === 0")
+    chromium.wait(SETTLED)
+    yield chromium
+    assert chromium.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert chromium.errors() == []
+    asked = [address for address in chromium.requests() if address != "about:blank"]
+    assert asked
+    assert [address for address in asked if not address.startswith(url)] == []
+
+
+def state_of(browser: Browser) -> dict[str, Any]:
+    return browser.run("return state")
+
+
+def click(browser: Browser, selector: str) -> None:
+    """With the mouse, in the middle of what the selector names."""
+    script = (
+        f"const box = document.querySelector({selector!r}); box.scrollIntoView({{ block: 'center' }});"
+        "const r = box.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]"
+    )
+    x, y = browser.run(script)
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def press(browser: Browser, key: str) -> None:
+    text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+    code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+    browser.command("Input.dispatchKeyEvent", type="keyDown", **code, **({"text": text} if text else {}))
+    browser.command("Input.dispatchKeyEvent", type="keyUp", **code)
+
+
+def answered(browser: Browser, moves: int) -> dict[str, Any]:
+    """The state after the person's move and the agent's."""
+    browser.wait(f"return state.moves.length > {moves}")
+    browser.wait(SETTLED)
+    return state_of(browser)
+
+
+def look_at_end(browser: Browser) -> None:
+    state, turn = state_of(browser), browser.run("return document.getElementById('turn').textContent")
+    assert turn == {None: "A draw", 0: "You win", 1: "The agent wins"}[state["winner"]]
+    assert browser.run("return document.getElementById('news').textContent").endswith(turn)
+    stones = browser.run("return document.querySelectorAll('.stone').length")
+    assert stones == len(state["moves"])
+    assert browser.run("return document.querySelectorAll('.won').length") == len(state["line"])
+    points = browser.run("return document.querySelectorAll('#curve circle').length")
+    assert points >= len(state["moves"]) // 2
+
+
+def test_a_game_to_its_end_by_mouse(browser: Browser):
+    state = state_of(browser)
+    while not state["over"]:
+        column = state["legal"][-1]
+        click(browser, f".board button:nth-child({column + 1})")
+        after = answered(browser, len(state["moves"]))
+        assert after["moves"][: len(state["moves"]) + 1] == [*state["moves"], column]
+        state = after
+    look_at_end(browser)
+    click(browser, "#new")
+    browser.wait("return state.moves.length === 0 && document.querySelectorAll('.stone').length === 0")
+
+
+def test_a_game_to_its_end_by_keyboard(browser: Browser):
+    browser.run("document.querySelector('#moves').closest('.scroll').focus()")
+    for _ in range(20):
+        if browser.run("return document.activeElement.closest('#board') !== null"):
+            break
+        press(browser, "Tab")
+    assert browser.run("return document.activeElement.dataset.action") == "3", "the middle column"
+    state, turn = state_of(browser), 0
+    while not state["over"]:
+        press(browser, "Home")
+        for _ in range(state["legal"][0]):
+            press(browser, "ArrowRight")
+        assert browser.run("return Number(document.activeElement.dataset.action)") == state["legal"][0]
+        press(browser, "Enter" if turn % 2 else " ")
+        turn += 1
+        after = answered(browser, len(state["moves"]))
+        assert after["moves"][len(state["moves"])] == state["legal"][0]
+        state = after
+    look_at_end(browser)
+    press(browser, "u")
+    browser.wait("return !state.over")
+    assert browser.run("return document.activeElement.closest('#board') !== null"), "the focus stays on the board"
+    press(browser, "4")
+    assert browser.run("return document.activeElement.dataset.action") == "3"
+    press(browser, "n")
+    browser.wait("return state.moves.length === 0")
+
+
+def test_undo_and_the_other_side(browser: Browser):
+    click(browser, ".board button:nth-child(4)")
+    first = answered(browser, 0)
+    click(browser, "#undo")
+    browser.wait("return state.moves.length === 0")
+    assert browser.run("return document.getElementById('undo').disabled")
+    click(browser, "input[name=person][value='1']")
+    state = answered(browser, 0)
+    assert (len(state["moves"]), state["person"], state["mover"]) == (1, 1, 1)
+    assert browser.run("return document.getElementById('news').textContent").startswith("The agent played ")
+    assert browser.run("return document.getElementById('second').textContent").strip().startswith("you ")
+    assert len(first["moves"]) == 2
+
+
+def test_what_a_search_found_is_shown_while_it_grows(browser: Browser):
+    browser.run(
+        "const s = document.getElementById('simulations'); s.value = '6400'; s.dispatchEvent(new Event('change'))"
+    )
+    browser.wait("return state.now && state.now.asked === 6400 && state.now.done > 0")
+    done = "return Number(document.getElementById('done').textContent.split(' /')[0].replaceAll(',', ''))"
+    seen = []
+    browser.wait(f"return ({done.removeprefix('return ')}) > 0")
+    while state_of(browser)["thinking"]:
+        seen.append(browser.run(done))
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2
+    browser.wait("return document.getElementById('done').textContent === '6,400 / 6,400 simulations'")
+    shown = browser.run("return [...document.querySelectorAll('.heated .hole')].map(n => Number(n.textContent))")
+    assert len(shown) == 7
+    assert 97 <= sum(shown) <= 103, "percent of the visits"
+    labels = browser.run("return [...document.querySelectorAll('.board button')].map(n => n.ariaLabel)")
+    assert all(
+        label.startswith(f"column {name}: empty; visits ") for name, label in zip("abcdefg", labels, strict=True)
+    )
+    assert browser.run("return document.querySelectorAll('#variation li').length") > 3
+    browser.run("const s = document.getElementById('simulations'); s.value = '0'; s.dispatchEvent(new Event('change'))")
+    browser.wait("return state.now && state.now.asked === 0")
+    assert browser.run("return document.getElementById('done').textContent") == "the bare network"
+    browser.run("document.getElementById('hints').click()")
+    assert browser.run("return document.querySelectorAll('.heated').length") == 0
+    browser.run("document.getElementById('hints').click(); send('simulations', { simulations: 25 })")
+    browser.wait("return state.simulations === 25")
+
+
+def test_the_solvers_verdicts_arrive(browser: Browser):
+    """In as many moves as its time allows."""
+    state = state_of(browser)
+    while len(state["moves"]) < 12 and not state["over"]:
+        click(browser, f".board button:nth-child({state['legal'][0] + 1})")
+        state = answered(browser, len(state["moves"]))
+    if state["over"]:
+        click(browser, "#undo")
+    browser.wait("return !state.over && !state.solver.solving && !state.thinking", 60)
+    state = state_of(browser)
+    n, found = len(state["legal"]), state["solver"]["verdicts"]
+    said = browser.run("return document.getElementById('solved').textContent")
+    assert said == (
+        "Every move is solved." if len(found) == n else f"{n - len(found)} of {n} moves: not solved yet, in 20 s"
+    )
+    for place in ("#letters b", "#moves td:nth-child(5)"):
+        words = browser.run(f"return [...document.querySelectorAll('{place}')].map(n => n.textContent)")
+        kinds = [word.split()[0] for word in words if word not in ("", "–")]
+        outcomes = [found[key][0] for key in sorted(found, key=int)]
+        assert [{"w": 1, "d": 0, "l": -1}[kind[0]] for kind in kinds] == outcomes
+
+
+def test_a_foreign_host_is_refused(url: str):
+    for path in ("", "state"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url + path, headers={"Host": "example.com"}), timeout=20)
+        assert refused.value.code == 403

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from polyplay.cli.play.moves import legal_moves
+from polyplay.cli.play.solving import SolverProcess, verdicts
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import Game, game
+from polyplay.envs.boards.solver import Solver
+from tests.acting.search.test_policy import positions
+from tests.cli.play.sessions import wait
+
+
+def plain(board: Game, record: np.ndarray) -> tuple[int, int]:
+    """(outcome for the mover, plies until the end) of perfect play that wins soon and loses late, by recursion."""
+    found = []
+    for action in legal_moves(board, record):
+        after = record.copy()
+        result = kernels.play(board.numbers, after, action)
+        outcome, plies = (int(result == kernels.WON), 0) if result != kernels.GOES_ON else plain(board, after)
+        found.append((outcome if result != kernels.GOES_ON else -outcome, plies + 1))
+    return max(found, key=lambda f: (f[0], -f[0] * f[1]))
+
+
+def test_verdicts_are_those_of_plain_recursion():
+    board = game("connect:3x4x3")
+    solver = Solver(board, 1 << 12)
+    for record in positions(board, 20):
+        for action, outcome, plies in verdicts(solver, record):
+            after = record.copy()
+            if kernels.play(board.numbers, after, action) == kernels.GOES_ON:
+                theirs, n = plain(board, after)
+                assert (outcome, plies) == (-theirs, n + 1 if theirs else plies)
+
+
+@pytest.fixture
+def process() -> Iterator[SolverProcess]:
+    made = SolverProcess("connect_four", 1.0)
+    yield made
+    made.close()
+
+
+def after(*moves: int) -> np.ndarray:
+    board = game("connect_four")
+    record = board.new()
+    for move in moves:
+        kernels.play(board.numbers, record, move)
+    return record
+
+
+LATE = after(*[0, 1] * 3, *[1, 0] * 3, *[2, 3] * 3, 3, 2)  # 20 stones
+
+
+def test_every_move_gets_its_verdict_and_is_not_asked_again(process: SolverProcess):
+    process.ask(LATE)
+    assert process.state(LATE)["solving"]
+    wait(lambda: not process.state(LATE)["solving"])
+    expected = {action: (outcome, plies) for action, outcome, plies in verdicts(Solver(game("connect_four")), LATE)}
+    assert process.state(LATE)["verdicts"] == expected
+    assert len(expected) == 5
+    process.ask(LATE)
+    assert not process.state(LATE)["solving"]
+
+
+def test_a_position_that_takes_too_long_ends_unsolved_and_the_next_is_solved(process: SolverProcess):
+    start = after()
+    process.ask(start)
+    wait(lambda: not process.state(start)["solving"])
+    assert len(process.state(start)["verdicts"]) < 7
+    process.ask(start)
+    assert not process.state(start)["solving"], "it is not tried again"
+    process.ask(LATE)
+    wait(lambda: not process.state(LATE)["solving"])
+    assert len(process.state(LATE)["verdicts"]) == 5
+
+
+def test_a_new_question_ends_the_one_before(process: SolverProcess):
+    process.seconds = 60.0
+    process.ask(after())
+    first = process.process
+    process.ask(LATE)
+    assert process.process is not first
+    wait(lambda: len(process.state(LATE)["verdicts"]) == 5)
+    assert first is not None
+    assert first.wait(10) == -9
