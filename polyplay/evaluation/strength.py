@@ -71,7 +71,7 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
 
 
 def unlost(solver: Solver, games: int, plies: int, seed: int) -> tuple[MatchStarts, np.ndarray]:
-    """MatchStarts in which perfect play does not lose for the player, of openings with both colours; outcomes int8 [n]."""
+    """Starts where perfect play does not lose for the player, of openings with both colours; outcomes int8 [n]."""
     found = list[tuple[np.ndarray, bool, int]]()
     for record in openings(solver.game, plies, seed):
         outcome = solver.outcome(record)
