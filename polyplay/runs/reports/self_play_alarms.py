@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 REUSE = 4.0  # how often a position may be drawn, in the mean
 # Of the value loss in the replay, divided by that of fresh games. Silver et al. 2016 give 0.19 / 0.37 = 0.51 for a
-# value network that had memorised its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
+# value network that had memorized its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
 OVERFITTED = 0.7
 REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
 
