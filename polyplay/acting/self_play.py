@@ -3,7 +3,8 @@
 A slot holds the games that fit, one behind another, each as docs/concepts/rows.md has an episode: a row per position,
 the first one `first`, and a row behind the last move with `terminated`. Rows that are left over are `first`, so no
 transition leads into them. The reward of a move is the game's outcome for who made it: with a discount of 0 it is the
-return. A move is an agent step; a game's return is the first player's.
+return. A move is an agent step; a game's return is the first player's. A game's number is the player's incarnation, and
+below it (32 bits) how many games that had ended before: no two games of a player have the same one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
 from polyplay.acting.search.evaluators import BACKENDS, NetworkEvaluator
 from polyplay.acting.search.search import Evaluator, Finished
+from polyplay.acting.search_metrics import SearchMetrics
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.buffers.rollout_slots import ROWS
@@ -34,10 +36,10 @@ EVALUATIONS = 32  # between two pulls of the weights
 
 
 def game_rows(board: Game) -> Spec:
-    """Fields of a row: the mover's planes and legal moves, the search's visits as shares, the move."""
-    shares = Field((board.actions,), "float32")
+    """Fields of a row: the mover's planes and legal moves, the visits as shares, the move, the number of the game."""
+    shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     planes, mask = Field(board.planes, "float32"), Field((board.actions,), "bool")
-    return {"obs": planes, "mask": mask, **ROWS, "action": Field((), "int64"), "visits": shares}
+    return {"obs": planes, "mask": mask, **ROWS, "action": integer, "visits": shares, "game": integer}
 
 
 def self_play(
@@ -115,6 +117,7 @@ class SelfPlay:
         self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
         self.version, self.held = -1, held
+        self.metrics, self.number = SearchMetrics(self.search, ctx.counters), 0  # number: of games that have ended
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
         """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
@@ -134,7 +137,9 @@ class SelfPlay:
         """One evaluation, and a move in each game whose search is done."""
         search, counters = self.search, self.ctx.counters
         with counters.timed("env"):
+            self.metrics.begin()
             planes = search.round()
+            self.metrics.gathered(len(planes))
         if len(planes):
             with counters.timed("infer"):
                 answers = search.evaluator.evaluate(planes)
@@ -142,6 +147,7 @@ class SelfPlay:
             with counters.timed("env"):
                 search.answer(*answers)
         with counters.timed("env"):
+            self.metrics.answered()
             done = search.finished()
             if len(done.games):
                 self._move(done)
@@ -157,6 +163,7 @@ class SelfPlay:
         self.games.length[done.games] += 1
         self.ctx.counters.add("steps", len(done.games))
         results = self.search.advance(done.games, actions)
+        self.metrics.moved(done)
         ended = np.flatnonzero(results != GOES_ON)
         for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
             self._end(game, result == WON)
@@ -172,7 +179,10 @@ class SelfPlay:
         rows["reward"][0] = 0.0
         rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * won
         rows["first"][0], rows["terminated"][moves] = True, True
+        rows["game"][:] = (self.ctx.incarnation << 32) + self.number
+        self.number += 1
         self.finished.append(rows)
+        self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
         self.games.length[game] = 0
 
@@ -185,7 +195,7 @@ class SelfPlay:
             at += _length(game)
         rest = slice(at, None)
         tree.write(rows, rest, tree.map(lambda x: np.zeros((), x.dtype), rows))
-        rows["first"][rest], rows["version"][rest] = True, self.version
+        rows["first"][rest], rows["version"][rest], rows["game"][rest] = True, self.version, -1
 
     # ------------------------------------------------------------------------------------------- saving
 
@@ -194,8 +204,9 @@ class SelfPlay:
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
-        own: Batch = {k: np.array(v) for k, v in (("incarnation", self.ctx.incarnation), ("version", self.version))}
-        own["lengths"] = lengths
+        numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
+        own: Batch = {k: np.array(v) for k, v in numbers.items()}
+        own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
         if isinstance(self.search.evaluator, NetworkEvaluator):
             own["backend"] = np.array(BACKENDS.index(self.search.evaluator.backend))
         if self.held is not None and (held := self.held.save()):
@@ -204,8 +215,9 @@ class SelfPlay:
 
     def load(self, saved: Batch) -> None:
         self.search.load(saved["search"])
-        self.version = int(saved["version"])
+        self.version, self.number = int(saved["version"]), int(saved["number"])
         tree.write(self.moves, ..., saved["moves"])
+        tree.write(self.metrics.seen, ..., saved["seen"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         if self.held is not None and "held" in saved:

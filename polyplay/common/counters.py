@@ -10,13 +10,13 @@ from polyplay.common.shared_memory import SharedObject
 
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
 SECONDS = ("env", "infer", "learn", "replay", "wait")
-LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls")
+LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls", "simulations")
 COLUMNS = [*EVENTS, *SECONDS, *LOAD]
 SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two readings of the main process
 EPISODE = ("return", "length", "lane", "wall")
-METRICS = 32
+METRICS = 48
 
 
 class WorkerCounters:
@@ -71,9 +71,13 @@ class WorkerCounters:
 
     def losses(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            i = self._names.get(name)
-            if i is not None:
-                self.metrics[i] += value, 1
+            self.tally(name, value, 1)
+
+    def tally(self, name: str, total: float, n: float) -> None:
+        """Add the sum of `n` values to a metric, which is reported as their mean."""
+        i = self._names.get(name)
+        if i is not None:
+            self.metrics[i] += total, n
 
 
 class Stopwatch:

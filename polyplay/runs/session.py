@@ -24,6 +24,7 @@ from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
+from polyplay.runs.reports.self_play_alarms import SelfPlayAlarms
 from polyplay.runs.reports.terminal import Terminal, evaluation_line, match_line
 from polyplay.runs.reports.wandb import WandbLogger
 from polyplay.runs.requests import take_save_request
@@ -88,7 +89,7 @@ class Session:
         self.crew.directory, self.crew.say = self.directory, self.say
         self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
-        self.metrics = CrewMetrics(self.crew, setup.frames_per_step, before)
+        self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
         self.reporter = self._make_reporter(before)
         self.checkpoints = CheckpointCompleter(
             self.directory, self.metrics, self.reporter, self.options.keep, self._warn
@@ -229,7 +230,7 @@ class Session:
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
+            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news(), self.alarms.news()):
                 self._warn(line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
@@ -318,7 +319,9 @@ class Session:
     # -------------------------------------------------------------------------------------------- reporting
 
     def _report(self) -> None:
-        self.terminal.report(self.reporter.report(self.metrics.snapshot()))
+        row = self.reporter.report(self.metrics.snapshot())
+        self.alarms.look(row)
+        self.terminal.report(row)
 
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a remark, or a

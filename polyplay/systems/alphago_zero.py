@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from polyplay.acting import search_metrics
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import check_backend
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
-from polyplay.buffers import Replay, RolloutQueue
+from polyplay.buffers import Replay, RolloutQueue, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.envs import Envs
 from polyplay.envs.boards.pool import board_of
@@ -104,4 +105,5 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(judge, gate=gate, params=params, best=best, **game)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, **game)
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
-    return System(envs, policy, spec.loss.metrics, player=partial(SearchPolicy, board, search, policy))
+    metrics = (*spec.loss.metrics, *replay_store.NAMES, *search_metrics.NAMES)
+    return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

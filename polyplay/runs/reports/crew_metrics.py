@@ -4,6 +4,7 @@ learnt, not from episodes:
 pps                 predictions per second: rows served with an action; predict_batch: how many at once
 tps                 trainings per second: updates; train_batch: transitions of each
 prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
+simulations_per_second, games_per_hour  of a search's players
 agent_wait_ms       from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
 leak_mb_per_hour    how fast memory rises in processes where that has no end
@@ -148,6 +149,7 @@ class CrewMetrics:
             **self._deciles("predict_batch", acting),
             **self._deciles("train_batch", training),
             **self._agents(acting),
+            **self._searches(acting, passed),
             **self._parameter_servers(),
             "cpu": self._cpu(passed),
         }
@@ -195,6 +197,13 @@ class CrewMetrics:
             waited = 1e3 * self.growth.number("waited", seconds)
             metrics["agent_wait_ms"] = _ratio(waited, self.growth.number("waits", count))
         return metrics
+
+    def _searches(self, acting: list[int], passed: float) -> Metrics:
+        """Of crews that search: rates since the last reading."""
+        if not self.counters.column("simulations").any():
+            return {}
+        simulations, games = (self._growth(name, acting) for name in ("simulations", "episodes"))
+        return {"simulations_per_second": _ratio(simulations, passed), "games_per_hour": _ratio(3600 * games, passed)}
 
     def _parameter_servers(self) -> Metrics:
         """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
