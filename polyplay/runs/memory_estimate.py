@@ -99,7 +99,8 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
             parts["lanes"] += role.n * _lanes(role.envs)
         if role.envs is not None and "board" in role.settings:  # a search's trees
             trees = role.envs.lanes * role.settings["options"].nbytes(role.settings["board"])
-            parts["trees"] = parts.get("trees", 0.0) + role.n * trees
+            searches = 2 if role.best is not None else 1  # a judge's candidate and champion
+            parts["trees"] = parts.get("trees", 0.0) + role.n * searches * trees
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] += edge.nbytes

@@ -157,7 +157,7 @@ def test_the_plan_has_the_memory_of_trees():
     search = crew.roles[0].settings["options"]
     tree = allocate(GAMES["connect_four"], 32, search)
     there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
-    assert made.memory["trees"] == 2 * there > 20e6
+    assert made.memory["trees"] == (2 + 2) * there > 20e6, "of two players, and a judge's two"
     assert "trees" in dict(made.lines)["memory"]
 
 
