@@ -131,6 +131,7 @@ class SelfPlay:
                 while (slot := self.out.slot()) is None:
                     yield None
             self._fill(slot)
+            self._count_open()
             yield slot
 
     def _step(self) -> None:
@@ -151,6 +152,7 @@ class SelfPlay:
             done = search.finished()
             if len(done.games):
                 self._move(done)
+                self._count_open()
 
     def _move(self, done: Finished) -> None:
         at, actions = (done.games, done.plies), self.search.choose(done)
@@ -185,6 +187,12 @@ class SelfPlay:
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
         self.games.length[game] = 0
+
+    def _count_open(self) -> None:
+        """What would be lost with this worker."""
+        length, counters = self.games.length, self.ctx.counters
+        counters.set("open_games", int(np.count_nonzero(length)) + len(self.finished))
+        counters.set("open_steps", int(length.sum()) + sum(_length(game) - 1 for game in self.finished))
 
     def _fill(self, slot: int) -> None:
         """Write the games that fit, the oldest first."""

@@ -163,7 +163,10 @@ class FaultInjector:
 def unfinished_work(worker: WorkerHandle) -> Row | None:
     """What a dead worker had not handed over, where what its role writes into (`out`) knows."""
     unfinished = getattr(worker.role.out, "unfinished", None)
-    return None if unfinished is None else dict(zip(("rollouts", "steps"), unfinished(worker.ctx.index), strict=True))
+    if unfinished is None:
+        return None
+    (rollouts, steps), counters = unfinished(worker.ctx.index), worker.ctx.counters
+    return {"rollouts": rollouts + int(counters.get("open_games")), "steps": steps + int(counters.get("open_steps"))}
 
 
 def _summed(events: list[Fault]) -> Row:

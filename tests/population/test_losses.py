@@ -39,6 +39,10 @@ def test_fifty_kills(tmp_path):
         assert {p.name for p in checkpoint.champions(run)} == there, "a torn champion"
     last = polyplay.resume(run, steps=done(run) + 2_000, chaos=None)
     assert last.reason == "done"
+    killed = [row for row in read_lines(run / "chaos.jsonl", "event") if row["what"] == "killed"]
+    lost = [row["lost"] for row in killed if row["role"] == "self_play"]
+    assert max(row["rollouts"] for row in lost) >= 16, "a player's games are counted as they are dropped"
+    assert all(row["steps"] <= 9 * row["rollouts"] for row in lost), "no game of tic-tac-toe is longer"
     agree(run)
     steps = [row["steps"] for row in read_lines(run / "metrics.jsonl", "steps")]
     assert steps == sorted(steps)
