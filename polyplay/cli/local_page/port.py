@@ -36,7 +36,7 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def serve(listener: socket.socket, app: Any) -> None:
+def serve_page(listener: socket.socket, app: Any) -> None:
     """Answer requests until Ctrl-C."""
     import uvicorn
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyplay.cli.arguments import run_and_options
-from polyplay.cli.local_page.port import check_extra, check_port, listen, serve
+from polyplay.cli.local_page.port import check_extra, check_port, listen, serve_page
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
@@ -52,7 +52,7 @@ def command(words: list[str]) -> None:
 
         print(f"{session.title} against {directory}: http://127.0.0.1:{options.port}/")
         print("Ctrl-C stops the page", flush=True)
-        serve(listener, application(session, options.port))
+        serve_page(listener, application(session, options.port))
 
 
 def no_game(directory: Path, config: Row) -> UserError:

@@ -116,7 +116,7 @@ class PlaySession:
                 self._search(version, simulations, record)
             except NotFinite as e:
                 with self.changed:
-                    self.trouble = str(e)
+                    self.trouble = str(e) if self.version == version else ""
 
     def _wanted(self) -> bool:
         """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
@@ -148,8 +148,6 @@ class PlaySession:
     def state(self) -> Row:
         with self.changed:
             game, board, ply = self.game, self.board, len(self.game.moves)
-            wanted = self._wanted()
-            solved = {"verdicts": {}, "solving": False} if self.solver is None else self.solver.state(game.record)
             return {
                 "about": self.about,
                 "board": {"title": self.title, "rows": board.rows, "columns": board.columns, "k": board.k},
@@ -165,13 +163,17 @@ class PlaySession:
                 "line": game.line(),
                 "undo": self._undoable() > 0,
                 "simulations": self.simulations,
-                "thinking": wanted,
+                "thinking": self._wanted(),
                 "now": self.found.get(ply),
                 "before": self.found.get(ply - 1),
                 "values": [self._value(i) for i in range(ply + 1)],
-                "solver": solved | {"why_not": self.why_unsolved, "seconds": SECONDS},
+                "solver": self._solved(),
                 "trouble": self.trouble,
             }
+
+    def _solved(self) -> Row:
+        found: Row = self.solver.state(self.game.record) if self.solver else {"verdicts": {}, "solving": False}
+        return found | {"why_not": self.why_unsolved, "seconds": SECONDS}
 
     def _value(self, ply: int) -> float | None:
         """For the first player: by the search, or the result."""

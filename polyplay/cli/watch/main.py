@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyplay.cli.arguments import parse_words
-from polyplay.cli.local_page.port import check_extra, check_port, listen, serve
+from polyplay.cli.local_page.port import check_extra, check_port, listen, serve_page
 from polyplay.common.errors import UserError
 from polyplay.runs.directory import read_config
 
@@ -38,4 +38,4 @@ def command(words: list[str]) -> None:
         token, n = secrets.token_urlsafe(24), len(directories)
         print(f"watching {n} run{'s' * (n != 1)}: http://127.0.0.1:{options.port}/#token={token}")
         print("Ctrl-C stops the page; the runs continue", flush=True)
-        serve(listener, application(directories, token, options.port))
+        serve_page(listener, application(directories, token, options.port))

@@ -87,3 +87,5 @@ def test_it_grows_to_what_it_chooses_by_whatever_leaves():
         assert (sums[0], sums[-1], len(sums) > 5) == (0, 40, True)
         *_, search = policy.grow(record)
         assert policy.choose(record)[0] == search.choose(search.finished())
+    policy.simulate(20)
+    assert (policy.options.simulations, policy.options.leaves) == (20, 4)

@@ -90,6 +90,22 @@ def test_a_search_grows_and_a_new_number_begins_it_again():
         assert now["value"] == now["raw"]
 
 
+def test_a_network_that_answers_nan_is_said_until_something_changes():
+    with session_of("tic_tac_toe", 4) as session:
+        settle(session)
+        good = session.policy.weights.copy()
+        session.policy.weights[:] = np.nan
+        session.simulate(5)
+        wait(lambda: session.state()["trouble"])
+        state = session.state()
+        assert "NaN or infinity to the position .../.../..., x to move" in state["trouble"]
+        assert not state["thinking"]
+        session.policy.weights[:] = good
+        session.simulate(6)
+        settle(session)
+        assert (session.state()["trouble"], session.state()["now"]["done"]) == ("", 6)
+
+
 def test_a_game_without_a_solver_says_why():
     with session_of("tic_tac_toe", 0) as session:
         found = session.state()["solver"]

@@ -47,6 +47,7 @@ function verdictOf(action) {
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
 
 function turnText() {
+  if (state.trouble) return "The agent cannot go on";
   if (state.over) return state.winner === null ? "A draw" : `${nameOf(state.winner)} ${state.winner === state.person ? "win" : "wins"}`;
   return state.mover === state.person ? "Your turn" : "The agent is thinking …";
 }
