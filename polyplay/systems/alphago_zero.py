@@ -17,6 +17,7 @@ from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
 from polyplay.buffers import Replay, RolloutQueue, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
+from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.boards.pool import board_of
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
@@ -76,6 +77,8 @@ ROW |= {"weights travel": "pull every 32 evaluations", "source": "Silver et al. 
 
 
 def build(c: Config, crew: Crew) -> System:
+    if c.capacity < c.batch:
+        raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
     envs = Envs(c.env, c.games, **crew.stepping)
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
