@@ -18,6 +18,7 @@ from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
 from polyplay.buffers import Replay, RolloutQueue, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
+from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.boards.pool import board_of
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
@@ -84,6 +85,8 @@ ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source":
 
 
 def build(c: Config, crew: Crew) -> System:
+    if c.capacity < c.batch:
+        raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
     check_backend(c.evaluator)
     envs = Envs(c.env, c.games, **crew.stepping)
     board = board_of(envs)

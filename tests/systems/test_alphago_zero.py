@@ -15,6 +15,7 @@ from polyplay.acting import play
 from polyplay.acting.search import evaluators
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.search.tree import allocate
+from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
@@ -159,6 +160,33 @@ def test_the_plan_has_the_memory_of_trees():
     there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
     assert made.memory["trees"] == (2 + 2) * there > 20e6, "of two players, and a judge's two"
     assert "trees" in dict(made.lines)["memory"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
+        ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
+        ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
+        (
+            "--batch 64 --capacity 63 --start 9",
+            "--capacity: 63 given, allowed: as many as --batch, which is 64, or more",
+        ),
+        ("--capacity 500 --batch 64 --start 501", "start=501 is more than capacity=500"),
+        ("--env game:connect:4x4x5", "game:connect:4x4x5: 5 in a row given; a 4x4 board has 2 to 4"),
+        ("--env game:conect_four", "did you mean connect_four?"),
+        ("--env ALE/Pong-v5", "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, "),
+        ("--env CartPole-v1", "--env: CartPole-v1 given, allowed: game:tic_tac_toe, "),
+    ],
+)
+def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["train", "alphago_zero", *words.split()]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("polyplay: error: ")
+    assert said in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_board_games_have_rules_to_search():
