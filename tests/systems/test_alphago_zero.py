@@ -10,7 +10,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.acting import play
+from polyplay.acting import play, search_metrics
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.search.tree import allocate
 from polyplay.cli import main
@@ -143,6 +143,34 @@ def test_the_plan_has_the_memory_of_trees():
     there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
     assert made.memory["trees"] == 2 * there > 20e6
     assert "trees" in dict(made.lines)["memory"]
+
+
+def test_verbs_work_on_a_run(tmp_path, capfd):
+    """Of onnx itself tests/nets/test_onnx.py says more."""
+    run, file = tmp_path / "run", tmp_path / "policy.onnx"
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if not isinstance(value, bool)]
+    command = ["train", "alphago_zero", *words, "--steps", "800", "--no-tensorboard", "--run", str(run), "--serial"]
+    assert main.main([*command, "--dry-run"]) == 0
+    assert not run.exists()
+    assert main.main(command) == 0
+    assert main.main(["evaluate", str(run), "--episodes", "4"]) == 0
+    assert main.main(["verify", str(run)]) == 0
+    assert main.main(["diagram", "alphago_zero", *words]) == 0
+    assert "self_play × 2" in capfd.readouterr().out
+    assert main.main(["export", str(run), "--onnx", str(file)]) == 0
+    assert "100 % of actions are the same" in capfd.readouterr().out
+    assert file.exists()
+
+
+def test_its_metrics_are_reported(tmp_path, capfd):
+    """All that docs/reference/metrics.md names for self-play; positions drawn too often are told."""
+    run = trained(tmp_path / "run", steps=6_000, ratio=8.0, serial=True)
+    reports = list(read_lines(run.directory / "metrics.jsonl"))
+    named = {name for row in reports for name, value in row.items() if value is not None}
+    assert named >= {*search_metrics.NAMES, "simulations_per_second", "games_per_hour", "replay_ratio"}
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
+    assert all(f"`{name}`" in page for name in search_metrics.NAMES)
+    assert capfd.readouterr().err.count("each position is drawn") == 1
 
 
 @pytest.mark.parametrize(
