@@ -11,7 +11,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.acting import play
+from polyplay.acting import play, search_metrics
 from polyplay.acting.search import evaluators
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.search.tree import allocate
@@ -89,6 +89,28 @@ def test_it_never_loses_tic_tac_toe(seed, tmp_path):
         assert [outcomes(GAMES["tic_tac_toe"], player, side)["lost"] for side in (0, 1)] == [0, 0]
 
 
+def values_of_first_moves(board: Game, player: SearchPolicy) -> list[float]:
+    """For the first player."""
+    after = [board.new() for _ in range(board.actions)]
+    for move, record in enumerate(after):
+        kernels.play(board.numbers, record, move)
+    return [-float(value) for value in player.choose(np.stack(after))[1]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_three_in_a_row_has_exactly_three_winning_first_moves(seed, tmp_path):
+    """By the solver they are the three columns in the middle; the other two lose."""
+    settings: Any = {"preset": "tic_tac_toe", "env": "game:three_in_a_row", "tensorboard": False, "seed": seed}
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings)
+    assert run.summary["wall_seconds"] < 300, "ten core-minutes"
+    for simulations in (0, 100):
+        player = player_of(run.directory, simulations)
+        values = values_of_first_moves(GAMES["three_in_a_row"], player)
+        assert np.sign(values).tolist() == [-1, 1, 1, 1, -1]
+        assert min(map(abs, values)) > 0.2
+
+
 def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
     trained(tmp_path / "whole", steps=3_000, **settings)
@@ -160,6 +182,34 @@ def test_the_plan_has_the_memory_of_trees():
     there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
     assert made.memory["trees"] == (2 + 2) * there > 20e6, "of two players, and a judge's two"
     assert "trees" in dict(made.lines)["memory"]
+
+
+def test_verbs_work_on_a_run(tmp_path, capfd):
+    """Of onnx itself tests/nets/test_onnx.py says more."""
+    run, file = tmp_path / "run", tmp_path / "policy.onnx"
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if not isinstance(value, bool)]
+    command = ["train", "alphago_zero", *words, "--steps", "800", "--no-tensorboard", "--run", str(run), "--serial"]
+    assert main.main([*command, "--dry-run"]) == 0
+    assert not run.exists()
+    assert main.main(command) == 0
+    assert main.main(["evaluate", str(run), "--episodes", "4"]) == 0
+    assert main.main(["verify", str(run)]) == 0
+    assert main.main(["diagram", "alphago_zero", *words]) == 0
+    assert "self_play × 2" in capfd.readouterr().out
+    assert main.main(["export", str(run), "--onnx", str(file)]) == 0
+    assert "100 % of actions are the same" in capfd.readouterr().out
+    assert file.exists()
+
+
+def test_its_metrics_are_reported(tmp_path, capfd):
+    """All that docs/reference/metrics.md names for self-play; positions drawn too often are told."""
+    run = trained(tmp_path / "run", steps=6_000, ratio=8.0, serial=True)
+    reports = list(read_lines(run.directory / "metrics.jsonl"))
+    named = {name for row in reports for name, value in row.items() if value is not None}
+    assert named >= {*search_metrics.NAMES, "simulations_per_second", "games_per_hour", "replay_ratio"}
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
+    assert all(f"`{name}`" in page for name in search_metrics.NAMES)
+    assert capfd.readouterr().err.count("each position is drawn") == 1
 
 
 @pytest.mark.parametrize(
