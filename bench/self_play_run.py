@@ -48,9 +48,9 @@ def update_seconds(asked: argparse.Namespace) -> float:
     crew = Crew(0, steps=1_000_000, precision=asked.precision)
     PAGE.build(PAGE.Config(**vars(PAGE.quick()) | settings(asked)), crew)
     role = next(r for r in crew.roles if r.spec)
-    spec, source = role.spec, role.held["source"]
+    spec, replay = role.spec, role.held_replay
     ctx = WorkerContext("learn", 0, 1, 0, 0, Counters(1), RunControl(), precision=asked.precision)
-    learner = ReplayLearner(ctx, Learner(ctx, spec), source.replay)
+    learner = ReplayLearner(ctx, Learner(ctx, spec), replay)
     fill(learner, asked)
     begun, n = 0.0, -3
     while n < 1 or time.perf_counter() - begun < asked.update_seconds:
