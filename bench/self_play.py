@@ -1,6 +1,6 @@
 """Speed of self-play alone: connect four, 5 blocks of 64 filters, 100 simulations a move, two players on two cores.
 
-    python bench/self_play.py --peers PEERS --sources SOURCES
+    python bench/self_play.py --peers PEERS
 
 Ours: the page's own loop (acting/self_play), without a learner. Its turns alternate with turns in which the same
 evaluator, in the same processes, gets full batches of the same positions and nothing else: the share is evaluations per
@@ -26,6 +26,7 @@ import numpy as np
 from board_peers import peer_rows
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, verdict
 from measure import measure
+from search import SPEED, alone
 
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import NetworkEvaluator, UniformEvaluator
@@ -174,6 +175,7 @@ def verdicts(rows: list[Row], peers: list[Row], uniform: Row | None, tree: float
             name = f"{row['setting']}, subtree kept, games/hour over those of {quick['player']}"
             lines.append(verdict(name, row["moves/s"] / quick["moves/s"], least=GAMES_TARGET))
     if uniform:
+        lines.append(f"- uniform evaluators: ours {tree:.0f}, mctx {uniform['simulations/s']:.0f} simulations/s")
         lines.append(verdict("the tree alone over mctx, uniform evaluators", tree / uniform["simulations/s"], least=10))
     return lines
 
@@ -191,12 +193,10 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=60.0, help="seconds of self-play for each row of ours")
     parser.add_argument("--turn", type=float, default=6.0, help="seconds of self-play between two of the evaluator")
     parser.add_argument("--spread", type=float, default=4.0, help="seconds of play by a uniform evaluator before")
-    parser.add_argument("--peers", type=Path, help="virtual environments; without it there are only ours")
-    parser.add_argument("--sources", type=Path, help="checkouts of peers that are no packages")
+    parser.add_argument("--peers", type=Path, help="environments, see peers/README.md; without it there are only ours")
     parser.add_argument("--only", nargs="+", help="of the peers: mctx azg lightzero openspiel")
     parser.add_argument("--peer-window", type=float, default=40.0)
     parser.add_argument("--probe-window", type=float, default=12.0, help="for each setting of a peer that has several")
-    parser.add_argument("--tree", type=float, default=2.8e6, help="ours, simulations/s: results/search.md")
     parser.add_argument("--out", type=Path, default=RESULTS / "self_play")
     asked = parser.parse_args()
     what = about()
@@ -204,6 +204,7 @@ def main() -> None:
     rows = [shown(ours(*case, kept, asked)) for kept in (False, True) for case in here]
     run: Callable = measured
     peers, probes, uniform = peer_rows(asked, run) if asked.peers else ([], [], None)
+    tree = alone(BOARD.name, 128, 1, argparse.Namespace(simulations=200, repeats=40))[SPEED] if uniform else 0.0
     length = float(np.mean([r["length"] for r in rows if r["tree"] == "anew"]))
     for row in [*rows, *peers]:
         row["games/hour"] = 3600 * row["moves/s"] / length
@@ -211,10 +212,10 @@ def main() -> None:
     text += [
         f"- {asked.players} players of {asked.games} games; windows of {asked.window:g} s; games of {length:.1f} moves"
     ]
-    text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, asked.tree)]
+    text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, tree)]
     if probes:
         text += ["", "## Settings of peers", "", *table(probes)]
-    publish(asked.out, {**what, "rows": rows, "peers": peers, "probes": probes, "uniform": uniform}, text)
+    publish(asked.out, {**what, "rows": rows, "peers": peers, "probes": probes, "uniform": uniform, "tree": tree}, text)
 
 
 def shown(row: Row) -> Row:
