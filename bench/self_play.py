@@ -1,0 +1,227 @@
+"""Speed of self-play alone: connect four, 5 blocks of 64 filters, 100 simulations a move, two players on two cores.
+
+    python bench/self_play.py --peers PEERS
+
+Ours: the page's own loop (acting/self_play), without a learner. Its turns alternate with turns in which the same
+evaluator, in the same processes, gets full batches of the same positions and nothing else: the share is evaluations per
+second in the former over those in the latter. First, games are played by a uniform evaluator, so that they are at all
+stages. "kept": the subtree of the move played stays, and its visits count; else each move has all its simulations anew.
+
+Peers (peers/README.md) follow in the same run. With several settings, each gets a short window and the fastest a long
+one. Games per hour are moves per hour over the mean length of our games, for everyone: slow peers end few games.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from board_peers import peer_rows
+from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, verdict
+from measure import measure
+from search import SPEED, alone
+
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import NetworkEvaluator, UniformEvaluator
+from polyplay.acting.self_play import SelfPlay, game_rows
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
+from polyplay.envs import Envs
+from polyplay.envs.boards.game import GAMES
+from polyplay.nets.residual import BoardNetworkFactory
+
+BOARD = GAMES["connect_four"]
+CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
+SHARE = 0.93
+TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, ("torch", "float32"): 2.2}  # × the best peer
+GAMES_TARGET = 8.0  # × the best peer's games per hour, subtree kept
+COUNTS = ("evaluations", "moves", "games", "seconds", "cpu", "alone", "alone_seconds", "alone_cpu")
+
+
+class Counted:
+    """A network evaluator that counts, and keeps the last full batch."""
+
+    def __init__(self, inner: NetworkEvaluator):
+        self.inner, self.title, self.evaluations = inner, inner.title, 0
+        self.full = np.zeros((inner.batch, *BOARD.planes), np.float32)
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.evaluations += len(planes)
+        return self.inner.evaluate(planes)
+
+
+class Player:
+    """One worker's games, whose slots are given back at once."""
+
+    def __init__(self, i: int, backend: str, precision: str, kept: bool, asked: argparse.Namespace):
+        factory = BoardNetworkFactory(Envs("game:connect_four", asked.games).spec, asked.blocks, asked.filters)
+        network = NetworkEvaluator(factory, asked.games, backend, precision)
+        network.take(0)
+        temperature = ((0, 1.0), (12, 0.0))
+        options = SearchOptions(
+            asked.simulations, "alphago_zero", noise=0.25, noise_alpha=1.0, temperature=temperature, reuse=kept
+        )
+        self.queue = RolloutQueue(game_rows(BOARD), {}, 4 * (BOARD.longest + 1), 1, 4)
+        self.ctx = WorkerContext("self_play", i, asked.players, 0, i, Counters(1), RunControl())
+        self.evaluator = Counted(network)
+        producer = self.queue.producer(0)
+        self.play = SelfPlay(self.ctx, BOARD, asked.games, options, self.evaluator, producer)
+        self.taken = self.queue.batches(1).consumer(0, wait=False)
+        self.steps = self._steps()
+
+    def _steps(self) -> Iterator[None]:
+        for slot in self.play.slots(lambda: 0):
+            if slot is not None:
+                self.play.out.commit(slot)
+                next(self.taken)
+            yield
+
+    def spread(self, seconds: float) -> None:
+        """Bring games to all stages."""
+        self.play.search.evaluator = UniformEvaluator(BOARD.actions)
+        self.during(seconds)
+        self.play.search.evaluator = self.evaluator
+        while len(planes := self.play.search.round()) < len(self.evaluator.full):
+            next(self.steps)
+        self.evaluator.full[:] = planes
+
+    def during(self, seconds: float) -> Row:
+        """Counts of some seconds of self-play."""
+        counted = self.ctx.counters
+        before = self.evaluator.evaluations, counted.get("steps"), counted.get("episodes")
+        begun, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - begun < seconds:
+            next(self.steps)
+        passed, cpu = time.perf_counter() - begun, time.process_time() - cpu
+        after = self.evaluator.evaluations, counted.get("steps"), counted.get("episodes")
+        made = dict(zip(COUNTS, (b - a for a, b in zip(before, after, strict=True)), strict=False))
+        return {**made, "seconds": passed, "cpu": cpu}
+
+    def alone(self, seconds: float) -> Row:
+        """Of the evaluator alone."""
+        n, begun, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - begun < seconds:
+            self.evaluator.inner.evaluate(self.evaluator.full)
+            n += len(self.evaluator.full)
+        passed, cpu = time.perf_counter() - begun, time.process_time() - cpu
+        return {"alone": n, "alone_seconds": passed, "alone_cpu": cpu}
+
+
+def work(i: int, case: tuple, asked: argparse.Namespace, together: Any, answers: Any) -> None:
+    """One player's turns, at the same time as the others'."""
+    player = Player(i, *case, asked)
+    player.spread(asked.spread)
+    player.during(asked.turn / 2)
+    sums = dict.fromkeys(COUNTS, 0.0)
+    for _ in range(max(1, round(asked.window / asked.turn))):
+        for timed in (lambda: player.during(asked.turn), lambda: player.alone(asked.turn / 3)):
+            together.wait()
+            for name, value in timed().items():
+                sums[name] += value
+    answers.put(sums)
+
+
+def ours(backend: str, precision: str, kept: bool, asked: argparse.Namespace) -> Row:
+    """All players' rates."""
+    context = multiprocessing.get_context("spawn")
+    together, answers = context.Barrier(asked.players), context.Queue()
+    given = ((backend, precision, kept), asked, together, answers)
+    players = [context.Process(target=work, args=(i, *given), daemon=True) for i in range(asked.players)]
+    for player in players:
+        player.start()
+    found = [answers.get(timeout=120 + 3 * asked.window) for _ in players]
+    for player in players:
+        player.join()
+
+    def rate(name: str, over: str) -> float:
+        return sum(f[name] / f[over] for f in found)
+
+    moves = rate("moves", "seconds")
+    return {
+        "player": "Polyplay",
+        "setting": f"{backend} {precision}",
+        "tree": "kept" if kept else "anew",
+        "simulations/s": None if kept else asked.simulations * moves,
+        "evaluations/s": rate("evaluations", "seconds"),
+        "alone/s": rate("alone", "alone_seconds"),
+        "share": rate("evaluations", "seconds") / rate("alone", "alone_seconds"),
+        "share, CPU time": rate("evaluations", "cpu") / rate("alone", "alone_cpu"),
+        "moves/s": moves,
+        "length": sum(f["moves"] for f in found) / max(1, sum(f["games"] for f in found)),
+    }
+
+
+def verdicts(rows: list[Row], peers: list[Row], uniform: Row | None, tree: float) -> list[str]:
+    anew = {r["setting"]: r for r in rows if r["tree"] == "anew"}
+    kept = {r["setting"]: r for r in rows if r["tree"] == "kept"}
+    lines = [verdict(f"{r['setting']}, {r['tree']}, share", r["share"], least=SHARE) for r in rows]
+    if peers:
+        best = max(peers, key=lambda r: r["simulations/s"])
+        for (backend, precision), least in TARGETS.items():
+            if row := anew.get(f"{backend} {precision}"):
+                name = f"{row['setting']}, simulations/s over those of {best['player']}"
+                lines.append(verdict(name, row["simulations/s"] / best["simulations/s"], least=least))
+        quick = max(peers, key=lambda r: r["moves/s"])
+        for row in kept.values():
+            name = f"{row['setting']}, subtree kept, games/hour over those of {quick['player']}"
+            lines.append(verdict(name, row["moves/s"] / quick["moves/s"], least=GAMES_TARGET))
+    if uniform:
+        lines.append(f"- uniform evaluators: ours {tree:.0f}, mctx {uniform['simulations/s']:.0f} simulations/s")
+        lines.append(verdict("the tree alone over mctx, uniform evaluators", tree / uniform["simulations/s"], least=10))
+    return lines
+
+
+def measured(words: list[str], warm: float, window: float) -> Row:
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "log.jsonl"
+        return measure([*words, "--log", str(log)], log, warm, window, ROOT, stop=True)
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    for name, value in {"players": 2, "games": 64, "simulations": 100, "blocks": 5, "filters": 64}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--window", type=float, default=60.0, help="seconds of self-play for each row of ours")
+    parser.add_argument("--turn", type=float, default=6.0, help="seconds of self-play between two of the evaluator")
+    parser.add_argument("--spread", type=float, default=4.0, help="seconds of play by a uniform evaluator before")
+    parser.add_argument("--peers", type=Path, help="environments, see peers/README.md; without it there are only ours")
+    parser.add_argument("--only", nargs="+", help="of the peers: mctx azg lightzero openspiel")
+    parser.add_argument("--peer-window", type=float, default=40.0)
+    parser.add_argument("--probe-window", type=float, default=12.0, help="for each setting of a peer that has several")
+    parser.add_argument("--out", type=Path, default=RESULTS / "self_play")
+    asked = parser.parse_args()
+    what = about()
+    here = [c for c in CASES if c[0] == "torch" or importlib.util.find_spec("openvino")]
+    rows = [shown(ours(*case, kept, asked)) for kept in (False, True) for case in here]
+    run: Callable = measured
+    peers, probes, uniform = peer_rows(asked, run) if asked.peers else ([], [], None)
+    tree = alone(BOARD.name, 128, 1, argparse.Namespace(simulations=200, repeats=40))[SPEED] if uniform else 0.0
+    length = float(np.mean([r["length"] for r in rows if r["tree"] == "anew"]))
+    for row in [*rows, *peers]:
+        row["games/hour"] = 3600 * row["moves/s"] / length
+    text = ["# Self-play alone", "", *lines_about(what)]
+    text += [
+        f"- {asked.players} players of {asked.games} games; windows of {asked.window:g} s; games of {length:.1f} moves"
+    ]
+    text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, tree)]
+    if probes:
+        text += ["", "## Settings of peers", "", *table(probes)]
+    publish(asked.out, {**what, "rows": rows, "peers": peers, "probes": probes, "uniform": uniform, "tree": tree}, text)
+
+
+def shown(row: Row) -> Row:
+    print(row, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()
