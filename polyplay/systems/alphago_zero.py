@@ -84,7 +84,7 @@ def build(c: Config, crew: Crew) -> System:
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     rows, moves = game_rows(board), 4 * (board.longest + 1)
-    schedule = ((0, 1.0), (c.warm, 0.0))
+    schedule, how = ((0, 1.0), (c.warm, 0.0)), c.evaluator
     search = SearchOptions(
         c.simulations,
         c.exploration,
@@ -103,14 +103,7 @@ def build(c: Config, crew: Crew) -> System:
     replay = Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
     queue, params = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players), Params.of(policy, readers=c.players)
     player = crew.add(
-        self_play,
-        n=c.players,
-        on_loss="replace",
-        envs=envs,
-        policy=policy,
-        board=board,
-        options=search,
-        backend=c.evaluator,
+        self_play, n=c.players, on_loss="replace", envs=envs, policy=policy, board=board, options=search, backend=how
     )
     player.out, player.params = queue, params
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
