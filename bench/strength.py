@@ -39,7 +39,8 @@ def measured(run: Path, path: Path, options: EvaluateOptions) -> Row:
 def row_of(run: Path, path: Path, last: bool, perfect: int) -> Row:
     """A checkpoint's strength; the last one is measured with more simulations, and in matches."""
     counters, begun = checkpoint.manifest(path)["counters"], time.perf_counter()
-    row: Row = {"moves played": int(counters["steps"]), "minutes": round(counters["wall_seconds"] / 60, 1)}
+    row: Row = {"moves played": int(counters["steps"]), "games": int(counters["episodes"])}
+    row["minutes"] = round(counters["wall_seconds"] / 60, 1)
     for simulations in (0, 100, 800) if last else (0, 100):
         kept = measured(run, path, replace(SOLVER, simulations=simulations))["episodic_return_mean"]
         row[f"{simulations} simulations"] = f"{100 * kept:.1f} %"
