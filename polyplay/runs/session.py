@@ -230,7 +230,7 @@ class Session:
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news(), self.alarms.news()):
+            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
                 self._warn(line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
@@ -320,8 +320,9 @@ class Session:
 
     def _report(self) -> None:
         row = self.reporter.report(self.metrics.snapshot())
-        self.alarms.look(row)
         self.terminal.report(row)
+        for line in self.alarms.look(row):
+            self._warn(line)
 
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a remark, or a

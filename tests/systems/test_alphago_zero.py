@@ -209,7 +209,7 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     assert named >= {*search_metrics.NAMES, "simulations_per_second", "games_per_hour", "replay_ratio"}
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     assert all(f"`{name}`" in page for name in search_metrics.NAMES)
-    assert capfd.readouterr().err.count("each position is drawn") == 1
+    assert capfd.readouterr().out.count("each position is drawn") == 1
 
 
 @pytest.mark.parametrize(

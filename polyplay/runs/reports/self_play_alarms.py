@@ -19,27 +19,25 @@ class SelfPlayAlarms:
 
     def __init__(self) -> None:
         self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
-        self.lines: dict[str, str] = {}  # by kind of warning
         self.told: set[str] = set()
 
-    def look(self, row: Report) -> None:
-        """At a line of metrics.jsonl."""
+    def look(self, row: Report) -> list[str]:
+        """At a line of metrics.jsonl; gives what is to be told of it."""
+        found = {kind: text for kind, text in self._checks(row) if kind not in self.told}
+        self.told |= found.keys()
+        return list(found.values())
+
+    def _checks(self, row: Report) -> Iterator[tuple[str, str]]:
+        """Kinds of warnings and their lines."""
         fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
         if fresh is None:
             return
         if reuse is not None and reuse > REUSE:
             text = f"each position is drawn {reuse:.1f} times in the mean; above {REUSE:g} the network may overfit"
-            self.lines.setdefault("reuse", f"{text}: lower --ratio")
+            yield "reuse", f"{text}: lower --ratio"
         if learnt is not None:
             self.losses.append((learnt, fresh))
         means = [sum(column) / REPORTS for column in zip(*self.losses, strict=True)]
         if len(self.losses) == REPORTS and means[0] < OVERFITTED * means[1]:
             text = f"value loss {means[0]:.2g} on the replay, {means[1]:.2g} on fresh games: the network overfits"
-            self.lines.setdefault("overfitted", f"{text} the games in its replay: lower --ratio or raise --capacity")
-
-    def news(self) -> Iterator[str]:
-        """Lines that were not given yet."""
-        for kind, line in self.lines.items():
-            if kind not in self.told:
-                self.told.add(kind)
-                yield line
+            yield "overfitted", f"{text} the games in its replay: lower --ratio or raise --capacity"

@@ -7,7 +7,7 @@ from polyplay.runs.reports.self_play_alarms import REPORTS, SelfPlayAlarms
 
 def told(*reports: dict[str, float | None]) -> list[str]:
     alarms = SelfPlayAlarms()
-    return [line for row in reports for line in (alarms.look(row), *alarms.news())[1:]]  # type: ignore[func-returns-value]
+    return [line for row in reports for line in alarms.look(row)]
 
 
 def report(learnt: float | None, fresh: float | None, ratio: float | None = 2.0) -> dict[str, float | None]:
