@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
@@ -24,7 +23,7 @@ from polyplay.common import checkpoint
 from polyplay.envs import Envs
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.positions import decisive_positions
-from polyplay.evaluation.strength import share_kept
+from polyplay.evaluation.strength import moves_kept
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.directory import read_config
 from polyplay.systems import load
@@ -58,10 +57,9 @@ def strength(champion: Path, leaves: int, simulations: int, positions: int) -> f
     wired = page.build(page.Config(**config | {"simulations": simulations}), Crew(0))
     player = play.load_player(wired, checkpoint.everything(champion)[-1])
     assert isinstance(player, SearchPolicy)
-    player.options = replace(player.options, leaves=leaves)
-    decisive = decisive_positions()
-    some = replace(decisive, **{k: v[:positions] for k, v in vars(decisive).items()})
-    return share_kept(lambda records: player.choose(records)[0], some)
+    player.simulate(simulations, leaves)
+    kept = moves_kept(lambda records, random, at: player.choose(records[at])[0], decisive_positions().first(positions))
+    return sum(kept) / len(kept)
 
 
 def main() -> None:

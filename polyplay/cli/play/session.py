@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 
 import numpy as np
 
@@ -114,9 +115,13 @@ class PlaySession:
                 version, simulations, record = self.version, self.simulations, self.game.record.copy()
             try:
                 self._search(version, simulations, record)
-            except NotFinite as e:
+            except Exception as e:  # the page would wait for ever
+                known = isinstance(e, NotFinite)
+                if not known:
+                    traceback.print_exc()
                 with self.changed:
-                    self.trouble = str(e) if self.version == version else ""
+                    if self.version == version:
+                        self.trouble = str(e) if known else f"the search failed with {type(e).__name__}: {e}"
 
     def _wanted(self) -> bool:
         """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""

@@ -106,6 +106,22 @@ def test_a_network_that_answers_nan_is_said_until_something_changes():
         assert (session.state()["trouble"], session.state()["now"]["done"]) == ("", 6)
 
 
+def test_a_search_that_fails_says_so(monkeypatch, capsys):
+    with session_of("tic_tac_toe", 5) as session:
+        settle(session)
+
+        def grow(records):
+            raise RuntimeError("out of luck")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.policy, "grow", grow)
+            session.simulate(6)
+            wait(lambda: session.state()["trouble"])
+        assert session.state()["trouble"] == "the search failed with RuntimeError: out of luck"
+        assert not session.state()["thinking"]
+    assert "RuntimeError" in capsys.readouterr().err
+
+
 def test_a_game_without_a_solver_says_why():
     with session_of("tic_tac_toe", 0) as session:
         found = session.state()["solver"]
