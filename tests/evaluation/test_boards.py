@@ -32,7 +32,7 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say(champion: Path, cap
     line = capsys.readouterr().out.splitlines()[0]
     [file] = champion.glob("evaluation-*.json")
     record = json.loads(file.read_text())
-    assert file.stem == "evaluation-000000009256-steps-802633-solver-0-simulations-seed0"
+    assert file.stem == "evaluation-000000016287-steps-1401926-solver-0-simulations-seed0"
     assert record["episodic_return_mean"] == pytest.approx(0.780, abs=0.01)
     assert record["random_move"] == pytest.approx(0.346, abs=0.001)
     assert (record["episodes"], set(record["returns"])) == (1000, {0.0, 1.0})
