@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,15 @@ def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, cap
     assert err.startswith("polyplay: error: ")
     assert said in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_of_another_board_are_refused(tmp_path):
+    run = trained(tmp_path / "run", steps=500, serial=True).directory
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["env"] = "game:connect:4x5x3"
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"the network differs: logits.weight is .* there and .* here"):
+        polyplay.evaluate(run, episodes=1)
 
 
 def test_only_board_games_have_rules_to_search():

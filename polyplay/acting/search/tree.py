@@ -128,6 +128,8 @@ class SearchOptions:
         for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"search {name}: {getattr(self, name)} given; allowed: {least} or more")
+        if 0 < self.simulations < self.leaves:
+            raise UserError(f"search leaves: {self.leaves} given; allowed: at most its {self.simulations} simulations")
         if self.noise > 1 or self.noise_alpha <= 0 or self.noise_total < 0:
             raise UserError("search noise: a share from 0 to 1, noise_alpha > 0 and noise_total >= 0 are allowed")
         if 0 < self.nodes <= self.simulations:

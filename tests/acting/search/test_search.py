@@ -255,6 +255,7 @@ def test_moves_that_cant_be_made_are_refused():
     [
         ({"exploration": "puct"}, "search exploration: 'puct' given; allowed: alphago_zero, alphazero"),
         ({"simulations": -1}, "search simulations: -1 given; allowed: 0 or more"),
+        ({"simulations": 4, "leaves": 5}, "search leaves: 5 given; allowed: at most its 4 simulations"),
         ({"leaves": 0}, "search leaves: 0 given; allowed: 1 or more"),
         ({"noise_alpha": 0.0}, "noise_alpha > 0"),
         ({"simulations": 10, "nodes": 10}, "search nodes: 10 given"),
