@@ -112,14 +112,19 @@ def test_three_in_a_row_has_exactly_three_winning_first_moves(seed, tmp_path):
         assert min(map(abs, values)) > 0.2
 
 
-def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
-    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
-    trained(tmp_path / "whole", steps=3_000, **settings)
-    run = trained(tmp_path / "parts", steps=1_500, **settings)
-    polyplay.resume(run.directory, steps=3_000)
+def hold_to_the_bit(tmp_path: Path, part: int, whole: int, least: int, **more: Any) -> None:
+    """A run that stops and is resumed has the updates of one that did not stop."""
+    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", **more}
+    trained(tmp_path / "whole", steps=whole, **settings)
+    run = trained(tmp_path / "parts", steps=part, **settings)
+    polyplay.resume(run.directory, steps=whole)
     one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
-    assert one.count("\n") > 50
+    assert one.count("\n") > least
     assert one == two
+
+
+def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
+    hold_to_the_bit(tmp_path, 1_500, 3_000, least=50)
 
 
 def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
@@ -149,14 +154,7 @@ def test_a_package_that_is_missing_is_named_before_the_run_starts(monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
 def test_openvino_plays_and_goes_on_to_the_bit(tmp_path):
-    settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}
-    settings |= {"evaluator": "openvino"}
-    trained(tmp_path / "whole", steps=1_500, **settings)
-    run = trained(tmp_path / "parts", steps=1_000, **settings)
-    polyplay.resume(run.directory, steps=1_500)
-    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
-    assert one.count("\n") > 20
-    assert one == two
+    hold_to_the_bit(tmp_path, 1_000, 1_500, least=20, evaluator="openvino")
 
 
 def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
