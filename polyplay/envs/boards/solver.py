@@ -119,11 +119,3 @@ def read_openings() -> dict[int, int]:
 def solver_of(game: Game) -> Solver:
     """The process's solver of a game, whose table all that ask it share. Raises UserError: there is none."""
     return Solver(game)
-
-
-def best_moves(cells: np.ndarray, mover: int) -> np.ndarray:
-    """The best moves in connect four, int64: see Solver.best. cells: of a record, 0 to 2; mover: 0 or 1."""
-    record, ply = np.zeros(kernels.CELLS + cells.size, np.int8), int(np.count_nonzero(cells))
-    record[:3] = mover, ply % kernels.PLIES, ply // kernels.PLIES
-    record[kernels.CELLS :] = cells
-    return np.array(solver_of(GAMES["connect_four"]).best(record), np.int64)
