@@ -2,7 +2,7 @@
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► learn: replay, π and z
                          ▲  asks the network, in batches                                        │ under a symmetry
-                         └── Params of the best, pulled every 32 evaluations ◄── judge ◄── Params ┘
+                         └── Params of the best, pulled every 32 evaluations ◄─ judge ◄─ Params ┘
 """
 
 from __future__ import annotations
