@@ -38,7 +38,7 @@ from polyplay.runs.options import (
 )
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import terminal, wandb
-from polyplay.runs.session import RunSetup, Session
+from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
@@ -61,9 +61,16 @@ class RunResult:
 
 
 def train(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+    system: str,
+    settings: Settings,
+    options: RunOptions,
+    sources: Sources,
+    callbacks: Sequence[object] = (),
+    part: Slice | None = None,
 ) -> RunResult:
-    """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
+    """Run `system` from nothing; part: not to its end. Raises UserError, EnvFailure, NotFinite or WorkerLost when it
+    cannot go on.
+    """
     check_callbacks(callbacks)
     page = systems.load(system)
     system = name_of(page)
@@ -88,7 +95,7 @@ def train(
         write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
         if why := unsigned(read_config(directory)):
             _warn(why)
-        return _go(replace(setup, lock=lock))
+        return _go(replace(setup, lock=lock, part=part))
 
 
 def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sources: Sources) -> System:
@@ -107,10 +114,14 @@ def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sourc
 
 
 def resume(
-    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+    directory: Path,
+    changes: Mapping[str, Any],
+    trust: bool = False,
+    callbacks: Sequence[object] = (),
+    part: Slice | None = None,
 ) -> RunResult:
     """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now
-    hold. trust: also where it was made elsewhere and executes a module by name.
+    hold. trust: also where it was made elsewhere and executes a module by name. part: not to its end.
     """
     check_callbacks(callbacks)
     directory = Path(directory)
@@ -118,7 +129,7 @@ def resume(
         return _resume(directory, changes, trust, None)
     read_config(directory)
     with closing(DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, callbacks)
+        return _resume(directory, changes, trust, lock, callbacks, part)
 
 
 def _resume(
@@ -127,6 +138,7 @@ def _resume(
     trust: bool,
     lock: DirectoryLock | None,
     callbacks: Sequence[object] = (),
+    part: Slice | None = None,
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
@@ -134,14 +146,14 @@ def _resume(
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)
     crew = crew_of(options)
-    if counters["steps"]:
+    if counters["steps"] or counters["updates"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
-    setup = replace(setup, callbacks=callbacks)
+    setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, read_summary(directory), settings)
