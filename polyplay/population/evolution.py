@@ -16,10 +16,11 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.population.priors import Prior
 from polyplay.population.rules import EXPLOIT, EXPLORE
-from polyplay.population.store import DONE, FAILED, WAITING, Store, line_of, standing
+from polyplay.population.store import DONE, FAILED, WAITING, Store, line_of, standing, wall_seconds
 
 GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
 TRIES = 10  # of a member that has failed to find another whose checkpoint is whole
+Copy = Callable[[int, str, bool], str]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Evolution:
     priors: Mapping[str, Prior] = field(default_factory=dict)
     seed: int = 0
     grid: bool = False  # founders are all combinations of lists
+    anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -63,10 +65,10 @@ class Evolution:
         """Agent steps at which a member is ready next."""
         return min(self.total, (member["turns"] + 1) * self.every)
 
-    def decide(self, store: Store, population: Row, i: int, copy: Callable[[int, str], str]) -> None:
+    def decide(self, store: Store, population: Row, i: int, copy: Copy) -> None:
         """Decide for member `i`, which is ready or has failed, under the lock; `pending` tells what it copies.
-        copy(donor, name) prepares that, and answers the name of its checkpoint, or raises UserError: the donor has none
-        that is whole. Raises OSError.
+        copy(donor, name, lanes) prepares that, and answers the name of its checkpoint, or raises UserError: the donor
+        has none that is whole. lanes: whether they can go on. Raises OSError.
         """
         members = population["members"]
         m = members[i]
@@ -77,14 +79,16 @@ class Evolution:
         if choice.donor is not None:
             name = f"copy-{population['decisions']}"
             try:
-                m["pending"] = {"donor": choice.donor, "name": name, "final": copy(choice.donor, name)}
-                donor = dict(members[choice.donor])
-                m["values"] = EXPLORE[self.explore](donor["values"], dict(self.priors), rng)
+                new = EXPLORE[self.explore](members[choice.donor]["values"], dict(self.priors), rng)
+                copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
+                m["pending"] = {"copy": copied, "final": copy(*copied)}
+                donor, m["values"] = dict(members[choice.donor]), new
                 m |= {"copied": m["steps"], "score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
             except UserError as e:
                 why = f"not copied: {e}"
         if donor is not None or not failure:
             m |= {"turns": m["turns"] + (not failure), "since": m["steps"]}
+            population["wall_seconds"] = wall_seconds(population)
             store.commit(population, line_of(population, m, old, failure + why, donor, score))
         else:
             m["falls"] += 1

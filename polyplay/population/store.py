@@ -11,17 +11,19 @@ import contextlib
 import fcntl
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import JsonLines, Row, read_lines, read_object, write_bytes, write_json
+from polyplay.common.files import JsonLines, Row, read_object, write_bytes, write_json
 from polyplay.common.machine import now
+from polyplay.population.lineage import LINEAGE
 from polyplay.population.rules import Standing
 
 SCHEMA = 1
-FILE, LINEAGE, MEMBERS = "population.json", "lineage.jsonl", "members"
+FILE, MEMBERS = "population.json", "members"
 WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
 
 
@@ -94,10 +96,6 @@ class Store:
         finally:
             lines.close()
 
-    def lines(self) -> list[Row]:
-        """All decisions."""
-        return list(read_lines(self.directory / LINEAGE, "decision", "member", "steps"))
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else changes the files meanwhile."""
@@ -127,6 +125,12 @@ def standing(member: Row) -> Standing:
     return Standing(score, tuple(member["games"]))
 
 
+def wall_seconds(population: Row) -> float:
+    """Seconds that the population has taken, all its sittings together."""
+    clock = population.get("clock")
+    return float(clock["before"] + time.time() - clock["since"]) if clock else 0.0
+
+
 def line_of(population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None) -> Row:
     """The line of lineage.jsonl about the next decision: what member `m` is after it. score: its own before."""
     return {
@@ -143,5 +147,5 @@ def line_of(population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Ro
         "explore": population["explore"],
         "why": why,
         "at": now(),
-        "wall_seconds": round(population["wall_seconds"], 3),
+        "wall_seconds": round(wall_seconds(population), 3),
     }

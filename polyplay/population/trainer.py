@@ -101,18 +101,19 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
         m: Row = population["members"][i]
         if m["state"] == FAILED:
             evolution.decide(store, population, i, partial(_copy, store, i))
-        if (copy := m["pending"]) is not None and not inherit.complete(store.member(i), copy["name"], copy["final"]):
-            copy["final"] = _copy(store, i, copy["donor"], copy["name"])  # somebody deleted it
-            inherit.complete(store.member(i), copy["name"], copy["final"])
+        if (pending := m["pending"]) is not None:
+            name, final = pending["copy"][1], pending["final"]
+            if not inherit.complete(store.member(i), name, final):  # somebody deleted it
+                inherit.complete(store.member(i), name, _copy(store, i, *pending["copy"]))
         m["pending"] = None
         m["state"] = m["state"] if m["state"] == FAILED else TRAINING
         store.write(population)
         return m
 
 
-def _copy(store: Store, i: int, donor: int, name: str) -> str:
+def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
     """Prepare the copy of a donor; the name of its checkpoint. Raises UserError: the donor has none that is whole."""
-    return inherit.prepare(store.member(i), store.member(donor), name)
+    return inherit.prepare(store.member(i), store.member(donor), name, lanes=lanes)
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:

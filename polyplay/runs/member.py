@@ -18,7 +18,7 @@ from polyplay.population.evolution import GAMES
 from polyplay.population.store import Store
 from polyplay.population.trainer import MemberSession
 from polyplay.runs import run
-from polyplay.runs.directory import GAME, read_config
+from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions, Settings, Sources
 from polyplay.runs.session import Slice
 
@@ -120,14 +120,19 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         return tuple(rows[-1]["returns"]) if rows else ()
-    games = [row for row in _tail(directory / "episodes.jsonl") if row["steps"] > since]
+    games = [row for row in _tail(directory / "episodes.jsonl", GAME) if row["steps"] > since]
     return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
 
 
-def _tail(path: Path) -> Iterator[Row]:
-    """The last games of a file."""
+def last_row(path: Path) -> Row:
+    """The last whole line of a run's reports; empty: there is none."""
+    return next(reversed(list(_tail(path, METRICS))), {})
+
+
+def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
+    """The last lines of a file."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
-            if is_row(row := parse_json(line), GAME):
+            if is_row(row := parse_json(line), numbers):
                 yield row

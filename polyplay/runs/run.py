@@ -73,6 +73,12 @@ def train(
     """
     check_callbacks(callbacks)
     page = systems.load(system)
+    if systems.is_population(page):
+        from polyplay.runs import population
+
+        population.refuse_callbacks(callbacks)
+        found: RunResult = population.train(page, settings, options, sources)
+        return found
     system = name_of(page)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
@@ -125,6 +131,12 @@ def resume(
     """
     check_callbacks(callbacks)
     directory = Path(directory)
+    if systems.is_population(systems.load(read_config(directory)["system"])):
+        from polyplay.runs import population
+
+        population.refuse_callbacks(callbacks)
+        found: RunResult = population.resume(directory, changes, trust)
+        return found
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     read_config(directory)
