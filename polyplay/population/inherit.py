@@ -102,5 +102,3 @@ def _link(source: Path, target: Path) -> None:
 
 def _silent(text: str) -> None:
     """A checkpoint that is passed over is reported when its own run goes on."""
-
-

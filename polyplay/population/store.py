@@ -131,7 +131,9 @@ def wall_seconds(population: Row) -> float:
     return float(clock["before"] + time.time() - clock["since"]) if clock else 0.0
 
 
-def line_of(population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None) -> Row:
+def line_of(
+    population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
+) -> Row:
     """The line of lineage.jsonl about the next decision: what member `m` is after it. score: its own before."""
     return {
         "decision": population["decisions"],

@@ -38,7 +38,9 @@ class MemberRunner:
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]) -> MemberSession:
+    def __call__(
+        self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
+    ) -> MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = Store(self.directory).member(m["member"])
@@ -63,17 +65,17 @@ class MemberRunner:
             amend_values(directory, m["values"])
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
-            result = run.resume(directory, self.changes, True, part=part)
+            result = run.go_on(directory, self.changes, True, part=part)
         else:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
-            result = run.train(self.system, settings, options, sources, part=part)
+            result = run.begin(self.system, settings, options, sources, part=part)
         if result.exit_code:
             raise WorkerLost(f"member {m['member']:02d}: {result.reason}")
         if result.reason == part.paused:
             return "ready", ""
-        return ("stopped" if result.reason == part.stopping() else "done"), result.reason
+        return ("stopped" if part.stopping and result.reason == part.stopping() else "done"), result.reason
 
 
 class LineReader(io.TextIOBase):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyplay import systems
 from polyplay.common.errors import UserError
-from polyplay.common.files import write_json
 from polyplay.common.machine import cores
 from polyplay.population.evolution import Evolution
 from polyplay.population.store import DONE, Store
 from polyplay.runs import flags
-from polyplay.runs.directory import amend_config, read_config, write_config
+from polyplay.runs.directory import amend_config, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.member import MemberRunner
@@ -37,20 +33,20 @@ from polyplay.runs.plan import make_plan
 from polyplay.runs.population_check import anew_of
 from polyplay.runs.population_session import PopulationSession
 from polyplay.runs.reports import terminal
-from polyplay.runs.run import RunResult, _warn
+from polyplay.runs.run import RunResult
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
 # of every run, what a population has once
-OWN = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "cores": None}
+OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "cores": None}
 
 
-def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> RunResult:
+def train(
+    page: Any, settings: Any, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
+    _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
-    there = Path(str(options.run))
-    if options.resume == "auto" and (there / "config.json").exists():
-        return resume(there, {})
     crew, evolution, lines = _wire(page, settings, options)
     directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)
@@ -68,8 +64,11 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
-def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
+def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
+    _refuse_callbacks(callbacks)
     page, settings, options, config = load_run(directory, trust)
     for name in changes:
         if name in flags.option_types(page.Config):
@@ -106,7 +105,9 @@ def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> N
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evolution, list[tuple[str, str]]]:
     """The crew of trainers, what it evolves, and the plan. Raises UserError: what cannot work."""
     if options.serial and settings.at_once > 1:
-        raise UserError(f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out")
+        raise UserError(
+            f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out"
+        )
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
     crew = crew_of(options)
@@ -143,7 +144,9 @@ def _runner(
 
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
     console = terminal.default_console()
-    terminal.print_all(console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console))
+    terminal.print_all(
+        console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console)
+    )
 
 
 def _go(
@@ -161,7 +164,7 @@ def _go(
     return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
 
 
-def refuse_callbacks(callbacks: Sequence[object]) -> None:
+def _refuse_callbacks(callbacks: Sequence[object]) -> None:
     """Raises UserError: members are other processes' runs."""
     if callbacks:
         raise UserError("callbacks: given, but members of a population train in other processes: leave them out")

@@ -122,7 +122,12 @@ class PopulationSession:
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        summary = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory), **self._totals()}
+        summary = {
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "directory": str(self.directory),
+            **self._totals(),
+        }
         with contextlib.suppress(OSError):
             write_json(self.directory / "summary.json", summary)
         self.panel.end(summary)

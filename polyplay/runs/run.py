@@ -61,6 +61,27 @@ class RunResult:
 
 
 def train(
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+) -> RunResult:
+    """Run `system` from nothing: one agent, one by a population's schedule, or a population. Raises UserError,
+    EnvFailure, NotFinite or WorkerLost when it cannot go on.
+    """
+    check_callbacks(callbacks)
+    page = systems.load(system)
+    there = Path(str(options.run))
+    if options.resume == "auto" and (there / "config.json").exists():
+        changes = changes_given(name_of(page), settings, options, sources)
+        return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
+    from polyplay.runs import follow, population
+
+    if systems.is_population(page):
+        return population.train(page, settings, options, sources, callbacks)
+    if options.follow is not None:
+        return follow.train(name_of(page), settings, options, sources, callbacks)
+    return begin(name_of(page), settings, options, sources, callbacks)
+
+
+def begin(
     system: str,
     settings: Settings,
     options: RunOptions,
@@ -68,22 +89,8 @@ def train(
     callbacks: Sequence[object] = (),
     part: Slice | None = None,
 ) -> RunResult:
-    """Run `system` from nothing; part: not to its end. Raises UserError, EnvFailure, NotFinite or WorkerLost when it
-    cannot go on.
-    """
-    check_callbacks(callbacks)
+    """Begin a run of one agent. part: not to its end."""
     page = systems.load(system)
-    if systems.is_population(page):
-        from polyplay.runs import population
-
-        population.refuse_callbacks(callbacks)
-        found: RunResult = population.train(page, settings, options, sources)
-        return found
-    system = name_of(page)
-    there = Path(str(options.run))
-    if options.resume == "auto" and (there / "config.json").exists():
-        changes = changes_given(system, settings, options, sources)
-        return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
@@ -120,23 +127,30 @@ def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sourc
 
 
 def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
+    """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
+    that now hold. trust: also where it was made elsewhere and executes a module by name.
+    """
+    check_callbacks(callbacks)
+    directory = Path(directory)
+    from polyplay.runs import follow, population
+
+    if systems.is_population(systems.load(read_config(directory)["system"])):
+        return population.resume(directory, changes, trust, callbacks)
+    if (directory / follow.FILE).exists() and not changes.get("dry_run"):
+        return follow.resume(directory, changes, trust, callbacks)
+    return go_on(directory, changes, trust, callbacks)
+
+
+def go_on(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool = False,
     callbacks: Sequence[object] = (),
     part: Slice | None = None,
 ) -> RunResult:
-    """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now
-    hold. trust: also where it was made elsewhere and executes a module by name. part: not to its end.
-    """
-    check_callbacks(callbacks)
-    directory = Path(directory)
-    if systems.is_population(systems.load(read_config(directory)["system"])):
-        from polyplay.runs import population
-
-        population.refuse_callbacks(callbacks)
-        found: RunResult = population.resume(directory, changes, trust)
-        return found
+    """Go on with a run of one agent. part: not to its end."""
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     read_config(directory)

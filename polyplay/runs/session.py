@@ -39,14 +39,12 @@ METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its l
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a run, which a process does that has more to do: it sees to signals, and to what is printed.
-
-    until: agent steps at which it ends, counted from the start of the run. stopping: why it is to end before; "": it is
-    not.
+    """A part of a run, to so many agent steps from its start. stopping: of a process that has more to do, and sees to
+    signals: why to end before; "": there is no reason.
     """
 
     until: int
-    stopping: Callable[[], str]
+    stopping: Callable[[], str] | None = None
 
     @property
     def paused(self) -> str:
@@ -97,6 +95,7 @@ class Session:
 
     def __init__(self, setup: RunSetup):
         self.setup, self.options, self.crew, self.directory = setup, setup.options, setup.crew, setup.directory
+        self.stopping = setup.part.stopping if setup.part is not None else None
         self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
         self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
@@ -134,7 +133,7 @@ class Session:
 
     def go(self) -> Row:
         """Returns the summary. Raises what ended the run, after all has been saved and closed."""
-        with contextlib.nullcontext() if self.setup.part else signals.handled(self._receive):
+        with contextlib.nullcontext() if self.stopping else signals.handled(self._receive):
             try:
                 self._run()
             except Closed:
@@ -263,7 +262,7 @@ class Session:
             self._finish(minutes_over(minutes))
         if not self.finishing_since and goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
-        if self.setup.part is not None and not self.finishing_since and (why := self.setup.part.stopping()):
+        if self.stopping is not None and not self.finishing_since and (why := self.stopping()):
             self._finish(why)
         if self.faults and self.finishing_since:
             self.faults.release()
