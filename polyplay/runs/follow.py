@@ -1,5 +1,5 @@
 """`polyplay train SYSTEM --follow RUN`: one agent with the hyperparameters of a population's best member, as they
-changed along its line of ancestors. The run has the schedule itself: what the population does meanwhile changes nothing.
+changed along its line of ancestors. The run keeps the schedule: what the population does meanwhile changes nothing.
 """
 
 from __future__ import annotations
