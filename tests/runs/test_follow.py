@@ -97,7 +97,7 @@ def test_a_population_without_scores_cannot_be_followed(population: Path) -> Non
     for m in found["members"]:
         m["score"] = None
     Store(population).write(found)
-    with pytest.raises(UserError, match="no member of .* has a score yet"):
+    with pytest.raises(UserError, match=r"no member of .* has a score yet"):
         follow.schedule_from(population, "a2c")
 
 
