@@ -158,14 +158,15 @@ def _draw_band(left: Axes, right: Axes, label: str, colour: str, band: tuple[Ban
         axes.fill_between(part.x, part.low, part.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def dress(axes: Axes, across: str, title: str = "") -> None:
-    """The house's look."""
+def dress(axes: Axes, across: str, title: str = "", from_zero: bool = True) -> None:
+    """The house's look. from_zero: where the axis across begins."""
     axes.set_xlabel(across, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)
-    axes.set_xlim(left=0)
+    if from_zero:
+        axes.set_xlim(left=0)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0)
+    axes.tick_params(which="both", colors=INK, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)

@@ -229,6 +229,11 @@ def _short(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def value_text(value: object) -> str:
+    """A hyperparameter; three digits of a fraction."""
+    return f"{value:.3g}" if isinstance(value, float) else _short(value)
+
+
 def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:
     """One report as one line whose columns stand under each other."""
     done = goal.done(row["frames"], row["wall_seconds"])
