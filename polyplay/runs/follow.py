@@ -1,4 +1,4 @@
-"""`--follow RUN`: the hyperparameters of a population's winner, as one agent has them from its start. Imports no torch."""
+"""`--follow RUN`: the hyperparameters of a population's winner, for one agent from its start. Imports no torch."""
 
 from __future__ import annotations
 

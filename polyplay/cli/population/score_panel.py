@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _draw_copy(axes: Axes, row: Row, own: bool) -> None:
     """A vertical arrow from the score of who copies to the donor's. own: it is in the winner's line."""
     high = row["donor_score"]
     low = high if row.get("score") is None else row["score"]
-    look = {"color": WINNER, "zorder": 3} if own else {"color": COPY, "zorder": 2, "alpha": 0.6}
+    look: dict[str, Any] = {"color": WINNER, "zorder": 3} if own else {"color": COPY, "zorder": 2, "alpha": 0.6}
     axes.plot([row["steps"]] * 2, [low, high], linewidth=1.6 if own else THIN, **look)
     axes.plot(row["steps"], high, marker="^", markersize=5, markeredgewidth=0, **look)
     axes.plot(row["steps"], low, marker="o", markersize=3, markeredgewidth=0, **look)
@@ -75,6 +75,6 @@ def _explain(axes: Axes, line: Sequence[Segment], copies: bool) -> None:
     axes.plot([], [], color=WINNER, linewidth=STRONG, label=f"{label}{', through its ancestors' * ancestors}")
     axes.plot([], [], color=GREY, linewidth=THIN, label="other members")
     if copies:
-        arrow = {"color": COPY, "marker": "^", "markersize": 5, "linewidth": THIN}
+        arrow: dict[str, Any] = {"color": COPY, "marker": "^", "markersize": 5, "linewidth": THIN}
         axes.plot([], [], label="a member copies another's weights", **arrow)
     axes.legend(frameon=False, labelcolor=INK, loc="best")

@@ -64,8 +64,8 @@ def draw_trials(axes: Axes, population: Row, rows: Sequence[Row], winner: Row, n
     for member in population["members"]:
         if member["score"] is not None:
             best = member["member"] == winner["member"]
-            look = {"color": WINNER, "markersize": 8, "zorder": 4} if best else {"color": GREY, "markersize": 5}
-            axes.plot(values.place(member["values"][name]), member["score"], marker="o", markeredgewidth=0, **look)
+            (point,) = axes.plot(values.place(member["values"][name]), member["score"], marker="o", markeredgewidth=0)
+            point.set(color=WINNER if best else GREY, markersize=8 if best else 5, zorder=4 if best else 1)
     dress(axes, name, from_zero=False)
     axes.set_ylabel("score", color=INK)
     values.mark(axes.xaxis, axes.set_xscale, axes.set_xlim)

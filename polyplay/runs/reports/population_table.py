@@ -51,10 +51,11 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
     copies = last_copies(rows)
-    columns = [Column("member", no_wrap=True), Column("state", no_wrap=True)]
-    numbers = ["steps", "score", *(name.replace("_", " ") for name in population["vary"]), "minutes"]
-    columns += [Column(name, justify="right", overflow="fold") for name in numbers]
-    columns += [Column("last copy of", no_wrap=True)] if copies else []
+    varied = [name.replace("_", "\n") for name in population["vary"]]
+    columns = [Column(name, no_wrap=True, vertical="bottom") for name in ("member", "state")]
+    for name in ("steps", "score", *varied, "min"):
+        columns.append(Column(name, justify="right", no_wrap=True, vertical="bottom"))
+    columns += [Column("copied", no_wrap=True, vertical="bottom")] if copies else []
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for member in rank_members(population["members"]):
         minutes, copy = f"{member['wall_seconds'] / 60:.1f}", copies.get(member["member"], "–")
