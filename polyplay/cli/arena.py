@@ -26,7 +26,7 @@ def _print_ratings(result: Row) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from polyplay.runs.reports.terminal import default_console
+    from polyplay.runs.reports.screen import default_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("player", overflow="fold")

@@ -37,6 +37,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),
     "reproduce": ("RUN", "repeat a run in one thread and compare its losses"),
     "check": ("ENV", "test an environment and measure its speed"),
+    "population": ("RUN", "rank the members of a population"),
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }

@@ -27,7 +27,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     from rich.table import Table
     from rich.text import Text
 
-    from polyplay.runs.reports.terminal import default_console
+    from polyplay.runs.reports.screen import default_console
 
     console = default_console()
     console.print(Text(title, style="bold"))

@@ -16,6 +16,7 @@ from polyplay.cli.pooling import BANDS, Band, Curve, names_of, pool_curves, pool
 from polyplay.common.bounds import Count
 from polyplay.common.errors import UserError
 from polyplay.runs.directory import read_config
+from polyplay.runs.reports.terminal import short_count
 from polyplay.runs.tables import current_rows
 
 if TYPE_CHECKING:
@@ -44,17 +45,29 @@ class PlotOptions:
     the lowest to the highest run (none: one line per run)"""
 
     def __post_init__(self) -> None:
-        if not self.out.endswith(PICTURES):
-            raise UserError(f"--out: {self.out} given, allowed: a file {', '.join(PICTURES)}")
+        check_name(self.out, "--out")
+
+
+def check_name(picture: str, option: str) -> None:
+    """Raises UserError: no file that matplotlib writes."""
+    if not picture.endswith(PICTURES):
+        raise UserError(f"{option}: {picture} given, allowed: a file {', '.join(PICTURES)}")
 
 
 def command(words: list[str]) -> None:
     """Prints the name of the picture, and on standard error that it replaces another."""
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
-    there = Path(options.out).exists()
-    print(curves([Path(run) for run in runs], Path(options.out), options.title or "", options.games, options.pool))
+    figure = draw_curves([Path(run) for run in runs], options.title or "", options.games, options.pool)
+    print_picture(figure, Path(options.out), "--out")
+
+
+def print_picture(figure: Figure, out: Path, option: str) -> None:
+    """Write it and print its name, and on standard error that it replaces another."""
+    there = out.exists()
+    write_figure(figure, out, option)
+    print(out)
     if there:
-        print(f"polyplay: {options.out} was there before and is replaced; --out FILE names another", file=sys.stderr)
+        print(f"polyplay: {out} was there before and is replaced; {option} FILE names another", file=sys.stderr)
 
 
 def read_curve(run: Path, games: int = 100) -> Curve:
@@ -85,13 +98,13 @@ def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100, p
     return Path(out)
 
 
-def write_figure(figure: Figure, out: Path) -> None:
+def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
     """Raises UserError: there is no such directory, or the file cannot be written there."""
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
         raise UserError(
-            f"--out: {out} cannot be written: {e.strerror}; name a file in a directory that is there"
+            f"{option}: {out} cannot be written: {e.strerror}; name a file in a directory that is there"
         ) from None
 
 
@@ -99,22 +112,27 @@ def draw_curves(runs: Sequence[Path], title: str = "", games: int = 100, pool: s
     """Return against frames and against wall time: a colour per system and configuration. pool: as PlotOptions."""
     if not runs:
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("plot needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
+    figure = blank_figure("plot", 4)
     found = [read_curve(Path(run), games) for run in runs]
-    figure = Figure(figsize=(10, 4), dpi=160, layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2, sharey=True)
     pools = pools_of(found)
     for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
         _draw(left, right, name, colour, group, pool)
-    _dress(left, "frames", title or _title(found))
-    _dress(right, "minutes of wall time", "")
+    dress(left, "frames", title or _title(found))
+    dress(right, "minutes of wall time")
     left.set_ylabel(f"mean return of the last {games} full games", color=INK)
-    left.xaxis.set_major_formatter(_short)
+    left.xaxis.set_major_formatter(lambda frames, _: short_count(frames, 6))
     left.legend(frameon=False, labelcolor=INK, loc="best")
     return figure
+
+
+def blank_figure(what: str, height: float) -> Figure:
+    """10 inches wide. what: needs matplotlib, as UserError says if it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError(f"{what} needs matplotlib, which is not installed: pip install 'polyplay[plots]'") from None
+    return Figure(figsize=(10, height), dpi=160, layout="constrained", facecolor="white")
 
 
 def _title(found: Sequence[Curve]) -> str:
@@ -140,21 +158,15 @@ def _draw_band(left: Axes, right: Axes, label: str, colour: str, band: tuple[Ban
         axes.fill_between(part.x, part.low, part.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _dress(axes: Axes, across: str, title: str) -> None:
+def dress(axes: Axes, across: str, title: str = "", from_zero: bool = True) -> None:
+    """The house's look. from_zero: where the axis across begins."""
     axes.set_xlabel(across, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)
-    axes.set_xlim(left=0)
+    if from_zero:
+        axes.set_xlim(left=0)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, length=0)
+    axes.tick_params(which="both", colors=INK, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
-
-
-def _short(value: float, _: object = None) -> str:
-    """12000000 as 12M."""
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"

@@ -14,7 +14,8 @@ from rich.text import Text
 from polyplay.cli.arguments import parse_words
 from polyplay.common.files import Row
 from polyplay.runs.listing import list_runs
-from polyplay.runs.reports.terminal import default_console
+from polyplay.runs.reports.screen import default_console
+from polyplay.runs.reports.terminal import short_count
 
 HOME = Path("runs")
 STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damaged": "bold red"}
@@ -65,18 +66,8 @@ def _cells(row: Row) -> list[Text]:
     name, state = Path(row["run"]), Text(row["state"], style=STYLES.get(row["state"], ""))
     shown = f"{name.parent.name}/{name.name}" if name.name.startswith("seed-") else name.name
     seed, seconds = row.get("seed"), row.get("wall_seconds")
-    counts = list(dict.fromkeys(_count(row.get(k)) for k in ("frames", "steps")))
+    counts = list(dict.fromkeys("–" if row.get(k) is None else short_count(row[k]) for k in ("frames", "steps")))
     returns = ("–" if row.get(k) is None else f"{row[k]:,.4g}" for k in ("return", "return_best"))
     words = (shown, row.get("system", "–"), row.get("env", "–"), "–" if seed is None else str(seed))
     numbers = ("/".join(counts), "–" if seconds is None else f"{seconds / 60:.1f}", *returns)
     return [*map(Text, words), state, *map(Text, numbers)]
-
-
-def _count(n: float | None) -> str:
-    """12,345 as 12.3k."""
-    if n is None:
-        return "–"
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if n >= size:
-            return f"{n / size:.3g}{unit}"
-    return str(n)

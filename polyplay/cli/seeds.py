@@ -13,7 +13,7 @@ from rich.table import Table
 
 from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.common.statistics import mean_interval
-from polyplay.runs.reports.terminal import default_console
+from polyplay.runs.reports.screen import default_console
 from polyplay.runs.run import RunResult
 
 ALLOWED = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"

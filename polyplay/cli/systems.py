@@ -31,7 +31,7 @@ def command(words: list[str]) -> None:
 
     from polyplay import systems
     from polyplay.runs import flags
-    from polyplay.runs.reports.terminal import default_console
+    from polyplay.runs.reports.screen import default_console
 
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")

@@ -32,7 +32,7 @@ from polyplay.runs.options import (
 from polyplay.runs.plan import make_plan
 from polyplay.runs.population_check import anew_of
 from polyplay.runs.population_session import PopulationSession
-from polyplay.runs.reports import terminal
+from polyplay.runs.reports import screen, terminal
 from polyplay.runs.run import RunResult
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
@@ -143,8 +143,8 @@ def _runner(
 
 
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
-    console = terminal.default_console()
-    terminal.print_all(
+    console = screen.default_console()
+    screen.print_all(
         console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console)
     )
 

@@ -37,7 +37,7 @@ from polyplay.runs.options import (
     to_json,
 )
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
-from polyplay.runs.reports import terminal, wandb
+from polyplay.runs.reports import screen, terminal, wandb
 from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.systems import _presets
@@ -261,11 +261,11 @@ def _warn(text: str) -> None:
 
 def _dry_run(setup: RunSetup) -> RunResult:
     """Print the plan, and what was measured in two seconds of the run; nothing is written."""
-    console = terminal.default_console()
+    console = screen.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
-    terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
+    screen.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
     measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
-    terminal.print_all(console, terminal.fact_lines(measured, console))
+    screen.print_all(console, terminal.fact_lines(measured, console))
     return RunResult(setup.directory, 0, "dry run", {}, setup.settings)
 
 

@@ -116,7 +116,3 @@ def test_a_picture_that_is_replaced_is_told(tmp_path: Path, capsys: pytest.Captu
     assert main.main(["plot", str(run), "--out", out]) == 0
     told = f"polyplay: {out} was there before and is replaced; --out FILE names another\n"
     assert capsys.readouterr() == (f"{out}\n", told)
-
-
-def test_short_numbers():
-    assert [plot._short(v) for v in (0, 500, 25_000, 1.5e6, 2e9)] == ["0", "500", "25k", "1.5M", "2B"]

@@ -81,7 +81,8 @@ def test_a_stopped_run_goes_on_with_its_schedule(population: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"system": "ppo"}, "is of a2c, but ppo is to train"),
+        ({"system": "ppo"}, "is a population of a2c, ppo given"),
+        ({"learning_rate": "1e-3"}, "--learning-rate: given"),
         ({"follow": "nowhere"}, "nowhere"),
     ],
 )

@@ -51,7 +51,7 @@ class BenchOptions:
 def command(words: list[str], means: Measures | None = None) -> int:
     """Prints the tables; the exit status. `means` replaces what measures, for tests."""
     from polyplay.cli.bench import settings, table
-    from polyplay.runs.reports.terminal import default_console
+    from polyplay.runs.reports.screen import default_console
 
     about = f"{ABOUT} Systems: {', '.join(settings.MEASURED)}."
     names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)

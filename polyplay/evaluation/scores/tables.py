@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 from polyplay.common.files import Row
 from polyplay.common.statistics import STATISTICS
-from polyplay.runs.reports.terminal import default_console
+from polyplay.runs.reports.screen import default_console
 
 WIDEST = 400
 

@@ -1,26 +1,18 @@
 """A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
 
-Nothing here waits: if the terminal takes no output (Ctrl-S, a pager), the run goes on. If it is closed, the run gets
-SIGHUP and ends as with SIGTERM; under nohup it goes on.
 Imports no torch.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import shlex
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -28,14 +20,11 @@ from rich.text import Text
 
 from polyplay.common.files import Row
 from polyplay.runs.directory import RunDescription
-from polyplay.runs.reports.nonblocking import NonBlockingWriter
 from polyplay.runs.reports.reporter import KINDS, Reporter
+from polyplay.runs.reports.screen import EVERY, Screen
 
 Fact = tuple[str, str]  # a heading and what is under it
-EVERY = 0.25  # seconds between two pictures of the live panel
-BACKLOG = 100  # pieces of output on their way at once; the newest 1000 lines beyond wait in `pending`
 MOST_ROLES = 4  # keeps the panel within 12 lines
-LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
@@ -79,16 +68,12 @@ class Terminal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reporter, self.clock = reporter, clock
-        self.console = console or default_console()
-        self.output = NonBlockingWriter(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
-        self.console.file = self.output  # type: ignore[assignment]
-        live = _is_screen(self.console) if live is None else live
-        self.live = Live(**LIVE, console=self.console) if live else None
+        self.screen = Screen(console, live)
+        self.console = self.screen.console
         self.goal, self.passes = RunGoal(total_frames), passes
         self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
         self.row: Row = {}
         self.warning, self.below = "", set[str]()  # below: what stood below warnings, such as tracebacks
-        self.pending: deque[RenderableType] = deque(maxlen=1000)
         self.begun = self.at = clock()
         self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
@@ -99,66 +84,55 @@ class Terminal:
         self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
         self.quiet = bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
-            self.live = None
+            self.screen.live = None
         self.title = f"{run['system']} · {run['config'].get('env', '')} · seed {options.get('seed', 0)}"
         for what in [] if self.quiet else opening_lines(run, directory, plan, self.console):
-            self._print(what)
+            self.screen.print(what)
 
     def report(self, row: Row) -> None:
         """Show a report, as `Reporter.report` returned it."""
         self.row, self.at = row, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
-        if self.live is None and not self.quiet:
-            self._print(Text(report_line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
+        if self.screen.live is None and not self.quiet:
+            self.screen.print(Text(report_line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
         """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
         if self.clock() - self.drawn < EVERY:
             return
         self.drawn = self.clock()
-        self._flush()
-        if self.live is not None and not self.output.backlog:
-            self._draw(self.live, frames)
+        self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
         """A line that stays, with what is below it, once; the panel keeps the last one in view."""
         first, _, below = text.partition("\n")
         self.warning = " ".join(first.split())
-        self._print(Text.assemble(("warning ", "bold yellow"), self.warning))
+        self.screen.print(Text.assemble(("warning ", "bold yellow"), self.warning))
         if below and below not in self.below:
             self.below.add(below)
-            self._print(Text(below.rstrip()))
+            self.screen.print(Text(below.rstrip()))
 
     def note(self, text: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            self._print(Text(" ".join(text.split())))
+            self.screen.print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
         """The last line: why it ended, what came out, and the command to type next, on a line of its own where a screen
         is too narrow; where it failed, an exception says why and how to go on.
         """
         self.refresh(summary.get("frames"))
-        line, screen = closing_line(summary, failed), self.live is not None
+        line, screen = closing_line(summary, failed), self.screen.live is not None
         self.close()
         if screen and len(line) > self.console.width:
             line = line.replace(" · next: ", "\nnext: ")
-        self._print(Text(line, no_wrap=True))
-        self.output.drain(0.5)
+        self.screen.print(Text(line, no_wrap=True))
+        self.screen.output.drain(0.5)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""
-        live, self.live = self.live, None
-        if live is not None and live.is_started:
-            live.stop()
-        self._flush()
-        self.output.drain(0.5)
-
-    def _draw(self, live: Live, frames: int | None) -> None:
-        if not live.is_started:
-            live.start()
-        live.update(self.panel(frames), refresh=True)
+        self.screen.close()
 
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
@@ -192,35 +166,6 @@ class Terminal:
         bar = ProgressBar(total=1.0, completed=done)
         grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
         return grid
-
-    def _print(self, what: RenderableType) -> None:
-        self.pending.append(what)
-        self._flush()
-
-    def _flush(self) -> None:
-        while self.pending and self.output.backlog < BACKLOG:
-            print_all(self.console, [self.pending.popleft()])
-
-
-def default_console() -> Console:
-    """Standard output; 120 columns where that is no terminal and COLUMNS does not say."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
-        sys.stdout.reconfigure(errors="replace")
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120
-    return console
-
-
-def _is_screen(console: Console) -> bool:
-    """FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one."""
-    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-
-
-def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
-    for line in lines:
-        console.print(line, soft_wrap=isinstance(line, Text))
 
 
 def opening_lines(
@@ -282,6 +227,11 @@ def _short(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def value_text(value: object) -> str:
+    """A hyperparameter; three digits of a fraction."""
+    return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
 def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:
@@ -373,6 +323,15 @@ def clock_text(seconds: float | None) -> str:
         return "-:--:--"
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def short_count(n: float, digits: int = 3) -> str:
+    """12,345 as 12.3k"""
+    rounded = float(f"{n:.{digits}g}")
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(rounded) >= size:
+            return f"{rounded / size:g}{unit}"
+    return f"{rounded:g}"
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from polyplay.runs.reports.reporter import Reporter
-from polyplay.runs.reports.terminal import Terminal, default_console
+from polyplay.runs.reports.screen import default_console
+from polyplay.runs.reports.terminal import Terminal
 
 
 def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
@@ -31,4 +32,4 @@ def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkey
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = Console(file=io.StringIO())
     assert console.is_terminal
-    assert Terminal(Reporter(tmp_path, tensorboard=False), console=console).live is None
+    assert Terminal(Reporter(tmp_path, tensorboard=False), console=console).screen.live is None

@@ -14,8 +14,8 @@ from rich.console import Console
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
 from polyplay.runs.reports.reporter import Reporter, Snapshot
+from polyplay.runs.reports.screen import BACKLOG
 from polyplay.runs.reports.terminal import (
-    BACKLOG,
     RunGoal,
     Terminal,
     clock_text,
@@ -23,6 +23,7 @@ from polyplay.runs.reports.terminal import (
     evaluation_line,
     report_line,
     settings_lines,
+    short_count,
 )
 from tests.fakepage import page
 
@@ -229,7 +230,7 @@ def test_the_panel_is_drawn_4_times_a_second_at_most(tmp_path: Path):
     case.begin()
     case.report()
     drawn = []
-    case.terminal._draw = lambda live, frames: drawn.append(case.clock.now)  # type: ignore[method-assign]
+    case.terminal.screen.draw = lambda picture: drawn.append(case.clock.now)  # type: ignore[method-assign]
     for _ in range(1000):
         case.clock.now += 0.001
         case.terminal.refresh()
@@ -296,12 +297,12 @@ def test_a_terminal_that_takes_nothing_never_holds_the_run_up(tmp_path: Path):
             case.terminal.refresh()
         for _ in range(1200):
             case.terminal.warn("nor this")
-        assert 0 < case.terminal.output.backlog <= BACKLOG
-        assert len(case.terminal.pending) == 1000
+        assert 0 < case.terminal.screen.output.backlog <= BACKLOG
+        assert len(case.terminal.screen.pending) == 1000
         os.close(reading)
         case.terminal.end(case.reporter.close("done", 0))
-        assert case.terminal.output.gone
-        assert case.terminal.output.backlog == 0
+        assert case.terminal.screen.output.gone
+        assert case.terminal.screen.output.backlog == 0
 
 
 def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
@@ -310,7 +311,7 @@ def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
         "from polyplay.runs.reports.terminal import Terminal\n"
         "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r)\n"
         "row = r.report(Snapshot(1, 1, 1))\n"
-        "while not t.output.gone: t.report(row); time.sleep(0.01)\n"
+        "while not t.screen.output.gone: t.report(row); time.sleep(0.01)\n"
         "t.end(r.close('done', 0)); print('to nobody'); sys.exit(7)"
     )
     run = [sys.executable, "-c", code, str(tmp_path)]
@@ -330,11 +331,11 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
         case = Case(tmp_path, live=False, file=file)
         case.begin()
         assert b"polyplay fake" in os.read(reading, 10_000)
-        case.terminal.output.drain(60.0)
+        case.terminal.screen.output.drain(60.0)
         os.close(reading)
         case.report()
-        case.terminal.output.drain(60.0)
-        assert case.terminal.output.gone
+        case.terminal.screen.output.drain(60.0)
+        assert case.terminal.screen.output.gone
         case.report()
         case.terminal.warn("x")
         case.terminal.end(case.reporter.close("done", 0))
@@ -370,6 +371,12 @@ def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float |
 def test_clock_text():
     shown = ["0:00:00", "0:00:59", "1:00:00", "48:00:00", "-:--:--"]
     assert [clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == shown
+
+
+def test_short_count():
+    shown = ["0", "500", "25k", "12.3k", "1M", "1.5M", "2B"]
+    assert [short_count(n) for n in (0, 500, 25_000, 12_345, 999_999, 1.5e6, 2e9)] == shown
+    assert short_count(1_234_500, 6) == "1.2345M"
 
 
 def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
