@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyplay import systems
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags, options, run
+from polyplay.runs.load import page_of
 from polyplay.runs.option_file import read_option_file
 from polyplay.runs.run import RunResult
 from polyplay.runs.tables import read_table
@@ -66,7 +66,7 @@ def train(
     if system is None:
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
-    settings, chosen, sources = options.resolve(systems.load(system), file, **overrides)
+    settings, chosen, sources = options.resolve(page_of(system, overrides.get("over")), file, **overrides)
     return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
 
 

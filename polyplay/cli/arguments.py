@@ -63,7 +63,21 @@ def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, li
         example = shlex.join(words) if words else "--env CartPole-v1"
         text = f"{verb} takes a system first, {given}: polyplay {verb} ppo {example}; {BEGIN}"
         raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
-    return words[0], systems.load(words[0]), list(words[1:])
+    page, rest = systems.load(words[0]), list(words[1:])
+    if systems.is_population(page):
+        from polyplay.runs.load import page_of
+
+        page = page_of(words[0], _value_of("over", rest))
+    return words[0], page, rest
+
+
+def _value_of(name: str, words: Sequence[str]) -> str | None:
+    """The last value that is given for an option, if any is."""
+    found = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.partition("=")[0] == f"--{name}":
+            found = word.partition("=")[2] or following
+    return found
 
 
 def _show_general_help(verb: str) -> NoReturn:

@@ -43,6 +43,10 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    return load_file(path)
+
+
 def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=1) + "\n").encode())
 
@@ -105,17 +109,18 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
     """Add the manifest, and call `root` `final`: of one update saved twice the newer counts."""
-    files = {
-        str(p.relative_to(root)): {"sha256": _digest(p), "bytes": p.stat().st_size}
-        for p in sorted(root.rglob("*"))
-        if p.is_file()
-    }
+    files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
     for path in final.parent.iterdir():
         if path == final or update_of(path) == update_of(final) >= 0:
             shutil.rmtree(path)
     os.rename(root, final)
     _sync(final.parent)
+
+
+def describe_file(path: Path) -> Row:
+    """A file as a manifest has it."""
+    return {"sha256": _digest(path), "bytes": path.stat().st_size}
 
 
 def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
@@ -225,11 +230,12 @@ def manifest(path: Path) -> Row:
     return found
 
 
-def flaw(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+def flaw(path: Path, within: str = "") -> str | None:
+    """What is wrong with a checkpoint, or None. within: look only at files whose names begin so."""
     try:
         found = manifest(path)
-        files, begun = found["files"], found.get("update") != 0
+        begun = found.get("update") != 0
+        files = {name: file for name, file in found["files"].items() if name.startswith(within)}
     except (OSError, ValueError) as e:
         return f"its manifest cannot be read ({e})"
     for name, expected in files.items():

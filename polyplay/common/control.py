@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
     _flags: np.ndarray
-    HALT, FINISH, SAVE, RESCUE = 0, 1, 2, 3
+    HALT, FINISH, SAVE, RESCUE, PAUSE = 0, 1, 2, 3, 4
 
     def __init__(self) -> None:
         self.show: Any = None  # weights.on_request, for an evaluator beside training
@@ -59,6 +60,15 @@ class RunControl(SharedObject):
     halted = property(lambda self: bool(self._flags[self.HALT]))
     finishing = property(lambda self: bool(self._flags[self.FINISH]))
     saves = property(lambda self: int(self._flags[self.SAVE]))
+
+    @property
+    def until(self) -> float:
+        """Agent steps at which learners save and end, although the run has more; inf: it has not."""
+        return float(self._flags[self.PAUSE]) or math.inf
+
+    def pause_at(self, steps: int) -> None:
+        """Learners save and end once so many agent steps were learnt from, counted from the start of the run."""
+        self._flags[self.PAUSE] = steps
 
     def halt(self) -> None:
         """Everybody drops what they do: every wait raises Closed."""

@@ -246,7 +246,7 @@ class Learner:
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
         self.saving = self.agreed > self.saves
-        self.done = bool(sums[2]) or self.learnt >= self.spec.total
+        self.done = bool(sums[2]) or self.learnt >= min(self.spec.total, self.ctx.control.until)
 
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import textwrap
 
 
 def meanings(cls: type) -> dict[str, str]:
     """Field → what it is: the string below it, or the comment on its line, in one line."""
-    bases = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
+    bases = [base for base in reversed(cls.__mro__) if vars(base).get("__annotations__")]
     return {name: said for base in bases for name, said in _own(base).items()}
 
 

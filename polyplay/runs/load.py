@@ -7,6 +7,7 @@ import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from polyplay import systems
 from polyplay.common import checkpoint
@@ -59,9 +60,19 @@ def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunO
     config = read_config(directory, whole=True)
     for line in check_trust(directory, config, trust):
         print(f"polyplay: {line}", file=sys.stderr)
-    page: Page = systems.load(config["system"])
+    page: Page = page_of(config["system"], config["config"].get("over"))
     options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     return page, from_json(page.Config, config["config"]), from_json(RunOptions, options), config
+
+
+def page_of(system: str, over: object = None) -> Any:
+    """The page of a system; of a population over another that of both. Raises UserError."""
+    page = systems.load(system)
+    if not systems.is_population(page):
+        return page
+    from polyplay.systems._population import composed
+
+    return composed(page, str(over or page.Config().over))
 
 
 def crew_of(options: RunOptions) -> Crew:

@@ -87,6 +87,9 @@ class RunOptions:
     that `polyplay resume` takes may differ from that run's"""
     preset: str = "auto"
     """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
+    follow: str | None = None
+    """hyperparameters of the best member of a population, as they changed while it was trained (directory of `polyplay
+    train pbt`)"""
     serial: bool = False
     """run all workers in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"

@@ -38,7 +38,7 @@ from polyplay.runs.options import (
 )
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import screen, terminal, wandb
-from polyplay.runs.session import RunSetup, Session
+from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
@@ -63,14 +63,34 @@ class RunResult:
 def train(
     system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Run `system` from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when it cannot go on."""
+    """Run `system` from nothing: one agent, one by a population's schedule, or a population. Raises UserError,
+    EnvFailure, NotFinite or WorkerLost when it cannot go on.
+    """
     check_callbacks(callbacks)
     page = systems.load(system)
-    system = name_of(page)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = changes_given(system, settings, options, sources)
+        changes = changes_given(name_of(page), settings, options, sources)
         return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
+    from polyplay.runs import follow, population
+
+    if systems.is_population(page):
+        return population.train(page, settings, options, sources, callbacks)
+    if options.follow is not None:
+        return follow.train(name_of(page), settings, options, sources, callbacks)
+    return begin(name_of(page), settings, options, sources, callbacks)
+
+
+def begin(
+    system: str,
+    settings: Settings,
+    options: RunOptions,
+    sources: Sources,
+    callbacks: Sequence[object] = (),
+    part: Slice | None = None,
+) -> RunResult:
+    """Begin a run of one agent. part: not to its end."""
+    page = systems.load(system)
     wandb.check_wandb(options.wandb)
     crew = crew_of(options)
     crew.measures = True
@@ -88,7 +108,7 @@ def train(
         write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
         if why := unsigned(read_config(directory)):
             _warn(why)
-        return _go(replace(setup, lock=lock))
+        return _go(replace(setup, lock=lock, part=part))
 
 
 def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sources: Sources) -> System:
@@ -109,16 +129,33 @@ def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sourc
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Go on with a run from its newest whole checkpoint; `changes` are options, or hyperparameters, that now
-    hold. trust: also where it was made elsewhere and executes a module by name.
+    """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
+    that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
     check_callbacks(callbacks)
     directory = Path(directory)
+    from polyplay.runs import follow, population
+
+    if systems.is_population(systems.load(read_config(directory)["system"])):
+        return population.resume(directory, changes, trust, callbacks)
+    if (directory / follow.FILE).exists() and not changes.get("dry_run"):
+        return follow.resume(directory, changes, trust, callbacks)
+    return go_on(directory, changes, trust, callbacks)
+
+
+def go_on(
+    directory: Path,
+    changes: Mapping[str, Any],
+    trust: bool = False,
+    callbacks: Sequence[object] = (),
+    part: Slice | None = None,
+) -> RunResult:
+    """Go on with a run of one agent. part: not to its end."""
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     read_config(directory)
     with closing(DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, callbacks)
+        return _resume(directory, changes, trust, lock, callbacks, part)
 
 
 def _resume(
@@ -127,6 +164,7 @@ def _resume(
     trust: bool,
     lock: DirectoryLock | None,
     callbacks: Sequence[object] = (),
+    part: Slice | None = None,
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
@@ -134,14 +172,14 @@ def _resume(
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)
     crew = crew_of(options)
-    if counters["steps"]:
+    if counters["steps"] or counters["updates"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
-    setup = replace(setup, callbacks=callbacks)
+    setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, read_summary(directory), settings)

@@ -7,7 +7,7 @@ import json
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,8 +38,25 @@ METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its l
 
 
 @dataclass(frozen=True)
+class Slice:
+    """A part of a run, to so many agent steps from its start. stopping: of a process that has more to do, and sees to
+    signals: why to end before; "": there is no reason.
+    """
+
+    until: int
+    stopping: Callable[[], str] | None = None
+
+    @property
+    def paused(self) -> str:
+        """Why the session ended, if the run is not at its end."""
+        return f"paused after {self.until:,} agent steps"
+
+
+@dataclass(frozen=True)
 class RunSetup:
-    """A run before it starts: its options, wired crew and plan. counters: of the checkpoint that it goes on from."""
+    """A run before it starts: its options, wired crew and plan. counters: of the checkpoint that it goes on from.
+    part: how far it goes now, if not to its end.
+    """
 
     system: str
     settings: Settings
@@ -52,6 +69,7 @@ class RunSetup:
     counters: Row
     lock: DirectoryLock | None = None
     callbacks: Sequence[object] = ()  # the user's own code
+    part: Slice | None = None
 
     @property
     def description(self) -> RunDescription:
@@ -77,6 +95,7 @@ class Session:
 
     def __init__(self, setup: RunSetup):
         self.setup, self.options, self.crew, self.directory = setup, setup.options, setup.crew, setup.directory
+        self.stopping = setup.part.stopping if setup.part is not None else None
         self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
         self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
         self.signals: list[str] = []  # received, and not yet reported
@@ -114,7 +133,7 @@ class Session:
 
     def go(self) -> Row:
         """Returns the summary. Raises what ended the run, after all has been saved and closed."""
-        with signals.handled(self._receive):
+        with contextlib.nullcontext() if self.stopping else signals.handled(self._receive):
             try:
                 self._run()
             except Closed:
@@ -135,6 +154,8 @@ class Session:
         return summary
 
     def _run(self) -> None:
+        if self.setup.part is not None:
+            self.crew.control.pause_at(self.setup.part.until)
         self.crew.start(self.setup.metrics)
         now = time.monotonic()
         self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
@@ -241,6 +262,8 @@ class Session:
             self._finish(minutes_over(minutes))
         if not self.finishing_since and goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
+        if self.stopping is not None and not self.finishing_since and (why := self.stopping()):
+            self._finish(why)
         if self.faults and self.finishing_since:
             self.faults.release()
         elif self.faults:
@@ -285,6 +308,9 @@ class Session:
         self.crew.stop()
         if self.owns_directory:
             checkpoint.remove_partial(self.directory)
+        part, total = self.setup.part, self.setup.plan.frames / self.setup.frames_per_step
+        if self.reason == "done" and part is not None and part.until < total:
+            self.reason = part.paused
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"
         if self.checkpoints.failure:

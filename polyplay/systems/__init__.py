@@ -32,6 +32,16 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
 
 
+def is_population(page: Any) -> bool:
+    """Whether a page is of populations of another system's runs."""
+    return "over" in page.Config.__dataclass_fields__
+
+
+def ordinary() -> list[str]:
+    """The systems whose runs train one agent."""
+    return [name for name in names() if not is_population(load(name))]
+
+
 def load(name: str) -> Any:
     """The page (a module) of system `name`, in capitals or not."""
     known = names()

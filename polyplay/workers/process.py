@@ -20,7 +20,7 @@ from typing import cast
 
 from polyplay.common import processes
 from polyplay.common.context import WorkerContext
-from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError
+from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.common.forkserver import ForkServer
 
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
@@ -28,7 +28,7 @@ Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is
 Call = tuple[WorkerContext, Work, dict[str, object]]
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
 FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
-KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite}
+KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
 
 
 class CloudPickled:

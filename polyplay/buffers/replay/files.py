@@ -108,6 +108,11 @@ def _description(replay: Replay) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(replay)))
 
 
+def layout(replay: Replay) -> dict[str, Any]:
+    """What two replays must have in common, so that one can load what the other saved."""
+    return {k: v for k, v in _description(replay).items() if k not in FREE}
+
+
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
     """All arrays that are saved; they are the buffer's own, to be filled in place."""
     return {

@@ -1,0 +1,104 @@
+"""A copy: a checkpoint of one member with the agent of another.
+
+From the donor come weights, optimizer, target network and running statistics; the receiver keeps its counters, its
+place in the schedule, its replay and its lanes, whose recurrent state begins anew. A copy counts as one update, so it
+never has the name of a checkpoint that exists. Files are linked where the file system can: a donor may remove its
+checkpoint meanwhile, and nothing is copied twice. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from polyplay.common import checkpoint
+from polyplay.common.files import Row
+
+AGENTS = "agents/"
+LEARNER = re.compile(r"agents/\d+/learner\.json")
+LANES = re.compile(r"workers/(?!stream-).+\.safetensors")
+RECURRENT = re.compile(r"(groups/\d+/)?state/")
+TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
+
+
+def prepare(member: Path, donor: Path, name: str, optimizer: bool = True, lanes: bool = True) -> str:
+    """Write the copy as `checkpoints/.partial-NAME`; the name that `complete` gives it. optimizer: from the donor too;
+    lanes: go on as they are, not anew. Raises UserError: one of them has no whole checkpoint; OSError.
+    """
+    part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
+    for last in [False] * (TRIES - 1) + [True]:
+        shutil.rmtree(part, ignore_errors=True)
+        own, given = (checkpoint.newest(path, _silent, agent_flaw) for path in (member, donor))
+        try:
+            return _compose(part, own, given, optimizer, lanes)
+        except FileNotFoundError:
+            if last:
+                raise
+    raise AssertionError
+
+
+def complete(member: Path, name: str, final: str) -> bool:
+    """The copy becomes the member's newest checkpoint; whether there is one. May be called again."""
+    place = checkpoint.checkpoints_dir(member)
+    if not (place / final).exists():
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(place / f".partial-{name}", place / final)
+    return (place / final).exists()
+
+
+def agent_flaw(path: Path) -> str | None:
+    """What is wrong with the agents in a checkpoint, or None. The rest is looked at when the run goes on."""
+    return checkpoint.flaw(path, AGENTS)
+
+
+def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -> str:
+    mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
+    version, files = mine["update"] + 1, dict[str, Row]()
+    kept = ("optimizer.safetensors",) if not optimizer else ()
+    sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or n.endswith(("learner.json", *kept))}
+    sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
+    if not lanes:
+        sources = {n: place for n, place in sources.items() if not n.startswith("workers/")}
+    for name, place in sources.items():
+        target = part / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if LEARNER.fullmatch(name):
+            checkpoint.write_json(target, {**json.loads((place / name).read_text()), "version": version})
+            files[name] = checkpoint.describe_file(target)
+        elif LANES.fullmatch(name) and (anew := _without_state(place / name)):
+            checkpoint.write_arrays(target, anew)
+            files[name] = checkpoint.describe_file(target)
+        else:
+            _link(place / name, target)
+            files[name] = (mine if place is own else theirs)["files"][name]
+    contents = {"schema": checkpoint.SCHEMA, "update": version, "files": files}
+    counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
+    checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
+    return checkpoint.directory_name(version, counters)
+
+
+def _without_state(file: Path) -> dict[str, np.ndarray]:
+    """What a worker saved, its lanes' recurrent state zero; empty: it has none."""
+    arrays = checkpoint.read_arrays(file)
+    found = [k for k in arrays if RECURRENT.match(k)]
+    return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Another name of a file, which is never written again; a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _silent(text: str) -> None:
+    """A checkpoint that is passed over is reported when its own run goes on."""

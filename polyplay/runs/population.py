@@ -1,0 +1,170 @@
+"""A population of runs, from its options to its end: plan, train, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from polyplay.common.errors import UserError
+from polyplay.common.machine import cores
+from polyplay.population.evolution import Evolution
+from polyplay.population.store import DONE, Store
+from polyplay.runs import flags
+from polyplay.runs.directory import amend_config, write_config
+from polyplay.runs.load import crew_of, load_run, wire_system
+from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.member import MemberRunner
+from polyplay.runs.options import (
+    LIMITS,
+    Page,
+    RunOptions,
+    Settings,
+    Sources,
+    name_of,
+    new_directory,
+    override,
+    refuse_begun,
+    to_json,
+)
+from polyplay.runs.plan import make_plan
+from polyplay.runs.population_check import anew_of
+from polyplay.runs.population_session import PopulationSession
+from polyplay.runs.reports import screen, terminal
+from polyplay.runs.run import RunResult
+from polyplay.systems._population import composed, member_settings, wire_member
+from polyplay.workers.crew import Crew
+
+# of every run, what a population has once
+OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "cores": None}
+
+
+def train(
+    page: Any, settings: Any, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+) -> RunResult:
+    """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
+    _refuse_callbacks(callbacks)
+    page = composed(page, settings.over)
+    crew, evolution, lines = _wire(page, settings, options)
+    directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
+    result = RunResult(directory, 0, "dry run", {}, settings)
+    if options.dry_run:
+        _print_plan(directory, lines)
+        return result
+    description = {"system": name_of(page), "config": to_json(settings), "options": to_json(options)}
+    environment = wire_member(settings, crew)[1].envs.spec.describe
+    with closing(DirectoryLock(directory)) as lock:
+        refuse_begun(directory)
+        store = Store(directory)
+        store.begin(evolution.about(), evolution.founders())
+        write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
+        runner = _runner(directory, settings, options, sources)
+        return _go(result, crew, evolution, runner, lines, lock, options)
+
+
+def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
+    """Go on with a population; `changes` are options of its members that now hold."""
+    _refuse_callbacks(callbacks)
+    page, settings, options, config = load_run(directory, trust)
+    for name in changes:
+        if name in flags.option_types(page.Config):
+            raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
+    members = {k: v for k, v in changes.items() if k not in ("dry_run", "quiet")}
+    options = override(options, {"run": str(directory), **changes})
+    crew, evolution, lines = _wire(page, settings, options)
+    store, result = Store(directory), RunResult(directory, 0, "dry run", {}, settings)
+    if options.dry_run:
+        _print_plan(directory, lines)
+        return result
+    with closing(DirectoryLock(directory)) as lock:
+        store.repair()
+        _extend(store, evolution, members)
+        description = {k: config[k] for k in ("system", "config", "environment")}
+        sources = {**config["sources"], **dict.fromkeys(members, "resume")}
+        amend_config(directory, {**description, "sources": sources, "options": to_json(options)})  # type: ignore[typeddict-item]
+        runner = _runner(directory, settings, options, sources, members)
+        return _go(result, crew, evolution, runner, lines, lock, options)
+
+
+def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
+    """Members that had come to their end go on where that is further now, and all have their tries again."""
+    with store.locked():
+        population = store.read()
+        for m in population["members"]:
+            m["falls"] = 0
+            if m["state"] == DONE and any(changes.get(name) is not None for name in LIMITS):
+                m["state"] = "waiting"
+        population |= evolution.about()
+        store.write(population)
+
+
+def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evolution, list[tuple[str, str]]]:
+    """The crew of trainers, what it evolves, and the plan. Raises UserError: what cannot work."""
+    if options.serial and settings.at_once > 1:
+        raise UserError(
+            f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out"
+        )
+    if settings.score == "evaluations" and options.eval_every is None:
+        raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
+    crew = crew_of(options)
+    wire_system(page, settings, crew)
+    (role,) = crew.roles
+    evolution: Evolution = role.settings["evolution"]
+    types = flags.option_types(page.Config)
+    evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
+    role.settings["evolution"] = evolution
+    other, wired = wire_member(settings, crew)
+    member = make_plan(other, wired, options)
+    steps = f"{evolution.total:,} agent steps each, {evolution.size * evolution.total:,} together"
+    share = f"{max(1, cores() // role.n)} of {cores()} cores each"
+    lines = [
+        ("members", f"{evolution.size} runs of {evolution.over}, {steps}"),
+        *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
+        ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
+        ("trainers", f"{role.n} at once, {share}; a member's own plan follows"),
+        *member.lines,
+    ]
+    return crew, evolution, lines
+
+
+def _runner(
+    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any] | None = None
+) -> MemberRunner:
+    own: Settings = member_settings(settings)
+    names = flags.option_types(type(own), RunOptions)
+    kept = {name: source for name, source in sources.items() if name in names}
+    return MemberRunner(
+        directory, settings.over, own, replace(options, **OWN), kept, settings.score, dict(changes or {})
+    )
+
+
+def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
+    console = screen.default_console()
+    screen.print_all(
+        console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console)
+    )
+
+
+def _go(
+    result: RunResult,
+    crew: Crew,
+    evolution: Evolution,
+    runner: MemberRunner,
+    lines: list[tuple[str, str]],
+    lock: DirectoryLock,
+    options: RunOptions,
+) -> RunResult:
+    crew.roles[0].settings["run"] = runner
+    crew.directory = result.directory
+    summary = PopulationSession(crew, result.directory, evolution, lines, options.quiet).go()
+    return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
+
+
+def _refuse_callbacks(callbacks: Sequence[object]) -> None:
+    """Raises UserError: members are other processes' runs."""
+    if callbacks:
+        raise UserError("callbacks: given, but members of a population train in other processes: leave them out")

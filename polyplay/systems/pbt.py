@@ -1,0 +1,47 @@
+"""Population based training of any other system (Jaderberg et al. 2017).
+
+trainer:  takes the member with the fewest agent steps ─► trains it until it is ready ─► its score
+          ─► is it worse than others: copy one of the best, and change its hyperparameters ─► the next member
+          … × at_once, each with its share of the cores; no trainer waits for another, and none decides for all
+members:  ordinary runs of the system that --over names, in RUN/members/00, 01, …
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyplay.common.bounds import Count, Whole, Workers
+from polyplay.common.machine import cores
+from polyplay.population.evolution import Evolution
+from polyplay.population.exchange import Members
+from polyplay.population.trainer import trainer
+from polyplay.systems._population import evolution_of
+from polyplay.systems._wiring import Crew, System
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: Jaderberg et al. 2017, section 4.1, with the least of its intervals, in agent steps."""
+
+    over: str = "a2c"  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
+    population: Whole = 0  # members (0: 8; with --exploit none and lists alone one for each combination)
+    every: Count = 1_000_000  # agent steps of a member between two decisions about it
+    vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
+    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # whom a member copies
+    explore: Literal["perturb", "resample", "both", "none"] = "perturb"  # how it changes what it copied
+    score: Literal["games", "evaluations"] = "games"  # mean return of 10 games of training, or of --eval-every
+    at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
+
+
+PRESETS = {"paper": Config}
+ROW = {"envs": "as the system of --over", "policy runs": "as there", "between": "nothing; members share files"}
+ROW |= {"pace": "each member its own, no barrier", "update": "as there; a copy takes all of it"}
+ROW |= {"weights travel": "in checkpoints, from the best to the worst", "source": "Jaderberg et al. 2017"}
+
+
+def build(c: Any, crew: Crew) -> System:
+    evolution: Evolution = evolution_of(c, crew)
+    n = 1 if crew.serial else min(c.at_once or cores(), evolution.size)
+    crew.add(trainer, n=n, learner=True, on_loss="replace", out=Members(evolution.size), evolution=evolution)
+    return System(None, None, ())

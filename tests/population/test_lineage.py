@@ -1,0 +1,186 @@
+"""A line walked back through its donors is what a simulated population really trained, step by step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.population.lineage import LINEAGE, Segment, ancestry, read_lineage, schedule_of
+
+Step = tuple[int, int, Any]  # a member, its agent step, its values
+
+
+@dataclass
+class Member:
+    values: dict[str, Any]
+    steps: int = 0
+    decided: int = 0  # its steps then
+    past: list[Step] = field(default_factory=list)  # every step that its weights were ever trained for
+
+
+class Population:
+    """The twin: every member carries all its past, and a copy takes the donor's."""
+
+    def __init__(self, members: int, rng: np.random.Generator):
+        self.rng, self.rows = rng, list[dict[str, Any]]()
+        self.members = [Member(self.draw()) for _ in range(members)]
+        for i, member in enumerate(self.members):
+            self.write(i, {}, member.values, None, None)
+
+    def draw(self) -> dict[str, Any]:
+        return {"rate": int(self.rng.integers(4)), "cost": int(self.rng.integers(2))}
+
+    def write(self, i: int, old: dict[str, Any], new: dict[str, Any], donor: int | None, at: int | None) -> None:
+        row = {"decision": len(self.rows), "member": i, "donor": donor, "steps": self.members[i].steps}
+        self.rows.append(row | {"donor_steps": at, "old": old, "new": new})
+
+    def train(self, i: int, steps: int) -> None:
+        member = self.members[i]
+        member.past += [(i, member.steps + k, member.values) for k in range(steps)]
+        member.steps += steps
+
+    def decide(self, i: int) -> None:
+        """Copy another's weights of now, or of a checkpoint since its last decision; or go on, as before or not."""
+        member, donor = self.members[i], int(self.rng.integers(len(self.members)))
+        old = member.values
+        if donor != i and self.rng.random() < 0.6:
+            other = self.members[donor]
+            at = int(self.rng.integers(other.decided, other.steps + 1))
+            member.past = list(other.past[: len(other.past) - (other.steps - at)])
+            member.values = self.draw() if self.rng.random() < 0.7 else dict(other.values)
+            self.write(i, old, member.values, donor, at)
+        else:
+            member.values = self.draw() if self.rng.random() < 0.3 else old
+            self.write(i, old, member.values, None, None)
+        member.decided = member.steps
+
+    def run(self, decisions: int) -> None:
+        for _ in range(decisions):
+            i = int(self.rng.integers(len(self.members)))
+            self.train(i, int(self.rng.integers(1, 6)))
+            self.decide(i)
+        for i in range(len(self.members)):
+            self.train(i, int(self.rng.integers(0, 4)))
+
+
+def steps_of(line: list[Segment]) -> list[Step]:
+    return [(s.member, step, s.values) for s in line for step in range(s.begin, s.end)]
+
+
+POPULATIONS = (st.integers(1, 6), st.integers(0, 60), st.integers(0, 2**32))
+
+
+@given(*POPULATIONS)
+@settings(deadline=None)
+def test_a_line_is_what_its_weights_were_trained_for(members, decisions, seed):
+    twin = Population(members, np.random.default_rng(seed))
+    twin.run(decisions)
+    for i, member in enumerate(twin.members):
+        assert steps_of(ancestry(twin.rows, i, member.steps)) == member.past
+
+
+@given(*POPULATIONS)
+@settings(deadline=None)
+def test_a_schedule_is_what_the_winner_trained_with(members, decisions, seed):
+    twin = Population(members, np.random.default_rng(seed))
+    twin.run(decisions)
+    for i, member in enumerate(twin.members):
+        found = schedule_of(twin.rows, i)
+        begins = [at for at, _ in found]
+        assert begins[0] == 0
+        assert begins == sorted(set(begins)), "strictly upwards"
+        assert all(a != b for (_, a), (_, b) in itertools.pairwise(found)), "each entry is a change"
+        for k, (_, _, values) in enumerate(member.past):
+            assert [v for at, v in found if at <= k][-1] == values
+        assert found[-1][1] == member.values, "with which it goes on"
+
+
+@given(*POPULATIONS)
+@settings(deadline=None)
+def test_the_shape_of_a_line(members, decisions, seed):
+    twin = Population(members, np.random.default_rng(seed))
+    twin.run(decisions)
+    for i, member in enumerate(twin.members):
+        line = ancestry(twin.rows, i, member.steps)
+        assert (line[-1].member, line[-1].end) == (i, member.steps)
+        assert all(s.begin < s.end for s in line[:-1]), "only the last may be empty"
+
+
+@given(*POPULATIONS)
+@settings(deadline=None, max_examples=30)
+def test_a_line_as_it_was_earlier(members, decisions, seed):
+    """At every moment of the run the rows up to then say what is said later for the member's steps of then."""
+    twin = Population(members, np.random.default_rng(seed))
+    for _ in range(decisions):
+        i = int(twin.rng.integers(members))
+        twin.train(i, 2)
+        past, steps = list(twin.members[i].past), twin.members[i].steps
+        rows = list(twin.rows)
+        twin.decide(i)
+        assert steps_of(ancestry(rows, i, steps)) == past
+        assert steps_of(ancestry(twin.rows, i, steps - 1)) == past[:-1]
+
+
+def founder(member: int, **values: Any) -> dict[str, Any]:
+    return {"decision": member, "member": member, "donor": None, "steps": 0, "donor_steps": None} | {
+        "old": {},
+        "new": values,
+    }
+
+
+def decision(member: int, steps: int, donor: int | None, at: int | None, old: Any, new: Any) -> dict[str, Any]:
+    ours = {"decision": 9, "member": member, "steps": steps, "donor": donor, "donor_steps": at}
+    return ours | {"old": old, "new": new}
+
+
+BY_HAND = [
+    founder(0, rate=1.0),
+    founder(1, rate=2.0),
+    decision(0, 100, None, None, {"rate": 1.0}, {"rate": 1.0}),
+    decision(1, 110, 0, 100, {"rate": 2.0}, {"rate": 0.8}),
+    decision(0, 200, None, None, {"rate": 1.0}, {"rate": 1.0}),
+    decision(1, 210, None, None, {"rate": 0.8}, {"rate": 0.8}),
+    decision(0, 300, 1, 210, {"rate": 1.0}, {"rate": 0.96}),
+]
+
+
+def test_a_line_by_hand():
+    first, second, third = Segment(0, 0, 100, {"rate": 1.0}), Segment(1, 110, 210, {"rate": 0.8}), {"rate": 0.96}
+    assert ancestry(BY_HAND, 0, 350) == [first, second, Segment(0, 300, 350, third)]
+    assert ancestry(BY_HAND, 0) == [first, second, Segment(0, 300, 300, third)], "as far as the rows know"
+    assert ancestry(BY_HAND, 0, 299) == [Segment(0, 0, 299, {"rate": 1.0})]
+    assert ancestry(BY_HAND, 1, 110) == [first, Segment(1, 110, 110, {"rate": 0.8})]
+    assert ancestry(BY_HAND, 1) == [first, second], "a donor's steps are known from its copy"
+    assert schedule_of(BY_HAND, 0) == [(0, {"rate": 1.0}), (100, {"rate": 0.8}), (200, {"rate": 0.96})]
+
+
+def test_a_copy_that_changes_no_value_is_a_segment_but_no_change_of_the_schedule():
+    rows = [founder(0, rate=1.0), founder(1, rate=2.0), decision(1, 10, 0, 20, {"rate": 2.0}, {"rate": 1.0})]
+    assert ancestry(rows, 1, 15) == [Segment(0, 0, 20, {"rate": 1.0}), Segment(1, 10, 15, {"rate": 1.0})]
+    assert schedule_of(rows, 1) == [(0, {"rate": 1.0})]
+
+
+def test_a_population_that_varies_nothing_has_lines_too():
+    rows = [founder(0), founder(1), decision(1, 10, 0, 20, {}, {})]
+    assert ancestry(rows, 1, 15) == [Segment(0, 0, 20, {}), Segment(1, 10, 15, {})]
+
+
+@pytest.mark.parametrize("rows", [[], [founder(0, rate=1.0)]])
+def test_a_member_without_rows_has_no_line(rows):
+    assert ancestry(rows, 3) == []
+    assert schedule_of(rows, 3) == []
+
+
+def test_rows_of_a_file(tmp_path):
+    assert read_lineage(tmp_path) == []
+    bad = [{**BY_HAND[3], "donor_steps": None}, {**BY_HAND[2], "new": None}, {"member": 1}]
+    lines = [json.dumps(row) for row in [*BY_HAND, *bad]] + ["{torn", json.dumps(BY_HAND[0])]
+    (tmp_path / LINEAGE).write_text("\n".join(lines))  # the last has no end yet
+    assert read_lineage(tmp_path) == BY_HAND
