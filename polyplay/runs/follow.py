@@ -5,7 +5,7 @@ changed along its line of ancestors. The run keeps the schedule: what the popula
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object, write_json
 from polyplay.population.lineage import read_lineage, schedule_of
-from polyplay.population.store import Store
 from polyplay.runs import run
+from polyplay.runs.flags import flag
+from polyplay.runs.going_on import GIVEN
 from polyplay.runs.member import amend_values, learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, new_directory
+from polyplay.runs.population_file import rank_members, read_population
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Slice
 
@@ -29,7 +31,8 @@ def train(
     system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
     """A run of one agent by the schedule of the population that --follow names. Raises UserError: it has none."""
-    schedule = schedule_from(Path(str(options.follow)), system)
+    given = [name for name, source in sources.items() if source.partition(" ")[0] in GIVEN]
+    schedule = schedule_from(Path(str(options.follow)), system, given)
     settings = replace(settings, **schedule[0][1])
     sources = sources | dict.fromkeys(schedule[0][1], "population")
     if options.dry_run:
@@ -59,16 +62,24 @@ def resume(
     return _go_through(directory, schedule, later, later)
 
 
-def schedule_from(directory: Path, system: str) -> Schedule:
-    """The schedule of a population's best member. Raises UserError: there is none, or of another system."""
-    population = Store(directory).read()
+def schedule_from(directory: Path, system: str, given: Collection[str] = ()) -> Schedule:
+    """The line of the winner, from its founder on. given: options of the command line. Raises UserError: RUN is no
+    population of this system or has no winner, or an option has two values.
+    """
+    population = read_population(directory, "--follow")
     if population["over"] != system:
-        raise UserError(f"--follow: {directory} is of {population['over']}, but {system} is to train: train that")
-    scored = [m for m in population["members"] if m["score"] is not None]
-    if not scored:
-        raise UserError(f"--follow: no member of {directory} has a score yet: wait until one has")
-    best = max(scored, key=lambda m: (m["score"], -m["member"]))
-    return schedule_of(read_lineage(directory), best["member"])
+        over = population["over"]
+        raise UserError(f"--follow: {directory} is a population of {over}, {system} given: polyplay train {over} does")
+    both = sorted(set(given) & set(population["vary"]))
+    if both:
+        raise UserError(
+            f"{', '.join(map(flag, both))}: given, and --follow {directory} says when it has what value: leave one out"
+        )
+    winner = rank_members(population["members"])[0]
+    schedule = schedule_of(read_lineage(directory), winner["member"])
+    if winner["score"] is None or not schedule:
+        raise UserError(f"--follow: no member of {directory} has a score yet: let the population go on")
+    return schedule
 
 
 def _read(directory: Path) -> Schedule:

@@ -81,12 +81,13 @@ def test_a_stopped_run_goes_on_with_its_schedule(population: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"system": "ppo"}, "is of a2c, but ppo is to train"),
+        ({"system": "ppo"}, "is a population of a2c, ppo given"),
+        ({"learning_rate": 1e-3}, "--learning-rate: given"),
         ({"follow": "nowhere"}, "nowhere"),
     ],
 )
-def test_what_cannot_be_followed(population: Path, tmp_path: Path, given: dict[str, str], message: str) -> None:
-    options = {"system": "a2c", "follow": str(population), **given}
+def test_what_cannot_be_followed(population: Path, tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"system": "a2c", "follow": str(population), **given}
     with pytest.raises(UserError, match=message):
         polyplay.train(options.pop("system"), run=str(tmp_path / "run"), steps=1000, **options, **SETTINGS)
     assert not (tmp_path / "run").exists()
