@@ -13,11 +13,13 @@ SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict
 NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
 
 
-def read_population(directory: Path) -> Row:
-    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
+def read_population(directory: Path, option: str = "RUN") -> Row:
+    """population.json of a run, also of one that goes on. option: whose value the directory is. Raises UserError: it is
+    no population, or damaged.
+    """
     path = directory / FILE
     if not path.exists():
-        raise _no_population(directory)
+        raise _no_population(directory, option)
     population = Store(directory).read()
     wrong = [name for name, kind in SHAPE.items() if not isinstance(population.get(name), kind)]
     wrong += [name for name in ("every", "total") if not is_number(population.get(name))]
@@ -37,11 +39,13 @@ def _is_member(value: object) -> bool:
     )
 
 
-def _no_population(directory: Path) -> UserError:
+def _no_population(directory: Path, option: str) -> UserError:
     above = directory.resolve().parent.parent
     if (above / FILE).exists():
-        return UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
+        return UserError(f"{option}: {directory} is a member of a population: name the population, {above}")
     system = read_config(directory)["system"]
     if system == "pbt":
-        return UserError(f"RUN: {directory} has lost its {FILE}: put back a copy of it")
-    return UserError(f"RUN: {directory} is a run of {system}, no population: name one that `polyplay train pbt` made")
+        return UserError(f"{option}: {directory} has lost its {FILE}: put back a copy of it")
+    return UserError(
+        f"{option}: {directory} is a run of {system}, no population: name one that `polyplay train pbt` made"
+    )
