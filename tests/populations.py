@@ -63,8 +63,10 @@ class MadePopulation:
         seed: int = 0,
         vary: dict[str, str] | None = None,
         every: int = EVERY,
+        total: int = 8 * EVERY,
     ):
-        self.rng, self.exploit, self.explore, self.every = np.random.default_rng(seed), exploit, explore, every
+        self.rng, self.exploit, self.explore = np.random.default_rng(seed), exploit, explore
+        self.every, self.total = every, total
         self.vary = vary or VARY
         self.priors = {k: parse_prior(f"{k}={text}", _read) for k, text in self.vary.items()}
         self.rows: list[dict[str, Any]] = []
@@ -88,13 +90,16 @@ class MadePopulation:
         if donor is not None:
             member.skill, member.copied, member.games = donor.skill, member.steps, []
 
+    def contents(self, state: str = "waiting") -> dict[str, Any]:
+        """Of population.json. state: of every member."""
+        about = {"schema": 1, "over": "a2c", "every": self.every, "total": self.total, "exploit": self.exploit}
+        about |= {"explore": self.explore, "score": "games", "seed": 0, "vary": self.vary, "decisions": len(self.rows)}
+        return about | {"wall_seconds": 0.0, "members": [member.row(state) for member in self.members]}
+
     def write(self, directory: Path, state: str = "waiting", env: str = "toy:catch") -> Path:
         """All that a population and its members write. state: of every member."""
-        contents = {"schema": 1, "seed": 0, "over": "a2c", "every": self.every, "decisions": len(self.rows)}
-        contents |= {"exploit": self.exploit, "explore": self.explore, "score": "games", "vary": self.vary}
-        write_run(directory, "pbt", {"over": "a2c"})
-        rows = [member.row(state) for member in self.members]
-        (directory / "population.json").write_text(json.dumps(contents | {"members": rows}))
+        write_run(directory, "pbt", {"over": "a2c", "env": env})
+        (directory / "population.json").write_text(json.dumps(self.contents(state)))
         (directory / "lineage.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         for member in self.members:
             run = write_run(directory / "members" / f"{member.number:02}", "a2c", {"env": env})

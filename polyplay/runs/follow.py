@@ -13,12 +13,13 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object, write_json
 from polyplay.population.lineage import read_lineage, schedule_of
+from polyplay.population.ranking import best_member
 from polyplay.runs import run
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.member import amend_values, learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, new_directory
-from polyplay.runs.population_file import rank_members, read_population
+from polyplay.runs.population_file import read_population
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Slice
 
@@ -75,9 +76,9 @@ def schedule_from(directory: Path, system: str, given: Collection[str] = ()) -> 
         raise UserError(
             f"{', '.join(map(flag, both))}: given, and --follow {directory} says when it has what value: leave one out"
         )
-    winner = rank_members(population["members"])[0]
-    schedule = schedule_of(read_lineage(directory), winner["member"])
-    if winner["score"] is None or not schedule:
+    winner = best_member(population["members"])
+    schedule = schedule_of(read_lineage(directory), winner["member"]) if winner else []
+    if not schedule:
         raise UserError(f"--follow: no member of {directory} has a score yet: let the population go on")
     return schedule
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.files import Row
-from polyplay.runs.population_file import member_directory
+from polyplay.population.store import Store
 from polyplay.runs.tables import current_rows
 
 GAMES = 10  # of a mean, at least: as many as a score is of
@@ -40,7 +40,7 @@ def score_pieces(directory: Path, population: Row, rows: Sequence[Row], member: 
     own = [row for row in rows if row["member"] == member]
     copies = [row for row in own if row["donor"] is not None]
     file, column = FILES.get(population["score"], FILES["games"])
-    found = current_rows(member_directory(directory, member) / file, "steps", column)
+    found = current_rows(Store(directory).member(member) / file, "steps", column)
     window = max(GAMES, len(found) // WINDOWS) if file == "episodes.jsonl" else 1
     if not found:
         found = [{"steps": row["steps"], column: row["score"]} for row in own if row.get("score") is not None]

@@ -12,9 +12,9 @@ from polyplay.cli.population.score_panel import draw_scores
 from polyplay.cli.population.value_panel import draw_trials, draw_values
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.population.ranking import best_member
 from polyplay.runs.directory import read_config
-from polyplay.runs.population_file import member_directory, rank_members
-from polyplay.runs.reports.population_table import line_of, population_title
+from polyplay.runs.reports.population_table import population_title, winning_line
 from polyplay.runs.reports.terminal import short_count
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
     """Every member thin, the winner's line strong through its ancestors. If no value ever changed, scores over values
     instead of values over steps. Raises UserError: nothing to draw yet.
     """
-    winner = rank_members(population["members"])[0]
-    if winner["score"] is None:
+    winner = best_member(population["members"])
+    if winner is None:
         raise UserError(f"--picture: no member of {directory} has a score yet: let the population go on")
-    line = line_of(winner, rows)
+    line = winning_line(winner, rows)
     names = list(population["vary"])
     changed = any(row["old"] and row["new"] != row["old"] for row in rows)
     figure, scores, panels = (_stacked if changed else _beside)(len(names))
@@ -72,6 +72,4 @@ def _beside(n: int) -> tuple[Figure, Axes, Sequence[Axes]]:
 
 
 def _title(directory: Path, population: Row) -> str:
-    first = member_directory(directory, population["members"][0]["member"])
-    env = read_config(first)["config"].get("env") if (first / "config.json").exists() else None
-    return " · ".join([population_title(population), *([str(env)] if env else [])])
+    return f"{population_title(population)} · {read_config(directory)['config'].get('env', '')}"

@@ -20,10 +20,12 @@ from rich.text import Text
 
 from polyplay.common.files import Row
 from polyplay.population.lineage import read_lineage
-from polyplay.runs.population_file import rank_members
+from polyplay.population.ranking import best_member, rank_members
+from polyplay.population.store import FAILED, TRAINING
 from polyplay.runs.reports.population_table import (
     decision_line,
     member_cells,
+    member_columns,
     member_name,
     population_report,
     population_title,
@@ -51,16 +53,14 @@ class PopulationPanel:
     ) -> None:
         self.screen = Screen(console, False if quiet else live)
         self.quiet, self.clock, self.begun = quiet, clock, clock()
-        self.goal: int | None = None
         self.population: Row = {}
         self.training: Mapping[int, Row] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
         self.drawn = self.told = self.begun
         self.last, self.warning = "", ""
 
-    def begin(self, lines: Iterable[Fact], steps: int | None = None) -> None:
-        """The first lines. steps: agent steps that each member is to make."""
-        self.goal = steps
+    def begin(self, lines: Iterable[Fact]) -> None:
+        """The first lines."""
         if not self.quiet:
             for line in fact_lines(lines, self.screen.console):
                 self.screen.print(line)
@@ -118,40 +118,34 @@ class PopulationPanel:
         report = self.training.get(member["member"])
         if report is None:
             return member
-        return {**member, "state": "training", "steps": max(member["steps"], report.get("steps", 0))}
+        return {**member, "state": TRAINING, "steps": max(member["steps"], report.get("steps", 0))}
 
-    def _steps(self) -> tuple[int, int | None]:
+    def _steps(self) -> tuple[int, int]:
         """Of all members, and how many there are to be; those that failed make no more."""
         members = self._members()
-        going = sum(member["state"] != "failed" for member in members)
-        failed = sum(member["steps"] for member in members if member["state"] == "failed")
-        return sum(member["steps"] for member in members), self.goal and self.goal * going + failed
+        steps = sum(member["steps"] for member in members)
+        left = sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != FAILED)
+        return steps, steps + left
 
-    def _progress(self) -> tuple[str, float | None, str]:
+    def _progress(self) -> tuple[str, float, str]:
         """What was done of what is to be, the same as a fraction, and the time."""
         steps, goal = self._steps()
         now = self.clock()
-        clock = clock_text(now - self.begun)
-        if not goal:
-            return f"{short_count(steps)} steps", None, clock
         begun, before = self.first or (now, steps)
-        left = max(0, goal - steps) * (now - begun) / (steps - before) if steps > before else None
-        return (
-            f"{short_count(steps)} of {short_count(goal)} steps",
-            min(1.0, steps / goal),
-            f"{clock}  eta {clock_text(left)}",
-        )
+        left = (goal - steps) * (now - begun) / (steps - before) if steps > before else None
+        done = f"{short_count(steps)} of {short_count(goal)} steps"
+        return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _summary(self) -> str:
         """One line."""
         done, fraction, clock = self._progress()
-        scores = [m["score"] for m in self._members() if m["score"] is not None]
-        parts = [f"{clock:>8}", done, f"{100 * fraction:.1f} %" if fraction is not None else ""]
-        if scores:
-            best = member_name(self._members()[0]["member"])
-            parts += [f"best {best} {score_text(scores[0])}  median {score_text(median(scores))}"]
+        members = self._members()
+        parts = [clock, done, f"{100 * fraction:.1f} %"]
+        if best := best_member(members):
+            middle = median(m["score"] for m in members if m["score"] is not None)
+            parts += [f"best {member_name(best['member'])} {score_text(best['score'])}  median {score_text(middle)}"]
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
-        return "  ".join(part for part in parts if part)
+        return "  ".join(parts)
 
     # ------------------------------------------------------------------------------------------------ its picture
 
@@ -169,8 +163,6 @@ class PopulationPanel:
 
     def _bar(self) -> RenderableType:
         done, fraction, clock = self._progress()
-        if fraction is None:
-            return Text(f"{clock}  {done}")
         grid = Table.grid(padding=(0, 2), expand=True)
         grid.add_column(ratio=1)
         for _ in range(3):
@@ -184,11 +176,8 @@ class PopulationPanel:
         best = [m["member"] for m in members if m["member"] not in self.training]
         kept = set(list(self.training) + best[: max(0, room - len(self.training))])
         shown = [member for member in members if member["member"] in kept][:room]
-        left = [Column(name, no_wrap=True) for name in ("member", "state")]
-        right = [
-            Column(name, no_wrap=True, justify="right") for name in ("steps", "score", *names, "return", "steps/s")
-        ]
-        table = Table(*left, *right, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        live = [Column(name, no_wrap=True, justify="right") for name in ("return", "steps/s")]
+        table = Table(*member_columns(names), *live, box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for member in shown:
             table.add_row(*member_cells(member, names), *self._live_cells(member["member"]))
         yield table
@@ -198,11 +187,8 @@ class PopulationPanel:
     def _live_cells(self, member: int) -> tuple[str, str]:
         """Of one that trains: its return now (of the last 100 games), and its speed."""
         report = self.training.get(member, {})
-        speed = report.get("sps")
-        return (
-            score_text(report["episodic_return_mean"]) if report.get("episodic_return_mean") is not None else "",
-            f"{speed:,.0f}" if speed is not None else "",
-        )
+        mean, speed = report.get("episodic_return_mean"), report.get("sps")
+        return "" if mean is None else score_text(mean), "" if speed is None else f"{speed:,.0f}"
 
 
 def _count_rest(members: Iterable[Row]) -> str:

@@ -18,10 +18,12 @@ from rich.text import Text
 
 from polyplay.common.files import Row
 from polyplay.population.lineage import Segment, ancestry
-from polyplay.runs.population_file import member_directory, rank_members
+from polyplay.population.ranking import best_member, rank_members
+from polyplay.population.store import FAILED, TRAINING, Store
 from polyplay.runs.reports.terminal import short_count, value_text
 
-STYLES = {"training": "green", "failed": "bold red"}
+MANY = 10  # columns that 80 characters do not hold with wide gaps
+STYLES = {TRAINING: "green", FAILED: "bold red"}
 
 
 def population_title(population: Row) -> str:
@@ -36,27 +38,25 @@ def population_title(population: Row) -> str:
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
     """All members, what failed, and the winner. rows: of lineage.jsonl."""
     yield _table(population, rows)
-    ranked = rank_members(population["members"])
-    for member in ranked:
-        if member["state"] == "failed":
+    for member in population["members"]:
+        if member["state"] == FAILED:
             yield Text(f"{member_name(member['member'])} failed: {_one_line(member.get('why'))}", style="bold red")
-    winner = ranked[0]
-    if winner["score"] is None:
+    winner = best_member(population["members"])
+    if winner is None:
         yield Text("no member has a score yet")
         return
-    yield Text.assemble(("winner   ", "bold"), lineage_text(line_of(winner, rows)))
-    where = shlex.quote(str(member_directory(directory, winner["member"])))
+    yield Text.assemble(("winner   ", "bold"), lineage_text(winning_line(winner, rows)))
+    where = shlex.quote(str(Store(directory).member(winner["member"])))
     yield Text.assemble(("next     ", "bold"), f"polyplay evaluate {where}")
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
     copies = last_copies(rows)
-    varied = [name.replace("_", "\n") for name in population["vary"]]
-    columns = [Column(name, no_wrap=True, vertical="bottom") for name in ("member", "state")]
-    for name in ("steps", "score", *varied, "min"):
-        columns.append(Column(name, justify="right", no_wrap=True, vertical="bottom"))
+    columns = member_columns(name.replace("_", "\n") for name in population["vary"])
+    columns += [Column("min", justify="right", no_wrap=True, vertical="bottom")]
     columns += [Column("copied", no_wrap=True, vertical="bottom")] if copies else []
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    gap = 1 if len(columns) < MANY else 0  # besides the one that every column has
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     for member in rank_members(population["members"]):
         minutes, copy = f"{member['wall_seconds'] / 60:.1f}", copies.get(member["member"], "–")
         cells = [*member_cells(member, population["vary"]), Text(minutes), *([Text(copy)] if copies else [])]
@@ -64,12 +64,19 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
     return table
 
 
+def member_columns(headings: Iterable[str]) -> list[Column]:
+    """Of `member_cells`. headings: of what varies; these columns are cut first where a terminal is narrow."""
+    left = [Column(name, no_wrap=True, vertical="bottom") for name in ("member", "state")]
+    right = [Column(name, justify="right", no_wrap=True, vertical="bottom") for name in ("steps", "score")]
+    return [*left, *right, *(Column(_cut(name), justify="right", vertical="bottom") for name in headings)]
+
+
 def member_cells(member: Row, names: Iterable[str]) -> list[Text]:
     """Member, state, steps, score, and the values of what varies."""
     state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
     values = (value_text(member["values"].get(name)) for name in names)
-    words = (short_count(member["steps"]), score_text(member["score"]), *values)
-    return [Text(member_name(member["member"])), state, *map(Text, words)]
+    numbers = (short_count(member["steps"]), score_text(member["score"]))
+    return [Text(member_name(member["member"])), state, *map(Text, numbers), *map(_cut, values)]
 
 
 def last_copies(rows: Iterable[Row]) -> dict[int, str]:
@@ -77,7 +84,7 @@ def last_copies(rows: Iterable[Row]) -> dict[int, str]:
     return {r["member"]: copy_text(r["donor"], r["steps"]) for r in rows if r["donor"] is not None}
 
 
-def line_of(member: Row, rows: Sequence[Row]) -> list[Segment]:
+def winning_line(member: Row, rows: Sequence[Row]) -> list[Segment]:
     """A member's line of ancestors up to now; where its rows are lost, all of it is its own."""
     alone = Segment(member["member"], 0, member["steps"], member["values"])
     return ancestry(rows, member["member"], member["steps"]) or [alone]
@@ -119,6 +126,11 @@ def copy_text(donor: int, steps: int) -> str:
 
 def score_text(score: float | None) -> str:
     return "–" if score is None else f"{score:,.2f}"
+
+
+def _cut(text: str) -> Text:
+    """Cut, not folded, where its column is too narrow."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _one_line(text: Any) -> str:
