@@ -9,7 +9,6 @@ from polyplay.common.errors import UserError
 from polyplay.population.priors import Prior
 from polyplay.runs import flags
 from polyplay.runs.load import compute_threads
-from polyplay.runs.options import Settings
 from polyplay.systems._population import wire_member
 from polyplay.workers.crew import Crew
 
@@ -33,7 +32,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
     return frozenset(anew)
 
 
-def _built(settings: Settings, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
+def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
     """What a member with these values has."""
     other, wired = wire_member(settings, crew, values)
     if wired.player is not None:

@@ -18,7 +18,7 @@ from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
-from polyplay.runs.directory import WIRING, amend_config, read_config, rewind, write_config
+from polyplay.runs.directory import WIRING, amend_config, is_population, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -88,7 +88,7 @@ def train(
     crew = crew_of(options)
     crew.measures = True
     wired = _wire(page, settings, options, crew, sources)
-    plan = _plan(page, crew, wired, settings, options)
+    plan = complete_plan(page, crew, wired, settings, options)
     sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
     settings = replace(settings, **wired.resolved)
     directory = new_directory(system, settings.env, options)
@@ -131,7 +131,7 @@ def resume(
     """
     check_callbacks(callbacks)
     directory = Path(directory)
-    if systems.is_population(systems.load(read_config(directory)["system"])):
+    if is_population(read_config(directory, population=True)):
         from polyplay.runs import population
 
         population.refuse_callbacks(callbacks)
@@ -163,7 +163,7 @@ def _resume(
     wired = wire_system(page, settings, crew)
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
-    plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
+    plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, plan, counters, options, changes):
@@ -189,7 +189,9 @@ def diagram(system: str, settings: Settings, options: RunOptions) -> str:
     return crew.diagram()
 
 
-def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0) -> Plan:
+def complete_plan(
+    page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
+) -> Plan:
     """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
     resumed run has behind it. Raises UserError: what cannot work.
     """
