@@ -7,7 +7,6 @@ No trainer waits for another, and none decides for all: what they share is the p
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.files import Row
+from polyplay.common.machine import take_share
 from polyplay.population import inherit
 from polyplay.population.evolution import GAMES, Evolution, is_over, may_train
 from polyplay.population.exchange import Members
@@ -48,20 +48,11 @@ def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunM
     """Train members until none is left."""
     assert ctx.directory is not None
     store = Store(ctx.directory)
-    _take_cores(ctx)
+    take_share(ctx.index, ctx.n)
     while not (ctx.control.finishing or is_over(store.read())):
         if not _train_next(ctx, store, evolution, run):
             time.sleep(REST)
         yield
-
-
-def _take_cores(ctx: WorkerContext) -> None:
-    """This trainer's share of the cores, for it and all that it starts."""
-    if ctx.serial or ctx.n == 1 or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    own = [core for k, core in enumerate(cores) if k * ctx.n // len(cores) == ctx.index]
-    os.sched_setaffinity(0, own or {cores[ctx.index % len(cores)]})
 
 
 def _train_next(ctx: WorkerContext, store: Store, evolution: Evolution, run: RunMember) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
+from polyplay.common.machine import cores, share
 from polyplay.population.evolution import Evolution
 from polyplay.population.store import DONE, Store
 from polyplay.runs import flags, run
@@ -114,17 +114,18 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     (role,) = crew.roles
     evolution: Evolution = role.settings["evolution"]
     types = flags.option_types(page.Config)
-    evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
-    role.settings["evolution"] = evolution
-    other, wired = wire_member(settings, crew)
-    member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
+    with share(role.n):
+        evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
+        role.settings["evolution"] = evolution
+        other, wired = wire_member(settings, crew)
+        member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
+    between = f"{max(1, cores() // role.n)} of {cores()} cores each"
     steps = f"{evolution.total:,} agent steps each, {evolution.size * evolution.total:,} together"
-    share = f"{max(1, cores() // role.n)} of {cores()} cores each"
     lines = [
         ("members", f"{evolution.size} runs of {evolution.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
-        ("trainers", f"{role.n} at once, {share}; a member's own plan follows"),
+        ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),
         *member.lines,
     ]
     return crew, evolution, lines
