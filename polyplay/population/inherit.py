@@ -69,7 +69,7 @@ def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -
         target = part / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if LEARNER.fullmatch(name):
-            checkpoint.write_json(target, {**json.loads((place / name).read_text()), "version": version})
+            checkpoint.write_json(target, _counted(json.loads((place / name).read_text()), version))
             files[name] = checkpoint.describe_file(target)
         elif LANES.fullmatch(name) and (anew := _without_state(place / name)):
             checkpoint.write_arrays(target, anew)
@@ -81,6 +81,12 @@ def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -
     counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
     checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
     return checkpoint.directory_name(version, counters)
+
+
+def _counted(learner: Row, version: int) -> Row:
+    """The counts of a learner after one update more, which every part of a parameter server had."""
+    shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
+    return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:

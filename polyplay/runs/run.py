@@ -190,11 +190,16 @@ def _resume(
     checkpoint.set_aside(directory, found)
     if crew.resume is None:
         _warn("the run had made no update: it starts again at update 0")
-    elif lost := actor_checkpoint.lost_lanes(crew.resume, context.seed_of(crew.seed, 1000 * crew.resumes)):
+    elif part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
     rewind(directory, counters, _warn)
     amend_config(directory, setup.description)
     return _go(setup)
+
+
+def _lost_lanes(crew: Crew) -> str:
+    """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
 
 
 def diagram(system: str, settings: Settings, options: RunOptions) -> str:
