@@ -529,7 +529,7 @@ def train(
 ) -> Run: ...
 @overload
 def train(
-    system: Literal["pbt"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Pbt]
+    system: Literal["pbt"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
 ) -> Run: ...
 @overload
 def train(

@@ -74,7 +74,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 def _value_of(name: str, words: Sequence[str]) -> str | None:
     """The last value that is given for an option, if any is."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if word.partition("=")[0] == f"--{name}":
             found = word.partition("=")[2] or following
     return found

@@ -94,8 +94,8 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
             evolution.decide(store, population, i, partial(_copy, store, i))
         if (pending := m["pending"]) is not None:
             name, final = pending["copy"][1], pending["final"]
-            if not inherit.complete(store.member(i), name, final):  # somebody deleted it
-                inherit.complete(store.member(i), name, _copy(store, i, *pending["copy"]))
+            if not inherit.complete_copy(store.member(i), name, final):  # somebody deleted it
+                inherit.complete_copy(store.member(i), name, _copy(store, i, *pending["copy"]))
         m["pending"] = None
         m["state"] = m["state"] if m["state"] == FAILED else TRAINING
         store.write(population)
@@ -104,7 +104,7 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
 
 def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
     """Prepare the copy of a donor; the name of its checkpoint. Raises UserError: the donor has none that is whole."""
-    return inherit.prepare(store.member(i), store.member(donor), name, lanes=lanes)
+    return inherit.prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:

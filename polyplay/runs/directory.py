@@ -160,12 +160,12 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
             wrong.append(name)
     if wrong:
         raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
-    if not population and is_population(contents):
+    if not population and has_members(contents):
         raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
     return contents
 
 
-def is_population(config: Row) -> bool:
+def has_members(config: Row) -> bool:
     """Whether config.json is of a population, whose members are runs."""
     return "over" in config["config"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, read_lines, read_object
 from polyplay.population.store import MEMBERS, Store
-from polyplay.runs.directory import METRICS, is_population, read_config
+from polyplay.runs.directory import METRICS, has_members, read_config
 from polyplay.runs.lock import is_locked
 
 COUNTERS = ("frames", "steps", "wall_seconds")
@@ -37,7 +37,7 @@ def describe_run(directory: Path) -> Row:
     try:
         config = read_config(directory, population=True)
         summary = _summary(directory)
-        counters = summary or (_of_members(directory) if is_population(config) else _last_report(directory))
+        counters = summary or (_of_members(directory) if has_members(config) else _last_report(directory))
         return row | {
             "system": config["system"],
             "env": str(config["config"].get("env", "")),

@@ -174,7 +174,7 @@ def name_of(page: Page) -> str:
     return page.__name__.rpartition(".")[2]
 
 
-def title_of(page: Page) -> str:
+def spoken_name(page: Page) -> str:
     """As it is written behind a verb: of a population with the system of its members, which has options too."""
     other = getattr(page, "OVER", None)
     return name_of(page) + (f" --over {name_of(other)}" if other else "")
@@ -197,7 +197,7 @@ def parse(
     contradict each other: UserError, one line.
     """
     types = flags.option_types(page.Config, RunOptions)
-    command = f"polyplay {verb} {title_of(page)}"
+    command = f"polyplay {verb} {spoken_name(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
         named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
@@ -219,7 +219,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
         overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
-    return _with_file(page, flags.check_keywords(overrides, types, title_of(page)), "keyword", file)
+    return _with_file(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
 def _with_file(

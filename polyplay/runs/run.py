@@ -18,7 +18,7 @@ from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
-from polyplay.runs.directory import WIRING, amend_config, is_population, read_config, rewind, write_config
+from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -79,10 +79,10 @@ def train(
         return population.train(page, settings, options, sources, callbacks)
     if options.follow is not None:
         return follow.train(name_of(page), settings, options, sources, callbacks)
-    return begin(name_of(page), settings, options, sources, callbacks)
+    return begin_run(name_of(page), settings, options, sources, callbacks)
 
 
-def begin(
+def begin_run(
     system: str,
     settings: Settings,
     options: RunOptions,
@@ -137,14 +137,14 @@ def resume(
     directory = Path(directory)
     from polyplay.runs import follow, population
 
-    if is_population(read_config(directory, population=True)):
+    if has_members(read_config(directory, population=True)):
         return population.resume(directory, changes, trust, callbacks)
     if (directory / follow.FILE).exists() and not changes.get("dry_run"):
         return follow.resume(directory, changes, trust, callbacks)
-    return go_on(directory, changes, trust, callbacks)
+    return continue_run(directory, changes, trust, callbacks)
 
 
-def go_on(
+def continue_run(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool = False,
