@@ -92,7 +92,7 @@ def test_many_members_and_many_decisions_are_drawn(tmp_path: Path):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_failed_donorless_population_is_drawn_and_lost_rows_too(tmp_path: Path):
+def test_a_lost_lineage_leaves_the_winner_its_own_line(tmp_path: Path):
     run = make_population(tmp_path / "run", turns=12, members=4)
     (run / "lineage.jsonl").unlink()
     scores = draw(run).axes[0]
