@@ -33,7 +33,7 @@ from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
 from polyplay.common.files import write_json
-from polyplay.systems import names
+from polyplay.systems import ordinary
 
 Kept = dict[str, Any]  # what a contest's JSON holds
 
@@ -76,7 +76,7 @@ def neutral(text: str, asked: argparse.Namespace) -> str:
 
 def players(contest: Contest, asked: argparse.Namespace) -> list[Contender]:
     """Who can play; a line for each that cannot."""
-    answer, systems = [], names()
+    answer, systems = [], ordinary()
     for who in contest.contenders:
         why = missing(who, asked.peers, systems)
         if why:

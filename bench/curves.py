@@ -231,7 +231,7 @@ def earlier(asked: argparse.Namespace) -> tuple[Row, list[Row]]:
 def main() -> None:
     parser = command_line(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--systems", nargs="+", default=systems.names())
+    parser.add_argument("--systems", nargs="+", default=systems.ordinary())
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=0, help="agent steps of every run (0: the system's own)")
     parser.add_argument("--resume", action="store_true", help="keep runs that are there, if of the same options")

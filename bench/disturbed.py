@@ -27,7 +27,7 @@ from contests import Contender, missing, words
 from measure import measure
 
 from polyplay.common.files import write_json
-from polyplay.systems import names
+from polyplay.systems import ordinary
 
 REPLAY = "start=1000 capacity=100000"
 PLAYED = f"{REPLAY} epsilon=0.05 epsilon_over=1"  # as the peer plays
@@ -150,7 +150,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=8.0, help="seconds that do")
     parser.add_argument("--out", type=Path, default=None, help="without suffix")
     asked = parser.parse_args()
-    there = [*names(), *PEERS]
+    there = [*ordinary(), *PEERS]
     if unknown := [s for s in asked.systems if s not in there]:
         parser.error(f"SYSTEM: {' '.join(unknown)} given, allowed: {', '.join(there)}")
     asked.systems = asked.systems or there

@@ -254,7 +254,7 @@ def page(where: Row, rows: list[Row]) -> list[str]:
 def main() -> int:
     parser = command_line(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", nargs="+", help="systems", default=list(systems.names()))
+    parser.add_argument("--only", nargs="+", help="systems", default=list(systems.ordinary()))
     parser.add_argument("--processes", type=int, default=2, help="runs at once")
     parser.add_argument("--out", type=Path, default=RESULTS / "exactness")
     asked = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python bench/population.py --seeds 0 1 --runs runs/population
 
-Trains what is not there yet by the commands that the page prints, one after the other, about 40 minutes each on 2 cores;
+Trains what is not there yet by the commands that the page prints, one after the other, 40 minutes each on 2 cores;
 a run that was stopped goes on. A member's score: the mean return of its last 100 games of training, of rewards that
 are neither clipped nor scaled. --arms: which; --collect: train nothing, say what is there.
 """

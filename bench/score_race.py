@@ -35,7 +35,7 @@ from runs import GAMES, GOAL, thin
 
 from polyplay.cli.bench.process_watch import ProcessWatch
 from polyplay.common.files import write_json
-from polyplay.systems import names
+from polyplay.systems import ordinary
 
 POLL = 1.0  # seconds between two looks at a racer's lines
 SHORT = 10  # games of --short
@@ -170,7 +170,7 @@ def hold(asked: argparse.Namespace) -> None:
 
 def racers(asked: argparse.Namespace) -> list[Racer]:
     """Who can run; a line for each that cannot."""
-    systems, answer = names(), []
+    systems, answer = ordinary(), []
     for w in RACERS:
         why = missing(Contender(w.name, w.program, w.fixed), asked.peers, systems)
         if asked.only and w.name not in asked.only:

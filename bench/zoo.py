@@ -175,7 +175,7 @@ def draw(out: Path, rows: list[Row], env: str) -> bool:
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("env")
-    parser.add_argument("--systems", nargs="*", default=systems.names())
+    parser.add_argument("--systems", nargs="*", default=systems.ordinary())
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--least", type=float, default=450.0)
     parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
@@ -216,7 +216,7 @@ def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: i
 
 def of_today(row: Row, env: str) -> bool:
     """Whether a row is of the present settings; a peer has its own."""
-    return row["who"] not in systems.names() or row["settings"] == settings_of(row["who"], env)
+    return row["who"] not in systems.ordinary() or row["settings"] == settings_of(row["who"], env)
 
 
 def peers_of(name: str, asked: argparse.Namespace) -> list[tuple[str, str]]:

@@ -42,8 +42,13 @@ def stub() -> str:
     names = systems.names()
     parts = [HEAD, options("RunOptions", RunOptions)]
     parts += [options(name.title().replace("_", ""), systems.load(name).Config, "RunOptions") for name in names]
-    parts += [overload(f'Literal["{name}"]', f"Unpack[{name.title().replace('_', '')}]") for name in names]
+    parts += [overload(f'Literal["{name}"]', keywords(name)) for name in names]
     return "\n".join([*parts, overload("str | None = None", "Any")])
+
+
+def keywords(name: str) -> str:
+    """A population takes the options of any other system too."""
+    return "Any" if systems.is_population(systems.load(name)) else f"Unpack[{name.title().replace('_', '')}]"
 
 
 def options(name: str, cls: type, base: str = "TypedDict") -> str:

@@ -22,6 +22,7 @@ class RunOptions(TypedDict, total=False):
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
     preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
+    follow: str | None  # hyperparameters of the best member of a population, as they changed while it was trained (directory of `polyplay train pbt`)
     serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal['process', 'thread']  # workers are processes or threads
     step_timeout: float  # replace the process of an environment if a step or a reset takes longer than this many seconds
@@ -384,6 +385,16 @@ class Impala(RunOptions, total=False):
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given
 
+class Pbt(RunOptions, total=False):
+    over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
+    population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
+    every: int  # agent steps of a member between two decisions about it
+    vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
+    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # whom a member copies
+    explore: Literal['perturb', 'resample', 'both', 'none']  # how it changes what it copied
+    score: Literal['games', 'evaluations']  # mean return of 10 games of training, or of --eval-every
+    at_once: int  # trainers, each with its share of the cores (0: one per core)
+
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -515,6 +526,10 @@ def train(
 @overload
 def train(
     system: Literal["impala"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Impala]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["pbt"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
 ) -> Run: ...
 @overload
 def train(

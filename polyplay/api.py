@@ -66,7 +66,8 @@ def train(
     if system is None:
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
-    settings, chosen, sources = options.resolve(page_of(system, overrides.get("over")), file, **overrides)
+    over = overrides.get("over") or (file and file.values.get("over"))
+    settings, chosen, sources = options.resolve(page_of(system, over), file, **overrides)
     return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
 
 

@@ -48,12 +48,12 @@ def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path
     first, options, given = parse_words(cls, words, f"polyplay {verb} RUN", "RUN is the directory of a run.")
     if not first:
         raise UserError(f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]")
-    directory.read_config(Path(first[0]))
+    directory.read_config(Path(first[0]), population=verb == "resume")
     return Path(first[0]), options, given
 
 
-def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, list[str]]:
-    """(system, its page, the rest of the words)"""
+def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[str, ModuleType, list[str]]:
+    """(system, its page, the rest of the words). over: of a population, unless the words say it."""
     from polyplay import systems
 
     if words and words[0] in ("-h", "--help"):
@@ -67,14 +67,14 @@ def page_and_words(words: Sequence[str], verb: str) -> tuple[str, ModuleType, li
     if systems.is_population(page):
         from polyplay.runs.load import page_of
 
-        page = page_of(words[0], _value_of("over", rest))
+        page = page_of(words[0], _value_of("over", rest) or over)
     return words[0], page, rest
 
 
 def _value_of(name: str, words: Sequence[str]) -> str | None:
     """The last value that is given for an option, if any is."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         if word.partition("=")[0] == f"--{name}":
             found = word.partition("=")[2] or following
     return found

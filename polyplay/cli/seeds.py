@@ -66,7 +66,7 @@ def table_of_seeds(runs: dict[int, RunResult | None]) -> Table:
     returns = []
     for seed, run in runs.items():
         summary = run.summary if run else {}
-        mean, seconds = summary.get("episodic_return_mean"), summary.get("wall_seconds")
+        mean, seconds = summary.get("episodic_return_mean", summary.get("best_score")), summary.get("wall_seconds")
         returns += [] if mean is None else [mean]
         shown = "–" if mean is None else f"{mean:,.2f}"
         minutes = "–" if seconds is None else f"{seconds / 60:.1f}"

@@ -26,7 +26,7 @@ def command(words: list[str]) -> int:
         file, words = _read_file(_one(config), words)
     if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
-    system, page, rest = page_and_words(words, "train")
+    system, page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
     settings, chosen, sources = options.parse(page, rest, file=file)
     from polyplay.runs import run
 

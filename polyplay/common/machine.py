@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from polyplay.common.files import Row
@@ -34,6 +36,28 @@ def version(package: str) -> str | None:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def take_share(index: int, n: int) -> None:
+    """From now on this thread, and what it starts, runs on its share of the cores: of `n` that divide them the part of
+    number `index`. Only where a process can be bound to cores.
+    """
+    if n > 1 and hasattr(os, "sched_setaffinity"):
+        there = sorted(os.sched_getaffinity(0))
+        own = {core for k, core in enumerate(there) if k * n // len(there) == index}
+        os.sched_setaffinity(0, own or {there[index % len(there)]})
+
+
+@contextlib.contextmanager
+def share(n: int) -> Iterator[None]:
+    """Meanwhile there are as many cores as one of `n` has."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    take_share(0, n)
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
 
 
 def _cpu() -> str:

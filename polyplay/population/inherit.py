@@ -27,23 +27,23 @@ RECURRENT = re.compile(r"(groups/\d+/)?state/")
 TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
 
 
-def prepare(member: Path, donor: Path, name: str, optimizer: bool = True, lanes: bool = True) -> str:
-    """Write the copy as `checkpoints/.partial-NAME`; the name that `complete` gives it. optimizer: from the donor too;
-    lanes: go on as they are, not anew. Raises UserError: one of them has no whole checkpoint; OSError.
+def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> str:
+    """Write the copy as `checkpoints/.partial-NAME`; the name that `complete_copy` gives it. lanes: go on as they are,
+    not anew. Raises UserError: one of them has no whole checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     for last in [False] * (TRIES - 1) + [True]:
         shutil.rmtree(part, ignore_errors=True)
         own, given = (checkpoint.newest(path, _silent, agent_flaw) for path in (member, donor))
         try:
-            return _compose(part, own, given, optimizer, lanes)
+            return _compose(part, own, given, lanes)
         except FileNotFoundError:
             if last:
                 raise
     raise AssertionError
 
 
-def complete(member: Path, name: str, final: str) -> bool:
+def complete_copy(member: Path, name: str, final: str) -> bool:
     """The copy becomes the member's newest checkpoint; whether there is one. May be called again."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
@@ -57,11 +57,10 @@ def agent_flaw(path: Path) -> str | None:
     return checkpoint.flaw(path, AGENTS)
 
 
-def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -> str:
+def _compose(part: Path, own: Path, given: Path, lanes: bool) -> str:
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
-    kept = ("optimizer.safetensors",) if not optimizer else ()
-    sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or n.endswith(("learner.json", *kept))}
+    sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or LEARNER.fullmatch(n)}
     sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
     if not lanes:
         sources = {n: place for n, place in sources.items() if not n.startswith("workers/")}
@@ -69,7 +68,7 @@ def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -
         target = part / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if LEARNER.fullmatch(name):
-            checkpoint.write_json(target, {**json.loads((place / name).read_text()), "version": version})
+            checkpoint.write_json(target, _counted(json.loads((place / name).read_text()), version))
             files[name] = checkpoint.describe_file(target)
         elif LANES.fullmatch(name) and (anew := _without_state(place / name)):
             checkpoint.write_arrays(target, anew)
@@ -81,6 +80,12 @@ def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -
     counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
     checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
     return checkpoint.directory_name(version, counters)
+
+
+def _counted(learner: Row, version: int) -> Row:
+    """The counts of a learner after one update more, which every part of a parameter server had."""
+    shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
+    return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:

@@ -7,7 +7,6 @@ No trainer waits for another, and none decides for all: what they share is the p
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Literal
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.files import Row
+from polyplay.common.machine import take_share
 from polyplay.population import inherit
 from polyplay.population.evolution import GAMES, Evolution, is_over, may_train
 from polyplay.population.exchange import Members
@@ -48,20 +48,11 @@ def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunM
     """Train members until none is left."""
     assert ctx.directory is not None
     store = Store(ctx.directory)
-    _take_cores(ctx)
+    take_share(ctx.index, ctx.n)
     while not (ctx.control.finishing or is_over(store.read())):
         if not _train_next(ctx, store, evolution, run):
             time.sleep(REST)
         yield
-
-
-def _take_cores(ctx: WorkerContext) -> None:
-    """This trainer's share of the cores, for it and all that it starts."""
-    if ctx.serial or ctx.n == 1 or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    own = [core for k, core in enumerate(cores) if k * ctx.n // len(cores) == ctx.index]
-    os.sched_setaffinity(0, own or {cores[ctx.index % len(cores)]})
 
 
 def _train_next(ctx: WorkerContext, store: Store, evolution: Evolution, run: RunMember) -> bool:
@@ -103,8 +94,8 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
             evolution.decide(store, population, i, partial(_copy, store, i))
         if (pending := m["pending"]) is not None:
             name, final = pending["copy"][1], pending["final"]
-            if not inherit.complete(store.member(i), name, final):  # somebody deleted it
-                inherit.complete(store.member(i), name, _copy(store, i, *pending["copy"]))
+            if not inherit.complete_copy(store.member(i), name, final):  # somebody deleted it
+                inherit.complete_copy(store.member(i), name, _copy(store, i, *pending["copy"]))
         m["pending"] = None
         m["state"] = m["state"] if m["state"] == FAILED else TRAINING
         store.write(population)
@@ -113,7 +104,7 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
 
 def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
     """Prepare the copy of a donor; the name of its checkpoint. Raises UserError: the donor has none that is whole."""
-    return inherit.prepare(store.member(i), store.member(donor), name, lanes=lanes)
+    return inherit.prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:

@@ -5,9 +5,11 @@ Imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +18,12 @@ from typing import Any, TypedDict
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, is_row, parse_json, read_object, write_bytes, write_json
 from polyplay.common.machine import stamp
+from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.trust import signature
 
 SCHEMA = 1
 WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
+SHOWN = 3  # members of a population that a message names
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
@@ -127,15 +131,15 @@ def write_config(directory: Path, run: RunDescription) -> None:
 
 def amend_config(directory: Path, run: RunDescription) -> None:
     """Write down a resumption: what holds from now on, when, and on what machine and versions."""
-    contents = read_config(directory)
+    contents = read_config(directory, population=True)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
     contents |= {"resumed": [*contents["resumed"], stamp()]}
     write_json(directory / "config.json", contents)
 
 
-def read_config(directory: Path, whole: bool = False) -> Row:
-    """config.json of a run; UserError if there is none, it is damaged, or of another version's schema. whole: all is
-    there that a run writes, which going on with it takes, not only what it was.
+def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
+    """config.json of a run; UserError if there is none, it is damaged, of another version's schema, or a population's
+    unless that may be. whole: all is there that a run writes, which going on with it takes, not only what it was.
     """
     path = Path(directory) / "config.json"
     try:
@@ -156,7 +160,25 @@ def read_config(directory: Path, whole: bool = False) -> Row:
             wrong.append(name)
     if wrong:
         raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
+    if not population and has_members(contents):
+        raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
     return contents
+
+
+def has_members(config: Row) -> bool:
+    """Whether config.json is of a population, whose members are runs."""
+    return "over" in config["config"]
+
+
+def _best_members(directory: Path) -> str:
+    """Their directories, the best first."""
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        store = Store(directory)
+        members = store.read()["members"]
+        best = sorted(members, key=lambda m: -math.inf if m["score"] is None else m["score"], reverse=True)
+        named = [str(store.member(m["member"])) for m in best[:SHOWN]]
+        return "the best first, " + ", ".join([*named, *["…"] * (len(members) > SHOWN)])
+    return f"those in {directory / MEMBERS}"
 
 
 def _values(parts: Any) -> Any:

@@ -40,6 +40,7 @@ ELSEWHERE = {  # what other libraries call it: only to suggest, never accepted
 HELP = ("-h", "--help")
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
+ASSIGNED = re.compile(r",(?=[A-Za-z_][\w-]*=)")  # a comma between two NAME=VALUE
 SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
@@ -150,13 +151,18 @@ def _parse(label: str, words: list[str], hint: object) -> object:
         if not words:
             example = f", as in {label} 256 256" if range_of(hint) else ""
             raise UserError(f"{label} needs a value: {allowed(hint)}{example}; {label}= for none")
-        words = [part for word in words for part in word.split(",") if part]
+        words = [part for word in words for part in split_items(word)]
         return check_value(label, [Word(word) for word in words], hint, " ".join(words))
     if hint is bool:
         words = words or ["true"]
     if words in ([], [""]) and hint is not bool:
         raise UserError(f"{label} needs a value: {allowed(hint)}")
     return check_value(label, Word(words[0]), hint)
+
+
+def split_items(word: str) -> list[str]:
+    """The values in one word: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
+    return [part for part in re.split(ASSIGNED if "=" in word else ",", word) if part]
 
 
 class Word(str):

@@ -37,15 +37,15 @@ def train(
     settings = replace(settings, **schedule[0][1])
     sources = sources | dict.fromkeys(schedule[0][1], "population")
     if options.dry_run:
-        return run.begin(system, settings, options, sources, callbacks)
+        return run.begin_run(system, settings, options, sources, callbacks)
     directory = new_directory(system, settings.env, options)
     write_json(directory / FILE, {"schedule": schedule})
     options = replace(options, run=str(directory))
 
     def first(part: Slice | None) -> RunResult:
-        return run.begin(system, settings, options, sources, callbacks, part)
+        return run.begin_run(system, settings, options, sources, callbacks, part)
 
-    return _go_through(directory, schedule, first, lambda part: run.go_on(directory, {}, True, callbacks, part))
+    return _go_through(directory, schedule, first, lambda part: run.continue_run(directory, {}, True, callbacks, part))
 
 
 def resume(
@@ -58,7 +58,7 @@ def resume(
     given = [dict(changes)]  # to the first part only: from then on the run has them
 
     def later(part: Slice | None) -> RunResult:
-        return run.go_on(directory, given.pop() if given else {}, trust, callbacks, part)
+        return run.continue_run(directory, given.pop() if given else {}, trust, callbacks, part)
 
     return _go_through(directory, schedule, later, later)
 

@@ -59,7 +59,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     """What `train --resume auto` changes of the run that is in its directory. Raises UserError: something else was
     given than what that run is.
     """
-    config = read_config(Path(str(options.run)))
+    config = read_config(Path(str(options.run)), population="over" in to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
     now = {**to_json(settings), **to_json(options), "system": system}
     given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]

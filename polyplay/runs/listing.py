@@ -8,14 +8,16 @@ from pathlib import Path
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, read_lines, read_object
-from polyplay.runs.directory import METRICS, read_config
+from polyplay.population.store import MEMBERS, Store
+from polyplay.runs.directory import METRICS, has_members, read_config
 from polyplay.runs.lock import is_locked
 
 COUNTERS = ("frames", "steps", "wall_seconds")
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
-    """A row for each run in or directly below these directories, newest first. Raises UserError: one is not there."""
+    """A row for each run in or directly below these directories, members of populations only where one is named, newest
+    first. Raises UserError: one is not there."""
     found = {run.resolve(): run for place in places for run in _runs_in(place)}
     return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
 
@@ -25,7 +27,7 @@ def _runs_in(place: Path) -> Iterable[Path]:
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
-        return [place]
+        return [place, *sorted(path.parent for path in (place / MEMBERS).glob("*/config.json"))]
     return sorted(path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json"))
 
 
@@ -33,9 +35,9 @@ def describe_run(directory: Path) -> Row:
     """One run. A damaged one has an `error`, and the state "damaged"."""
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
-        config = read_config(directory)
+        config = read_config(directory, population=True)
         summary = _summary(directory)
-        counters = summary or _last_report(directory)
+        counters = summary or (_of_members(directory) if has_members(config) else _last_report(directory))
         return row | {
             "system": config["system"],
             "env": str(config["config"].get("env", "")),
@@ -43,7 +45,7 @@ def describe_run(directory: Path) -> Row:
             "started": str(config.get("started", "")),
             "state": state_of(directory, summary),
             **{name: counters.get(name) for name in COUNTERS},
-            "return": counters.get("episodic_return_mean"),
+            "return": counters.get("episodic_return_mean", counters.get("best_score")),
             "return_best": _best_return(directory),
             "reason": summary.get("reason"),
         }
@@ -74,6 +76,14 @@ def _summary(directory: Path) -> Row:
 def _last_report(directory: Path) -> Row:
     rows = deque(read_lines(directory / "metrics.jsonl", *METRICS), maxlen=1)
     return rows[0] if rows else {}
+
+
+def _of_members(directory: Path) -> Row:
+    """Of a population that has not ended."""
+    population = Store(directory).read()
+    scores = [m["score"] for m in population["members"] if m["score"] is not None]
+    totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
+    return totals | {"wall_seconds": population["wall_seconds"], "best_score": max(scores, default=None)}
 
 
 def _best_return(directory: Path) -> float | None:

@@ -53,11 +53,11 @@ def split_checkpoint(path: Path) -> tuple[Path, str | None]:
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
 
 
-def load_run(directory: Path, trust: bool = False) -> tuple[Page, Settings, RunOptions, Row]:
+def load_run(directory: Path, trust: bool = False, population: bool = False) -> tuple[Page, Settings, RunOptions, Row]:
     """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
-    name. Raises UserError: also where it was made elsewhere, unless `trust`.
+    name. Raises UserError: also where it was made elsewhere, unless `trust`, or is a population, unless that may be.
     """
-    config = read_config(directory, whole=True)
+    config = read_config(directory, whole=True, population=population)
     for line in check_trust(directory, config, trust):
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))

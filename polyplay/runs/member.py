@@ -44,7 +44,7 @@ class MemberRunner:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = Store(self.directory).member(m["member"])
-        output = LineReader(lambda text: say("warning", f"{name}: {text}"))
+        output = WarningReader(lambda text: say("warning", f"{name}: {text}"))
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, Slice(until, stopping))
@@ -65,12 +65,12 @@ class MemberRunner:
             amend_values(directory, m["values"])
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
-            result = run.go_on(directory, self.changes, True, part=part)
+            result = run.continue_run(directory, self.changes, True, part=part)
         else:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
-            result = run.begin(self.system, settings, options, sources, part=part)
+            result = run.begin_run(self.system, settings, options, sources, part=part)
         if result.exit_code:
             raise WorkerLost(f"member {m['member']:02d}: {result.reason}")
         if result.reason == part.paused:
@@ -78,7 +78,7 @@ class MemberRunner:
         return ("stopped" if part.stopping and result.reason == part.stopping() else "done"), result.reason
 
 
-class LineReader(io.TextIOBase):
+class WarningReader(io.TextIOBase):
     """Reads what a session prints: warnings are passed on, each once."""
 
     def __init__(self, warn: Callable[[str], None]):

@@ -66,7 +66,7 @@ class OptionFile:
 def _value(label: str, value: object, hint: object) -> object:
     """Text is read as on a command line."""
     if isinstance(value, str) and get_origin(hint) is tuple:
-        value = [flags.Word(part) for part in value.split(",") if part]
+        value = [flags.Word(part) for part in flags.split_items(value)]
     elif isinstance(value, str):
         value = flags.Word(value)
     return flags.check_value(label, value, hint)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-DURATION, ALGORITHM, RUN = "duration", "algorithm", "run"
+DURATION, POPULATION, ALGORITHM, RUN = "duration", "population", "algorithm", "run"
 GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorithm, or to the run
     DURATION: ("frames", "steps", "minutes", "until_return", "budget"),
+    POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
     "environment": (
         *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "reward", "reward_scale"),
         *("env_workers", "groups", "step_timeout", "max_restarts"),

@@ -174,6 +174,20 @@ def name_of(page: Page) -> str:
     return page.__name__.rpartition(".")[2]
 
 
+def spoken_name(page: Page) -> str:
+    """As it is written behind a verb: of a population with the system of its members, which has options too."""
+    other = getattr(page, "OVER", None)
+    return name_of(page) + (f" --over {name_of(other)}" if other else "")
+
+
+def _of_members(page: Page) -> str:
+    """Whose options the help of a population lists."""
+    if (other := getattr(page, "OVER", None)) is None:
+        return ""
+    text = "The options of population are its own; all others are its members', as in"
+    return f"\n{text} `polyplay train {name_of(other)}`: those of the system of --over, and of every run."
+
+
 def parse(
     page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None
 ) -> tuple[Settings, RunOptions, Sources]:
@@ -183,7 +197,7 @@ def parse(
     contradict each other: UserError, one line.
     """
     types = flags.option_types(page.Config, RunOptions)
-    command = f"polyplay {verb} {name_of(page)}"
+    command = f"polyplay {verb} {spoken_name(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
         named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
@@ -191,7 +205,7 @@ def parse(
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
         about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
         about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
-        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
+        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}{_of_members(page)}"
         about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
         flags.show_help([base, RunOptions(preset=name)], groups, command, about)
     return _with_file(page, flags.parse_values(words, types), "command line", file)
@@ -205,7 +219,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
         overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
-    return _with_file(page, flags.check_keywords(overrides, types, name_of(page)), "keyword", file)
+    return _with_file(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
 def _with_file(

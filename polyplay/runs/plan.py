@@ -107,7 +107,9 @@ def _workers(crew: Any) -> str:
         how = "threads of one process, 1 compute thread each"
     numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
     numbers += _places(crew)
-    return f"{', '.join(roles)}; {how}; {cores()} cores{numbers}; a lane is one parallel environment"
+    return (
+        f"{', '.join(roles)}; {how}; {cores()} core{'s' * (cores() != 1)}{numbers}; a lane is one parallel environment"
+    )
 
 
 def _gradient(crew: Any, net: Any) -> str:

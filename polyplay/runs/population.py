@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polyplay import systems
 from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
+from polyplay.common.machine import cores, share
 from polyplay.population.evolution import Evolution
 from polyplay.population.store import DONE, Store
-from polyplay.runs import flags
+from polyplay.runs import flags, run
 from polyplay.runs.directory import amend_config, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -29,10 +30,9 @@ from polyplay.runs.options import (
     refuse_begun,
     to_json,
 )
-from polyplay.runs.plan import make_plan
 from polyplay.runs.population_check import anew_of
 from polyplay.runs.population_session import PopulationSession
-from polyplay.runs.reports import screen, terminal
+from polyplay.runs.reports import screen, terminal, wandb
 from polyplay.runs.run import RunResult
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
@@ -47,6 +47,7 @@ def train(
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
+    wandb.check_wandb(options.wandb)
     crew, evolution, lines = _wire(page, settings, options)
     directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)
@@ -69,7 +70,7 @@ def resume(
 ) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
     _refuse_callbacks(callbacks)
-    page, settings, options, config = load_run(directory, trust)
+    page, settings, options, config = load_run(directory, trust, population=True)
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
@@ -105,9 +106,7 @@ def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> N
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evolution, list[tuple[str, str]]]:
     """The crew of trainers, what it evolves, and the plan. Raises UserError: what cannot work."""
     if options.serial and settings.at_once > 1:
-        raise UserError(
-            f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out"
-        )
+        raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
     crew = crew_of(options)
@@ -115,17 +114,18 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     (role,) = crew.roles
     evolution: Evolution = role.settings["evolution"]
     types = flags.option_types(page.Config)
-    evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
-    role.settings["evolution"] = evolution
-    other, wired = wire_member(settings, crew)
-    member = make_plan(other, wired, options)
+    with share(role.n):
+        evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
+        role.settings["evolution"] = evolution
+        other, wired = wire_member(settings, crew)
+        member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
+    between = f"{max(1, cores() // role.n)} of {cores()} cores each"
     steps = f"{evolution.total:,} agent steps each, {evolution.size * evolution.total:,} together"
-    share = f"{max(1, cores() // role.n)} of {cores()} cores each"
     lines = [
         ("members", f"{evolution.size} runs of {evolution.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
-        ("trainers", f"{role.n} at once, {share}; a member's own plan follows"),
+        ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),
         *member.lines,
     ]
     return crew, evolution, lines
@@ -144,9 +144,8 @@ def _runner(
 
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
     console = screen.default_console()
-    screen.print_all(
-        console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console)
-    )
+    shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
+    screen.print_all(console, terminal.fact_lines(shown, console))
 
 
 def _go(

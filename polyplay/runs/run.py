@@ -18,7 +18,7 @@ from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
-from polyplay.runs.directory import WIRING, amend_config, read_config, rewind, write_config
+from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -71,17 +71,18 @@ def train(
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = changes_given(name_of(page), settings, options, sources)
-        return resume(there, changes, names_same_code(read_config(there), to_json(settings)), callbacks)
+        same = names_same_code(read_config(there, population=True), to_json(settings))
+        return resume(there, changes, same, callbacks)
     from polyplay.runs import follow, population
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
     if options.follow is not None:
         return follow.train(name_of(page), settings, options, sources, callbacks)
-    return begin(name_of(page), settings, options, sources, callbacks)
+    return begin_run(name_of(page), settings, options, sources, callbacks)
 
 
-def begin(
+def begin_run(
     system: str,
     settings: Settings,
     options: RunOptions,
@@ -95,7 +96,7 @@ def begin(
     crew = crew_of(options)
     crew.measures = True
     wired = _wire(page, settings, options, crew, sources)
-    plan = _plan(page, crew, wired, settings, options)
+    plan = complete_plan(page, crew, wired, settings, options)
     sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
     settings = replace(settings, **wired.resolved)
     directory = new_directory(system, settings.env, options)
@@ -136,14 +137,14 @@ def resume(
     directory = Path(directory)
     from polyplay.runs import follow, population
 
-    if systems.is_population(systems.load(read_config(directory)["system"])):
+    if has_members(read_config(directory, population=True)):
         return population.resume(directory, changes, trust, callbacks)
     if (directory / follow.FILE).exists() and not changes.get("dry_run"):
         return follow.resume(directory, changes, trust, callbacks)
-    return go_on(directory, changes, trust, callbacks)
+    return continue_run(directory, changes, trust, callbacks)
 
 
-def go_on(
+def continue_run(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool = False,
@@ -177,7 +178,7 @@ def _resume(
     wired = wire_system(page, settings, crew)
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
-    plan = _plan(page, crew, wired, settings, options, int(counters["steps"]))
+    plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, plan, counters, options, changes):
@@ -189,11 +190,16 @@ def _resume(
     checkpoint.set_aside(directory, found)
     if crew.resume is None:
         _warn("the run had made no update: it starts again at update 0")
-    elif lost := actor_checkpoint.lost_lanes(crew.resume, context.seed_of(crew.seed, 1000 * crew.resumes)):
+    elif part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
     rewind(directory, counters, _warn)
     amend_config(directory, setup.description)
     return _go(setup)
+
+
+def _lost_lanes(crew: Crew) -> str:
+    """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
 
 
 def diagram(system: str, settings: Settings, options: RunOptions) -> str:
@@ -203,7 +209,9 @@ def diagram(system: str, settings: Settings, options: RunOptions) -> str:
     return crew.diagram()
 
 
-def _plan(page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0) -> Plan:
+def complete_plan(
+    page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
+) -> Plan:
     """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
     resumed run has behind it. Raises UserError: what cannot work.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 from polyplay import systems
 from polyplay.common.errors import UserError
@@ -25,9 +25,13 @@ def composed(page: Any, over: str) -> Any:
     """A page of population based training over the system of that name: its Config has the fields of both, its presets
     are that system's. Raises UserError: there is none, or it is a population itself.
     """
+    there = over.lower() in systems.names()
+    if not there or systems.is_population(systems.load(over)):
+        known, given = systems.ordinary(), f"{over} given" + ", which is a population itself" * there
+        near = difflib.get_close_matches(over, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"--over: {given}, allowed: {', '.join(known)}{hint}")
     other = systems.load(over)
-    if systems.is_population(other):
-        raise UserError(f"--over: {over} given, which is a population itself; allowed: {', '.join(systems.ordinary())}")
     config = dataclasses.make_dataclass("Config", [], bases=(page.Config, other.Config), frozen=True)
     config.__doc__ = page.Config.__doc__
     presets = {name: partial(_lifted, config, make) for name, make in other.PRESETS.items()}
@@ -55,7 +59,7 @@ def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tup
 def priors_of(c: Any) -> dict[str, Prior]:
     """What --vary says. Raises UserError."""
     found: dict[str, Prior] = {}
-    fields = {f.name for f in dataclasses.fields(systems.load(c.over).Config)}
+    fields = get_type_hints(systems.load(c.over).Config)
     for text in c.vary:
         name = text.partition("=")[0].replace("-", "_")
         if name not in fields:
@@ -64,25 +68,25 @@ def priors_of(c: Any) -> dict[str, Prior]:
             raise UserError(f"--vary: {name} given, but {c.over} has no such option; {hint}")
         if name in found:
             raise UserError(f"--vary: {name} given twice: give it one range or list")
-        found[name] = parse_prior(name + text[len(name) :], partial(_read, name, getattr(c, name)))
+        found[name] = parse_prior(name + text[len(name) :], partial(_read, fields[name]))
     return found
 
 
-def _read(name: str, default: Any, word: str) -> Any:
-    """A value of an option, by the type of its default. Raises UserError."""
+def _read(kind: Any, word: str) -> Any:
+    """A value of an option of this type. Raises UserError."""
     try:
-        if isinstance(default, bool):
+        if kind is bool:
             return {"true": True, "false": False}[word.lower()]
-        if isinstance(default, int):
+        if kind is int:
             factor = SUFFIXES.get(word[-1:].lower(), 1)
             value = float(word[:-1] if factor > 1 else word) * factor
             if not value.is_integer():
                 raise ValueError
             return int(value)
-        return float(word) if isinstance(default, float) else word
+        return float(word) if kind is float else word
     except (ValueError, KeyError, OverflowError):
         kinds = {bool: "true or false", int: "a whole number", float: "a number"}
-        raise UserError(f"--vary: {name}={word} given, allowed: {kinds[type(default)]}") from None
+        raise UserError(f"'{word}' given, allowed: {kinds[kind]}") from None
 
 
 def evolution_of(c: Any, crew: Crew) -> Evolution:

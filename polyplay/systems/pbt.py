@@ -35,9 +35,9 @@ class Config:
 
 
 PRESETS = {"paper": Config}
-ROW = {"envs": "as the system of --over", "policy runs": "as there", "between": "nothing; members share files"}
-ROW |= {"pace": "each member its own, no barrier", "update": "as there; a copy takes all of it"}
-ROW |= {"weights travel": "in checkpoints, from the best to the worst", "source": "Jaderberg et al. 2017"}
+ROW = {"envs": "of another system's runs", "policy runs": "as in that system", "between": "that system's; files"}
+ROW |= {"pace": "no barrier between members", "update": "that system's; a bad member copies a good one"}
+ROW |= {"weights travel": "in checkpoints, from good members to bad ones", "source": "Jaderberg et al. 2017"}
 
 
 def build(c: Any, crew: Crew) -> System:

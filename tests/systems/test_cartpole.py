@@ -7,7 +7,7 @@ import pytest
 import polyplay
 from polyplay import systems
 
-LEARN = sorted(set(systems.names()) - {"apex_dpg", "alphago_zero"})
+LEARN = sorted(set(systems.ordinary()) - {"apex_dpg", "alphago_zero"})
 
 
 @pytest.mark.long

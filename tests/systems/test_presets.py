@@ -16,7 +16,7 @@ TABLE = tomllib.loads((Path(__file__).parent / "published.toml").read_text())
 DOCS = Path(__file__).parents[2] / "docs" / "systems"
 ABOUT = ("ours", "says", "differs")  # of a page
 WIRED = ("parameters", "observation", "actions", "target_steps", "test_epsilon", "beta_end", "priority")
-ALL = [(name, preset) for name in systems.names() for preset in systems.load(name).PRESETS]
+ALL = [(name, preset) for name in systems.ordinary() for preset in systems.load(name).PRESETS]
 
 
 def said(name: str, preset: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _about(key: str, value: Any) -> Any:
     return pytest.approx(value, rel=0.01 if key == "target_steps" else 1e-9) if type(value) in (int, float) else value
 
 
-@pytest.mark.parametrize("name", systems.names())
+@pytest.mark.parametrize("name", systems.ordinary())
 def test_what_differs_is_named_in_the_docs(name):
     text = " ".join((DOCS / f"{name}.md").read_text().split())
     for words in [*TABLE[name].get("says", []), *(v[1] for v in TABLE[name].get("differs", {}).values())]:

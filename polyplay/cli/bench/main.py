@@ -73,9 +73,10 @@ def _measure(names: list[str], options: BenchOptions, means: Measures | None) ->
         raise UserError(f"bench takes each system once, {' '.join(names)} given")
     chosen = names or settings.MEASURED
     for name in chosen:
-        systems.load(name)  # a UserError where there is none
+        can = ", ".join(settings.MEASURED)
+        if systems.is_population(systems.load(name)):  # a UserError where there is none
+            raise UserError(f"bench: {name} given, whose members are runs of other systems; allowed: {can}")
         if name not in settings.MEASURED:
-            can = ", ".join(settings.MEASURED)
             raise UserError(f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}")
     keep_to(options.cores)  # and so do all that are started from here
     from polyplay.cli.bench.measure import Bench, Measures

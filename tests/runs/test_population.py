@@ -1,0 +1,245 @@
+"""polyplay/runs/population.py from outside: what cannot work is one line, and what other verbs say of a population."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import polyplay
+from polyplay.cli import main
+from polyplay.common.errors import UserError
+from polyplay.runs.listing import list_runs
+from polyplay.runs.options import RunOptions
+
+A2C = "--over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --steps 400 --every 200 --population 2 --serial"
+RATE = "--vary learning_rate=log:1e-4:1e-2"
+DQN = A2C.replace("a2c", "dqn")
+
+
+def refused(words: str, capfd: pytest.CaptureFixture) -> str:
+    """The one line that a command prints that cannot work."""
+    assert main.main(words.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("polyplay: error: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("polyplay: error: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            f"{A2C} --vary lerning_rate=1,2",
+            "--vary: lerning_rate given, but a2c has no such option; did you mean l",
+        ),
+        (f"{A2C} --vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
+        (f"{A2C} --vary learning_rate", "--vary: 'learning_rate' given, allowed: NAME=log:LOW:HIGH, NAME=uniform:LOW"),
+        (f"{A2C} --core gru --vary core_size=8,16", "changes the network, whose weights members copy: core."),
+        (f"{A2C} --core gru --vary core_size=8,16", "(24, 16) becomes (24, 8); leave it out"),
+        (f"{A2C} --vary core=none,lstm", "absent becomes ("),
+        (f"{A2C} --vary network=impala,mlp(8)", "--vary: network="),
+        (
+            f"{A2C} --vary optimizer=rmsprop_tf,adam",
+            "changes the optimizer, whose state members copy: rmsprop_tf bec",
+        ),
+        (f"{A2C} --vary optimizer=adam,sgd", "sgd"),
+        (
+            f"{DQN} --vary capacity=1000,2000",
+            "--vary: capacity=1000 given, but it changes the replay, which a member",
+        ),
+        (f"{A2C} --vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
+        (f"{A2C} --vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
+        (f"{A2C} --vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
+        (f"{A2C} --vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
+        (f"{A2C} --vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
+        (f"{A2C} --vary unroll=5,8.5", "--vary unroll=5,8.5: '8.5' given, allowed: a whole number"),
+        (f"{A2C} --vary unroll=1..4", "--vary unroll=1..4: one entry given, allowed: two or more as in unroll=a,b,c"),
+        (f"{A2C} --vary unroll=5,5", "--vary unroll=5,5: '5' twice given, allowed: each entry once; leave it out"),
+        (f"{A2C} {RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
+        (
+            f"{A2C} --vary env=toy:catch,toy:memory",
+            "--vary: env given, but members must play the same game: leave",
+        ),
+        (
+            f"{A2C} --vary budget=1000,2000",
+            "--vary: budget given, but --steps says how long every member trains",
+        ),
+        (f"{A2C} --vary steps=1000,2000", "--vary: steps given, but a2c has no such option"),
+        (f"{A2C} --replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
+        (A2C, "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
+        (
+            f"{A2C} {RATE} --population 1",
+            "--population: 1 given, allowed with --exploit truncation: 2 or more; or ",
+        ),
+        (f"{A2C} {RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
+        (f"{A2C} {RATE} --over nonsense", "--over: nonsense given, allowed: a2c, a3c, accel"),
+        (f"{A2C} {RATE} --over imapla", "did you mean impala?"),
+        (f"--over alphago_zero --serial {RATE}", "--over: alphago_zero given, whose games with itself give no score"),
+        (f"{A2C} {RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
+        (
+            f"{A2C} {RATE} --capacity 100",
+            "unknown option --capacity for polyplay train pbt --over a2c; --help",
+        ),
+        (f"{A2C} {RATE} --exploit truncate", "allowed: truncation, tournament, ttest, none; did you mean truncation?"),
+        (
+            f"{A2C} {RATE} --score evaluations",
+            "--score: evaluations given, but none are made: give --eval-",
+        ),
+        (f"{A2C} {RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
+        (f"{A2C} {RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
+        (f"{A2C} {RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_nothing_is_written(words, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    line = refused(f"train pbt {words}", capfd)
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_so_is_what_python_cannot_give():
+    with pytest.raises(UserError, match="callbacks: given, but members of a population train in other processes"):
+        polyplay.train("pbt", callbacks=[print], env="toy:catch", serial=True, vary=("learning_rate=log:1e-4:1e-2",))
+    with pytest.raises(UserError, match="unknown keyword epsilon for pbt --over a2c"):
+        polyplay.train("pbt", over="a2c", serial=True, epsilon=0.1)
+    with pytest.raises(UserError, match="unknown keyword lanse for pbt --over dqn; did you mean lanes"):
+        polyplay.train("pbt", over="dqn", serial=True, lanse=4)
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory) -> Path:
+    """A population that has ended."""
+    directory = tmp_path_factory.mktemp("population") / "run"
+    settings = dict(env="toy:catch", network="mlp", hidden=(16,), lanes=4, steps=400, every=200, population=2)
+    vary = ("learning_rate=log:1e-4:1e-2",)
+    how = dict(serial=True, tensorboard=False, quiet=True, eval_every=200, eval_episodes=2)
+    run = polyplay.train("pbt", over="a2c", run=directory, vary=vary, **settings, **how)
+    assert run.exit_code == 0
+    return run.directory
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN",
+     "arena RUN RUN", "play RUN", "starts RUN --out x", "scores RUN"],
+)  # fmt: skip
+def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    line = refused(words.replace("RUN", str(population)), capfd)
+    scores = {m["member"]: m["score"] for m in json.loads((population / "population.json").read_text())["members"]}
+    best = sorted(scores, key=lambda i: -scores[i])
+    named = ", ".join(str(population / "members" / f"{i:02d}") for i in best)
+    assert line == f"RUN: {population} is a population, name one of its members: the best first, {named}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_lists_a_population_and_with_its_directory_its_members(population):
+    (row,) = list_runs([population.parent])
+    best = json.loads((population / "summary.json").read_text())["best_score"]
+    assert (row["system"], row["state"], row["steps"], row["return"]) == ("pbt", "done", 800, best)
+    rows = list_runs([population])
+    assert sorted(Path(row["run"]).name for row in rows) == ["00", "01", "run"]
+    assert [row["steps"] for row in rows if row["system"] == "a2c"] == [400, 400]
+
+
+def test_a_member_is_a_run_as_any_other(population):
+    member = population / "members" / "01"
+    assert polyplay.evaluate(member, episodes=2)["episodes"] == 2
+    assert polyplay.load(member)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("resume RUN --learning-rate 0.1", "--learning-rate: a population decides what its members have; leave it out"),
+        ("train a2c --serial --run RUN", "holds a run already; `polyplay resume "),
+        ("train a2c --serial --run RUN --resume auto", "is a population, name one of its members: the best first, "),
+        (f"train pbt {A2C} {RATE} --run RUN", "holds a run already; `polyplay resume "),
+        (f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8", "--lanes: 8 given, but "),
+        (f"train pbt {A2C} {RATE} --run MEMBER --resume auto", "SYSTEM: pbt given, but "),
+    ],
+)
+def test_what_a_population_that_is_there_cannot_become(words, said, population, capfd):
+    line = refused(words.replace("RUN", str(population)).replace("MEMBER", str(population / "members" / "00")), capfd)
+    assert said in line
+
+
+def test_dry_runs_print_the_plan_and_write_nothing(population, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main.main(f"train pbt {A2C} {RATE} unroll=5,8,16 --dry-run".split()) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "(dry run: nothing is written)" in out
+    assert "2 runs of a2c, 400 agent steps each, 800 together" in out
+    assert "learning_rate from log:0.0001:0.01" in out
+    assert "unroll from 5,8,16" in out
+    assert "every 200 agent steps of a member: truncation, perturb" in out
+    assert list(tmp_path.iterdir()) == []
+    before = {path: path.stat().st_mtime_ns for path in population.rglob("*")}
+    assert main.main(f"resume {population} --dry-run --steps 800".split()) == 0
+    assert "2 runs of a2c, 800 agent steps each" in " ".join(capfd.readouterr().out.split())
+    assert {path: path.stat().st_mtime_ns for path in population.rglob("*")} == before
+
+
+def test_the_figure_of_a_population_names_what_its_trainers_share(capsys):
+    assert main.main(f"diagram pbt {A2C} {RATE}".split()) == 0
+    figure = capsys.readouterr().out
+    assert "trainer × 1" in figure
+    assert "members/00 … 01: scores, hyperparameters, checkpoints" in figure
+    assert "decides for its member: exploit truncation, explore perturb" in figure
+    assert max(map(len, figure.splitlines())) <= 100
+
+
+def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main.main(["train", "pbt", "--over", "dqn", "--help"]) == 0
+    text = capsys.readouterr().out
+    own = text.partition(" population options ")[2].partition(" options ─")[0]
+    assert all(f"--{name}" in own for name in ("over", "population", "every", "vary", "exploit", "explore", "score"))
+    assert "--at-once" in own
+    assert "--env" not in own
+    assert "--capacity" in text
+    assert "`polyplay train dqn`" in text
+    assert all(f"--{name.replace('_', '-')}" in text for name in RunOptions.__dataclass_fields__)
+
+
+def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    lines = ['system = "pbt"', 'over = "dqn"', 'env = "toy:catch"', 'network = "mlp"', "steps = 1000", "capacity = 500"]
+    (tmp_path / "p.toml").write_text("\n".join([*lines, 'vary = ["gamma=0.9,0.99", "epsilon=0.05,0.1"]']))
+    (tmp_path / "q.toml").write_text("\n".join([*lines, 'vary = "gamma=0.9,0.99,epsilon=0.05,0.1"']))
+    for file in ("p.toml", "q.toml"):
+        assert main.main(f"train --config {file} --serial --exploit none --dry-run".split()) == 0
+        out = capfd.readouterr().out
+        assert "4 runs of dqn" in out
+        assert "epsilon from 0.05,0.1" in " ".join(out.split())
+    assert polyplay.train(config="p.toml", serial=True, dry_run=True).settings.capacity == 500
+
+
+def test_the_configuration_of_a_population_can_be_repeated(population, capfd):
+    assert main.main(f"train --config {population} --dry-run".split()) == 0
+    assert "2 runs of a2c, 400 agent steps each" in " ".join(capfd.readouterr().out.split())
+
+
+@pytest.mark.long
+def test_several_seeds_are_several_populations(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(f"train pbt {A2C} {RATE} --seeds 0,1 --run runs --quiet".split()) == 0
+    found = [json.loads((tmp_path / f"runs/seed-{seed}/members/01/config.json").read_text()) for seed in (0, 1)]
+    assert [config["seed"] for config in found] == [1, 1001]
+    assert found[0]["config"]["learning_rate"] != found[1]["config"]["learning_rate"]
+    best = json.loads((tmp_path / "runs/seed-1/summary.json").read_text())["best_score"]
+    assert f"{best:,.2f}" in capfd.readouterr().out
+
+
+@pytest.mark.long
+def test_a_population_that_is_done_goes_on_with_more_steps(tmp_path):
+    how = dict(env="toy:catch", network="mlp", hidden=(16,), lanes=4, every=200, population=2, serial=True, quiet=True)
+    vary = ("learning_rate=log:1e-4:1e-2",)
+    polyplay.train("pbt", over="a2c", run=tmp_path / "run", steps=400, vary=vary, tensorboard=False, **how)
+    run = polyplay.resume(tmp_path / "run", steps=800)
+    assert (run.exit_code, run.reason, run.summary["steps"]) == (0, "done", 1600)
+    assert run.summary["decisions"] == 2 + 2 * 3

@@ -1,0 +1,193 @@
+"""polyplay/systems/pbt.py over other systems, on toys: members are ordinary runs, and a hopeless one ends well."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.files import Row, read_object
+from polyplay.population.lineage import Segment, ancestry, read_lineage
+from polyplay.population.store import DONE, Store
+from polyplay.runs import flags
+from polyplay.runs.directory import read_config
+from polyplay.runs.load import crew_of, page_of
+from polyplay.runs.options import RunOptions, resolve
+from polyplay.runs.population_check import anew_of
+from polyplay.systems._population import evolution_of
+from polyplay.workers.crew import Crew
+from tests.reports import rows
+
+LONG, MORE = pytest.mark.long, ("ppo", "apex", "ga3c")
+EVERY = 300
+SMALL = {
+    **{"network": "mlp", "lanes": 4, "unroll": 8, "replicas": 1, "actors": 1, "agents": 4, "predictors": 1},
+    **{"trainers": 1, "schedule": "off", "capacity": 1000, "start": 64, "memories": 1},
+}
+OF = {"impala": {"batch": 8}, "dqn": {"lanes": 1, "batch": 16}, "apex": {"batch": 16}}
+EXACT = {"serial": True, "at_once": 1}
+NET = {"network": "mlp", "hidden": (16,), "tensorboard": False, "quiet": True}
+
+
+def train(over: str, path: Path, **more: Any) -> polyplay.Run:
+    known = {f.name for f in fields(systems.load(over).Config)}
+    small = {k: v for k, v in SMALL.items() if k in known} | OF.get(over, {}) | NET
+    small |= {"env": "CartPole-v1", "preset": "paper", "population": 3, "every": EVERY, "steps": 3 * EVERY}
+    small |= {"exploit": "tournament", "vary": ("learning_rate=log:1e-5:1e-2",)}
+    return polyplay.train("pbt", over=over, run=path / "run", **small | more)
+
+
+def members(run: polyplay.Run) -> list[Row]:
+    found: list[Row] = Store(run.directory).read()["members"]
+    return found
+
+
+def directory(run: polyplay.Run, i: int) -> Path:
+    return Store(run.directory).member(i)
+
+
+@pytest.mark.parametrize(
+    "over", ["a2c", "impala", "dqn", *(pytest.param(n, marks=LONG) for n in ("ppo", "apex", "ga3c"))]
+)
+def test_a_population_of_every_kind_of_system(over, tmp_path):
+    """As processes: each member ends where --steps says, with two decisions behind it, and is a run as any other."""
+    run = train(over, tmp_path)
+    assert (run.exit_code, run.reason) == (0, "done")
+    assert run.summary["steps"] == sum(m["steps"] for m in members(run)) >= 9 * EVERY
+    assert [(m["state"], m["turns"]) for m in members(run)] == [(DONE, 2)] * 3
+    lines = read_lineage(run.directory)
+    assert [line["decision"] for line in lines] == list(range(9))
+    assert [line["member"] for line in lines[:3]] == [0, 1, 2]
+    for line in lines[3:]:
+        copied = line["donor"] is not None
+        assert copied == (line["new"] != line["old"])
+        assert not copied or line["donor_score"] > line["score"]
+    for i, m in enumerate(members(run)):
+        last = rows(directory(run, i) / "metrics.jsonl")[-1]
+        assert last["steps"] == m["steps"] >= 3 * EVERY
+        assert polyplay.evaluate(directory(run, i), episodes=2)["episodes"] == 2
+
+
+def test_in_one_thread_it_is_the_same_again(tmp_path):
+    one, two = (train("a2c", tmp_path / name, trace=True, **EXACT) for name in ("one", "two"))
+    assert any(line["donor"] is not None for line in read_lineage(one.directory)[3:])
+    own = ("member", "donor", "score", "steps", "new")
+    assert [[line[k] for k in own] for line in read_lineage(one.directory)] == [
+        [line[k] for k in own] for line in read_lineage(two.directory)
+    ]
+    for i in range(3):
+        losses = [(directory(run, i) / "updates.jsonl").read_text() for run in (one, two)]
+        assert losses[0] == losses[1]
+
+
+CARTPOLE = dict(lanes=8, unroll=8, gamma=0.98, lam=0.98, reward_scale=0.1, anneal="constant", optimizer="adam")
+
+
+def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
+    """Seed 71 draws 6e-8 for the first of two members and 4e-3 for the second."""
+    more = dict(population=2, vary=("learning_rate=log:1e-9:1e-2",), exploit="truncation", seed=71, entropy_cost=0.0)
+    run = train("a2c", tmp_path, **CARTPOLE, **EXACT, **more, hidden=(), every=8000, steps=24_000)
+    lines = read_lineage(run.directory)
+    hopeless, good = (line["new"]["learning_rate"] for line in lines[:2])
+    assert hopeless < 1e-7
+    assert 2e-3 < good < 8e-3
+    oldest, newest = ancestry(lines, 0)
+    assert (oldest.member, oldest.values) == (1, {"learning_rate": good})
+    assert newest == Segment(0, newest.begin, newest.end, members(run)[0]["values"])
+    assert newest.values["learning_rate"] / good in (pytest.approx(0.8), pytest.approx(1.2))
+    copy = next(line for line in lines if line["donor"] == 1)
+    assert copy["score"] < 30 < copy["donor_score"]  # random play: 22
+    scores = [m["score"] for m in members(run)]
+    assert min(scores) > 60
+    learnt = rows(directory(run, 0) / "metrics.jsonl")[-1]
+    assert learnt["learning_rate"] == pytest.approx(newest.values["learning_rate"])
+
+
+@pytest.mark.parametrize("more", [{"core": "lstm"}, {"vary": ("unroll=5,8,16",)}])
+def test_members_go_on_after_copies_with_a_recurrent_core_and_with_other_rollouts(more, tmp_path):
+    run = train("a2c", tmp_path, **EXACT, **more, seed=1)
+    assert (run.exit_code, run.summary["failed"]) == (0, 0)
+    copied = [line for line in read_lineage(run.directory)[3:] if line["donor"] is not None]
+    assert copied
+    assert all(line["new"] != line["old"] or "vary" in more for line in copied)
+    for m in members(run):
+        config = read_config(directory(run, m["member"]))["config"]
+        assert {k: config[k] for k in m["values"]} == m["values"]
+
+
+def test_after_a_copy_the_parts_of_a_parameter_server_have_had_one_update_more(tmp_path):
+    run = train("gorila", tmp_path, **EXACT, lanes=1, batch=16, shards=2, seed=2)
+    assert any(line["donor"] is not None for line in read_lineage(run.directory)[3:])
+    for path in run.directory.glob("members/*/checkpoints/*"):
+        learner = read_object(path / "agents/0/learner.json")
+        assert learner["version"] == sum(learner["shards"]) // 2 == checkpoint.manifest(path)["update"], path
+
+
+@pytest.mark.parametrize(
+    ("vary", "anew"),
+    [
+        ("learning_rate=log:1e-4:1e-2", set()),
+        ("anneal=linear,constant", set()),
+        ("gamma=uniform:0.9:1", set()),
+        ("unroll=5,8,16", {"unroll"}),
+        ("lanes=4,8", {"lanes"}),
+    ],
+)
+def test_lanes_begin_anew_only_where_their_number_or_their_rollouts_change(vary, anew):
+    settings, crew = resolved(vary=(vary,), lanes=4)
+    priors = dict(evolution_of(settings, crew).priors)
+    assert anew_of(settings, crew, priors, flags.option_types(type(settings))) == anew
+
+
+def test_no_option_of_a_population_is_named_as_one_of_a_system_or_of_a_run():
+    own = {f.name for f in fields(systems.load("pbt").Config)}
+    assert "over" in own
+    for name in systems.ordinary():
+        assert not own & {f.name for f in fields(systems.load(name).Config)}, name
+    assert not own & {f.name for f in fields(RunOptions)}
+
+
+def test_its_page_is_as_those_of_other_systems():
+    page = systems.load("pbt")
+    assert systems.names() == sorted([*systems.ordinary(), "pbt"])
+    assert list(page.ROW) == list(systems.load("a2c").ROW)
+    assert page.PRESETS["paper"]() == page.Config()
+    assert len(Path(str(page.__file__)).read_text().splitlines()) <= 90
+
+
+def resolved(**given: Any) -> tuple[Any, Crew]:
+    settings, options, _ = resolve(page_of("pbt", "a2c"), env="toy:catch", network="mlp", steps=1000, **given)
+    return settings, crew_of(options)
+
+
+def grid(**given: Any) -> list[tuple[Any, ...]]:
+    return [tuple(values.values()) for values in evolution_of(*resolved(**given)).founders()]
+
+
+def test_lists_alone_without_an_exploit_rule_are_a_grid():
+    lists = ("learning_rate=1e-3,1e-2", "unroll=5,8,16")
+    assert grid(vary=lists, exploit="none") == list(product([1e-3, 1e-2], [5, 8, 16]))
+    assert len(grid(vary=lists, exploit="none", population=4)) == 4
+    assert len(grid(vary=(*lists, "gamma=uniform:0.9:1"), exploit="none")) == 8
+    assert len(grid(vary=lists)) == 8
+
+
+def test_with_the_same_seed_founders_are_the_same_whatever_the_rules():
+    vary = ("learning_rate=log:1e-4:1e-2", "unroll=uniform:5:16", "entropy_cost=0,0.01,0.02")
+    asked = [
+        {},
+        {"exploit": "none"},
+        {"exploit": "ttest", "explore": "resample"},
+        {"every": 10, "score": "evaluations"},
+    ]
+    first, *others = (grid(vary=vary, **more) for more in asked)
+    assert others == [first] * 3
+    assert all(isinstance(unroll, int) and 5 <= unroll <= 16 for _, unroll, _ in first)
+    assert len({rate for rate, *_ in first}) == 8
+    assert grid(vary=vary, seed=1) != first
