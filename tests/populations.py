@@ -121,12 +121,14 @@ def write_run(directory: Path, system: str, config: dict[str, Any]) -> Path:
     return directory
 
 
-def make_population(directory: Path, turns: int = 52, state: str = "waiting", **more: Any) -> Path:
+def make_population(
+    directory: Path, turns: int = 52, state: str = "waiting", env: str = "toy:catch", **more: Any
+) -> Path:
     """turns: of all members together. more: as MadePopulation takes it."""
     population = MadePopulation(**more)
     for _ in range(turns):
         population.turn()
-    return population.write(directory, state)
+    return population.write(directory, state, env)
 
 
 def _read(word: str) -> Any:

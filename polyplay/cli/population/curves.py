@@ -38,32 +38,29 @@ def score_pieces(directory: Path, population: Row, rows: Sequence[Row], member: 
     those of its decisions.
     """
     own = [row for row in rows if row["member"] == member]
-    copies = [row for row in own if row["donor"] is not None]
     file, column = FILES.get(population["score"], FILES["games"])
     found = current_rows(Store(directory).member(member) / file, "steps", column)
-    window = max(GAMES, len(found) // WINDOWS) if file == "episodes.jsonl" else 1
+    games = bool(found) and population["score"] == "games"
     if not found:
         found = [{"steps": row["steps"], column: row["score"]} for row in own if row.get("score") is not None]
-    whole = Piece(np.array([row["steps"] for row in found], float), np.array([row[column] for row in found], float))
-    edges = [-1.0, *(float(row["steps"]) for row in copies), np.inf]
-    heads: list[float | None] = [None, *(row.get("donor_score") for row in copies)]
-    pieces = []
-    for (begin, end), head in zip(pairwise(edges), heads, strict=True):
-        inside = (whole.x > begin) & (whole.x <= end)
-        pieces.append(_smooth(Piece(whole.x[inside], whole.y[inside]), window, None if head is None else (begin, head)))
-    return pieces
+    x, y = (np.array([row[name] for row in found], float) for name in ("steps", column))
+    edges = [-1.0, *(float(row["steps"]) for row in own if row["donor"] is not None), np.inf]
+    pieces = [Piece(x, y).between(np.nextafter(begin, end), end) for begin, end in pairwise(edges)]
+    return [running_mean(piece, max(GAMES, len(x) // WINDOWS)) for piece in pieces] if games else pieces
 
 
-def _smooth(piece: Piece, window: int, head: tuple[float, float] | None) -> Piece:
-    """Means of `window` values that follow each other, or of all if there are fewer. head: the first point."""
-    n = min(window, len(piece.x))
-    x, y = piece.x, piece.y
-    if n:
-        sums = np.concatenate([[0.0], np.cumsum(y)])
-        x, y = x[n - 1 :], (sums[n:] - sums[:-n]) / n
-        kept = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).astype(int))
-        x, y = x[kept], y[kept]
-    return Piece(np.concatenate([[head[0]], x]), np.concatenate([[head[1]], y])) if head else Piece(x, y)
+def running_mean(piece: Piece, window: int) -> Piece:
+    """Means of the last `window` games, or of as many as there are from GAMES on (of all if there are fewer); one for
+    games that ended at the same step.
+    """
+    n = len(piece.x)
+    sums = np.concatenate([[0.0], np.cumsum(piece.y)])
+    end = np.arange(min(GAMES, n), n + 1) if n else np.arange(0)
+    means = (sums[end] - sums[np.maximum(0, end - window)]) / np.minimum(end, window)
+    x = piece.x[end - 1]
+    last = np.flatnonzero(np.append(x[1:] != x[:-1], True)) if n else np.arange(0)
+    kept = np.unique(last[np.linspace(0, len(last) - 1, min(POINTS, len(last))).astype(int)])
+    return Piece(x[kept], means[kept])
 
 
 def value_steps(rows: Sequence[Row], member: Row, name: str) -> list[tuple[int, int, Any]]:

@@ -44,11 +44,15 @@ def _parts(curves: Curves, segment: Segment) -> list[Piece]:
 
 
 def _draw_copy(axes: Axes, row: Row, own: bool) -> None:
-    """A vertical arrow from the score of who copies to the donor's. own: it is in the winner's line."""
+    """A vertical arrow from the score of who copies to the donor's, and dots from where the donor was. own: it is in
+    the winner's line.
+    """
     high = row["donor_score"]
     low = high if row.get("score") is None else row["score"]
     look: dict[str, Any] = {"color": WINNER, "zorder": 3} if own else {"color": COPY, "zorder": 2, "alpha": 0.6}
-    axes.plot([row["steps"]] * 2, [low, high], linewidth=1.6 if own else THIN, **look)
+    width = 1.6 if own else THIN
+    axes.plot([row["donor_steps"], row["steps"]], [high, high], linestyle=":", linewidth=width, **look)
+    axes.plot([row["steps"]] * 2, [low, high], linewidth=width, **look)
     axes.plot(row["steps"], high, marker="^", markersize=5, markeredgewidth=0, **look)
     axes.plot(row["steps"], low, marker="o", markersize=3, markeredgewidth=0, **look)
 

@@ -15,6 +15,7 @@ from polyplay.population.lineage import Segment
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+CLOSE = 0.01  # of all steps: who copies is where the donor was
 RANGES = ("log:", "uniform:")
 
 
@@ -50,9 +51,15 @@ def draw_values(axes: Axes, population: Row, rows: Sequence[Row], line: Sequence
         for (_, end, value), (_, _, then) in pairwise(parts):
             both = [values.place(value), values.place(then)]
             axes.plot([end, end], both, color=GREY, linewidth=THIN, alpha=0.35, zorder=1)
-    x = [at for segment in line for at in (segment.begin, segment.end)]
-    y = [values.place(segment.values[name]) for segment in line for _ in range(2)]
-    axes.plot(x, y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
+    for segment in line:
+        y = [values.place(segment.values[name])] * 2
+        axes.plot([segment.begin, segment.end], y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
+    for before, after in pairwise(line):
+        both = [values.place(part.values[name]) for part in (before, after)]
+        same = abs(after.begin - before.end) < CLOSE * population["total"]
+        axes.plot(
+            [before.end, after.begin], both, color=WINNER, linewidth=1.2, linestyle="-" if same else ":", zorder=3
+        )
     dress(axes, "")
     axes.set_ylabel(name, color=INK)
     values.mark(axes.yaxis, axes.set_yscale, axes.set_ylim)

@@ -1,4 +1,4 @@
-"""Standard output as a console, where it is a file."""
+"""Standard output as a console, where it is a file; and who draws on it."""
 
 from __future__ import annotations
 
