@@ -37,6 +37,7 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)  # by sessions of this process
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
@@ -44,7 +45,13 @@ class MemberRunner:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = Store(self.directory).member(m["member"])
-        output = WarningReader(lambda text: say("warning", f"{name}: {text}"))
+
+        def warn(text: str) -> None:
+            if (line := f"{name}: {text}") not in self.said:
+                self.said.add(line)
+                say("warning", line)
+
+        output = WarningReader(warn)
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, Slice(until, stopping))
@@ -79,18 +86,17 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Reads what a session prints: warnings are passed on, each once."""
+    """Reads what a session prints, and passes warnings on."""
 
     def __init__(self, warn: Callable[[str], None]):
-        self.warn, self.rest, self.seen = warn, "", set[str]()
+        self.warn, self.rest = warn, ""
 
     def write(self, text: str) -> int:
         """Of text without an end of line the rest comes later."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
-            if found != line and found not in self.seen:
-                self.seen.add(found)
+            if found != line:
                 self.warn(found)
         return len(text)
 
