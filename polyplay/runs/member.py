@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,9 @@ class MemberRunner:
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]) -> MemberSession:
+    def __call__(
+        self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
+    ) -> MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = Store(self.directory).member(m["member"])
@@ -47,7 +50,8 @@ class MemberRunner:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
-            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), str(e).split("\n")[0]
+            first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
+            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), " ".join([first, *rest[-1:]])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
@@ -69,11 +73,13 @@ class MemberRunner:
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
             result = run.train(self.system, settings, options, sources, part=part)
-        if result.exit_code:
-            raise WorkerLost(f"member {m['member']:02d}: {result.reason}")
         if result.reason == part.paused:
             return "ready", ""
-        return ("stopped" if result.reason == part.stopping() else "done"), result.reason
+        if (why := part.stopping()) and result.reason.startswith(why):
+            return "stopped", result.reason
+        if result.exit_code:  # it could not be saved
+            raise OSError(result.reason)
+        return "done", result.reason
 
 
 class LineReader(io.TextIOBase):
@@ -81,6 +87,7 @@ class LineReader(io.TextIOBase):
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest, self.seen = warn, "", set[str]()
+        self.before = sys.stdout, sys.stderr  # where a warning that is passed on may be printed
 
     def write(self, text: str) -> int:
         """Of text without an end of line the rest comes later."""
@@ -89,7 +96,8 @@ class LineReader(io.TextIOBase):
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
             if found != line and found not in self.seen:
                 self.seen.add(found)
-                self.warn(found)
+                with contextlib.redirect_stdout(self.before[0]), contextlib.redirect_stderr(self.before[1]):
+                    self.warn(found)
         return len(text)
 
 
@@ -110,8 +118,9 @@ def learnt(directory: Path) -> float:
 
 
 def _newest_counters(directory: Path) -> Row:
-    with contextlib.suppress(IndexError, OSError, ValueError):
-        return dict(checkpoint.manifest(checkpoint.everything(directory)[-1])["counters"])
+    for path in reversed(checkpoint.everything(directory)):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(checkpoint.manifest(path)["counters"])
     return {"steps": 0, "frames": 0}
 
 

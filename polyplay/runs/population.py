@@ -14,8 +14,8 @@ from polyplay import systems
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_json
 from polyplay.common.machine import cores
-from polyplay.population.evolution import Evolution
-from polyplay.population.store import DONE, Store
+from polyplay.population.evolution import TRIES, Evolution
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
 from polyplay.runs import flags
 from polyplay.runs.directory import amend_config, read_config, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
@@ -74,7 +74,6 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
-    members = {k: v for k, v in changes.items() if k not in ("dry_run", "quiet")}
     options = override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
     store, result = Store(directory), RunResult(directory, 0, "dry run", {}, settings)
@@ -83,22 +82,27 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> 
         return result
     with closing(DirectoryLock(directory)) as lock:
         store.repair()
-        _extend(store, evolution, members)
         description = {k: config[k] for k in ("system", "config", "environment")}
-        sources = {**config["sources"], **dict.fromkeys(members, "resume")}
+        sources = {**config["sources"], **{k: "resume" for k in changes if k not in ("dry_run", "quiet")}}
         amend_config(directory, {**description, "sources": sources, "options": to_json(options)})  # type: ignore[typeddict-item]
-        runner = _runner(directory, settings, options, sources, members)
+        _extend(store, evolution, changes)
+        changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
+        runner = _runner(directory, settings, options, sources, changed)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
 def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
-    """Members that had come to their end go on where that is further now, and all have their tries again."""
+    """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
+    that found no donor, have their tries again.
+    """
     with store.locked():
         population = store.read()
+        further = population["total"] != evolution.total or any(changes.get(name) is not None for name in LIMITS)
         for m in population["members"]:
-            m["falls"] = 0
-            if m["state"] == DONE and any(changes.get(name) is not None for name in LIMITS):
-                m["state"] = "waiting"
+            if m["state"] == TRAINING or (m["state"] == FAILED and m["lost"]) or (m["state"] == DONE and further):
+                m["state"] = WAITING
+            if m["state"] != FAILED or m["falls"] >= TRIES:
+                m["falls"] = 0
         population |= evolution.about()
         store.write(population)
 
@@ -106,7 +110,9 @@ def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> N
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evolution, list[tuple[str, str]]]:
     """The crew of trainers, what it evolves, and the plan. Raises UserError: what cannot work."""
     if options.serial and settings.at_once > 1:
-        raise UserError(f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out")
+        raise UserError(
+            f"--at-once: {settings.at_once} given, but --serial trains in one thread: leave one of them out"
+        )
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
     crew = crew_of(options)
@@ -143,7 +149,9 @@ def _runner(
 
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
     console = terminal.default_console()
-    terminal.print_all(console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console))
+    terminal.print_all(
+        console, terminal.fact_lines([("run", f"{directory} (dry run: nothing is written)"), *lines], console)
+    )
 
 
 def _go(
