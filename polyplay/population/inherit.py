@@ -63,7 +63,9 @@ def agent_flaw(path: Path) -> str | None:
 def _compose(part: Path, own: Path, given: Path, optimizer: bool, lanes: bool) -> str:
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
-    kept = ("optimizer.safetensors",) if not optimizer else ()
+    if not theirs["update"]:
+        raise UserError(f"RUN: {given.parents[1]} has learnt nothing yet; let it run on")
+    kept = ("optimizer.safetensors",) if not optimizer and mine["update"] else ()
     sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or n.endswith(("learner.json", *kept))}
     sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
     if not lanes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row
@@ -120,13 +121,15 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
 
 def _complete(store: Store, m: Row, donor: int, name: str, lanes: bool, final: str) -> None:
     """The member goes on from its copy, which is made again if somebody deleted it."""
-    i = m["member"]
-    if inherit.complete(store.member(i), name, final):
-        return
+    i, wrong = m["member"], ""
     try:
-        inherit.complete(store.member(i), name, _copy(store, i, donor, name, lanes))
+        if not inherit.complete(store.member(i), name, final):
+            inherit.complete(store.member(i), name, final := _copy(store, i, donor, name, lanes))
+            wrong = inherit.agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
     except UserError as e:
-        m |= {"state": FAILED, "why": f"its copy of member {donor:02d} is gone: {e}", "lost": True}
+        wrong = str(e)
+    if wrong:
+        m |= {"state": FAILED, "why": f"its copy of member {donor:02d} is gone: {wrong}", "lost": True}
 
 
 def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
