@@ -48,7 +48,7 @@ def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path
     first, options, given = parse_words(cls, words, f"polyplay {verb} RUN", "RUN is the directory of a run.")
     if not first:
         raise UserError(f"{verb} takes the directory of a run first: polyplay {verb} runs/… [--OPTION VALUE …]")
-    directory.read_config(Path(first[0]), population=verb == "resume")
+    directory.read_config(Path(first[0]), population=verb in ("resume", "population"))
     return Path(first[0]), options, given
 
 

@@ -9,7 +9,6 @@ import contextlib
 import difflib
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, TypedDict
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, is_row, parse_json, read_object, write_bytes, write_json
 from polyplay.common.machine import stamp
+from polyplay.population.ranking import rank_members
 from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.trust import signature
 
@@ -174,9 +174,8 @@ def _best_members(directory: Path) -> str:
     """Their directories, the best first."""
     with contextlib.suppress(UserError, KeyError, TypeError):
         store = Store(directory)
-        members = store.read()["members"]
-        best = sorted(members, key=lambda m: -math.inf if m["score"] is None else m["score"], reverse=True)
-        named = [str(store.member(m["member"])) for m in best[:SHOWN]]
+        members = rank_members(store.read()["members"])
+        named = [str(store.member(m["member"])) for m in members[:SHOWN]]
         return "the best first, " + ", ".join([*named, *["…"] * (len(members) > SHOWN)])
     return f"those in {directory / MEMBERS}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, is_row
 from polyplay.population.store import FILE, Store
-from polyplay.runs.directory import read_config
+from polyplay.runs.directory import has_members, read_config
 
 SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict}
 NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
@@ -43,9 +43,8 @@ def _no_population(directory: Path, option: str) -> UserError:
     above = directory.resolve().parent.parent
     if (above / FILE).exists():
         return UserError(f"{option}: {directory} is a member of a population: name the population, {above}")
-    system = read_config(directory)["system"]
-    if system == "pbt":
+    config = read_config(directory, population=True)
+    if has_members(config):
         return UserError(f"{option}: {directory} has lost its {FILE}: put back a copy of it")
-    return UserError(
-        f"{option}: {directory} is a run of {system}, no population: name one that `polyplay train pbt` made"
-    )
+    what = f"a run of {config['system']}, no population"
+    return UserError(f"{option}: {directory} is {what}: name one that `polyplay train pbt` made")

@@ -72,4 +72,4 @@ def _beside(n: int) -> tuple[Figure, Axes, Sequence[Axes]]:
 
 
 def _title(directory: Path, population: Row) -> str:
-    return f"{population_title(population)} · {read_config(directory)['config'].get('env', '')}"
+    return f"{population_title(population)} · {read_config(directory, population=True)['config'].get('env', '')}"
