@@ -110,7 +110,7 @@ def test_killed_within_a_decision_it_becomes_the_same(every, tmp_path, monkeypat
     store = begun(tmp_path / "run", evolution)
     train(store, evolution, FakeRun(store), turns=3)
     real, begins = inherit.prepare_copy, list[int]()
-    monkeypatch.setattr(inherit, "prepare", lambda *a, **k: (begins.append(kill.changes), real(*a, **k))[1])
+    monkeypatch.setattr(inherit, "prepare_copy", lambda *a, **k: (begins.append(kill.changes), real(*a, **k))[1])
     shutil.copytree(store.directory, tmp_path / "before")
     kill.never()
     train(store, evolution, FakeRun(store), turns=4)
