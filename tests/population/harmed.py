@@ -2,7 +2,7 @@
 
     python -m tests.population.harmed RUN TICK SIGNAL [OPTION=JSON …]     TICK 0: no signal
 
-A run that is there is resumed; options are those of polyplay.train.
+A run that is there is resumed, with new steps if they are given; options are those of polyplay.train.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(run: str, tick: int, number: int, options: dict[str, object]) -> int:
     session.Session._tick = count  # type: ignore[method-assign]
     session.TICK = 0.02
     if (Path(run) / "config.json").exists():
-        return polyplay.resume(run).exit_code
+        return polyplay.resume(run, **{k: v for k, v in options.items() if k == "steps"}).exit_code
     return polyplay.train("pbt", run=run, **options).exit_code  # type: ignore[arg-type]
 
 

@@ -159,7 +159,7 @@ def test_a_donor_that_has_learnt_nothing_is_not_copied(runs, tmp_path):
 
 @pytest.mark.parametrize("file", ["workers/act-0.safetensors", "replay/0/replay.json", "agents/0/learner.json"])
 def test_of_a_damaged_receiver_the_checkpoint_before_goes_on(file, runs):
-    """What a run would pass over when it goes on is not made a part of the copy; the copy is the newest all the same."""
+    """What a run would pass over when it goes on is no part of the copy, and the copy is the newest all the same."""
     receiver, donor = runs
     newest = checkpoint.everything(receiver)[-1]
     (newest / file).unlink()
@@ -182,9 +182,10 @@ def test_a_full_disk_leaves_both_as_they_were(runs, monkeypatch):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             real(*args)
 
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
-            inherit.prepare_copy(receiver, donor, "copy-17")
+            with pytest.raises(OSError, match="No space left"):
+                inherit.prepare_copy(receiver, donor, "copy-17")
         assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
     copied(receiver, donor)
 

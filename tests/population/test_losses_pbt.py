@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import re
+import resource
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import polyplay
 from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.population.lineage import ancestry, read_lineage
-from polyplay.population.store import DONE, Store
+from polyplay.population.store import DONE, TRAINING, Store
 from polyplay.runs.load import weights_digest
+from polyplay.runs.session import Session
 from tests.population.fake_members import CLOCKS
 from tests.reports import rows
 
@@ -23,7 +35,7 @@ OPTIONS: dict[str, Any] = {"over": "a2c", "env": "toy:catch", "network": "mlp", 
 OPTIONS |= {"tensorboard": False, "quiet": True, "seed": 1, "checkpoint_every": 0.1, "report_every": 0.2, "trace": True}
 OPTIONS |= {"population": 3, "every": 400, "steps": 1200, "vary": ["learning_rate=log:1e-4:1e-2"]}
 SERIAL = {**OPTIONS, "serial": True, "at_once": 1, "population": 2, "every": 240, "steps": 720}
-PROCESSES = {**OPTIONS, "at_once": 2, "every": 800, "steps": 3200}
+PROCESSES = {**OPTIONS, "at_once": 2}
 PATIENCE = 240.0  # seconds for anything to happen
 
 
@@ -62,7 +74,7 @@ def is_whole(run: Path, members: int = 3) -> None:
     for m in population["members"]:
         directory, own = store.member(m["member"]), [row for row in lineage if row["member"] == m["member"]]
         assert own[-1]["new"] == m["values"] == {k: config_of(directory)[k] for k in m["values"]}
-        assert m["turns"] == len({row["steps"] for row in own if not row["why"].startswith("worker")}) - 1
+        assert m["turns"] == sum("its run failed" not in row["why"] for row in own) - 1
         line = ancestry(lineage, m["member"])
         assert line[0].begin == 0
         assert all(part.end >= part.begin for part in line)
@@ -70,10 +82,11 @@ def is_whole(run: Path, members: int = 3) -> None:
         assert checkpoint.resume_flaw(found) is None
         assert checkpoint.manifest(found)["counters"]["steps"] == m["steps"] >= population["total"]
         assert not checkpoint.partials(directory)
-        for name in ("metrics", "episodes", "updates"):
-            steps = [row["update" if name == "updates" else "steps"] for row in rows(directory / f"{name}.jsonl")]
+        for name in ("metrics", "episodes"):
+            steps = [row["steps"] for row in rows(directory / f"{name}.jsonl")]
             assert steps == sorted(steps), name
-            assert name == "episodes" or len(set(steps)) == len(steps), name
+        updates = [row["update"] for row in rows(directory / "updates.jsonl")]
+        assert updates == sorted(set(updates))
 
 
 def config_of(directory: Path) -> Row:
@@ -81,28 +94,184 @@ def config_of(directory: Path) -> Row:
     return found
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Row:
-    """The serial population, never interrupted."""
-    run = tmp_path_factory.mktemp("whole") / "run"
-    assert end(begin(run, SERIAL))[0] == 0
-    is_whole(run, 2)
-    found = known(run)
-    assert any(row["donor"] is not None for row in found["lineage"]), "nothing is copied: this shows nothing"
+CUTS = [(7, signal.SIGTERM), (5, signal.SIGKILL), (1, signal.SIGTERM), (9, signal.SIGKILL)]
+
+
+@pytest.mark.long
+def test_in_turns_it_becomes_the_same_to_the_bit_wherever_it_is_cut(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert end(begin(whole, SERIAL))[0] == 0
+    is_whole(whole, 2)
+    assert any(row["donor"] is not None for row in read_lineage(whole)), "nothing is copied: this shows nothing"
+    for tick, number in CUTS:
+        status, said = end(begin(cut, SERIAL, tick, number))
+        assert status == (-number if number == signal.SIGKILL else 128 + number), said
+    status, said = end(begin(cut, SERIAL))
+    assert status == 0, said
+    is_whole(cut, 2)
+    assert known(cut) == known(whole)
+
+
+@pytest.fixture
+def signalled(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Which signals this process gets at the ticks of those numbers."""
+    due: dict[int, int] = {}
+    real, ticks = Session._tick, [0]
+
+    def tick(self: Session) -> None:
+        ticks[0] += 1
+        real(self)
+        if ticks[0] in due:
+            os.kill(os.getpid(), due.pop(ticks[0]))
+
+    monkeypatch.setattr(Session, "_tick", tick)
+    monkeypatch.setattr("polyplay.runs.session.TICK", 0.02)
+    return due
+
+
+def test_in_turns_it_becomes_the_same_to_the_bit_where_it_was_stopped(tmp_path, signalled):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert polyplay.train("pbt", run=str(whole), **SERIAL).exit_code == 0
+    is_whole(whole, 2)
+    signalled[1] = signal.SIGTERM  # before it has learnt anything
+    for n in (1, 4, 9):
+        signalled |= {max(signalled, default=0) + n: signal.SIGTERM}
+    results = [polyplay.train("pbt", run=str(cut), **SERIAL).exit_code]
+    while results[-1]:
+        results.append(polyplay.resume(cut).exit_code)
+    assert results.count(143) >= 2
+    is_whole(cut, 2)
+    assert known(cut) == known(whole)
+
+
+def below(process: subprocess.Popen[str], title: str = "") -> list[psutil.Process]:
+    """The processes below it whose titles have that in them."""
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found += [child] if title in " ".join(child.cmdline()) else []
     return found
 
 
-CUTS = [(7, signal.SIGTERM), (5, signal.SIGKILL), (1, signal.SIGTERM), (9, signal.SIGKILL)]
-MORE = [(n % 13 + 1, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[n % 3]) for n in range(1, 40, 2)]
+def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    stop = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert process.poll() is None, end(process)
+        assert time.monotonic() < stop, "it did not come to that"
+        time.sleep(0.02)
+    return found
 
 
-@pytest.mark.parametrize("cuts", [CUTS, pytest.param(MORE, marks=pytest.mark.long)], ids=["a few", "many"])
-def test_in_turns_it_becomes_the_same_to_the_bit_wherever_it_is_cut(cuts, whole, tmp_path):
-    run = tmp_path / "run"
-    for tick, number in cuts:
-        status, said = end(begin(run, SERIAL, tick, number))
-        assert status in (-number, 128 + number, 0), said
-    status, said = end(begin(run, SERIAL))
+def test_a_trainer_and_the_main_process_are_killed(tmp_path):
+    """Members are threads of their trainers here."""
+    run, options = tmp_path / "run", {**PROCESSES, "every": 240, "steps": 960, "on": "thread"}
+    process = begin(run, options)
+    trainer = until(lambda: below(process, "trainer 0"), process)[0]
+    until(lambda: any(m["state"] == TRAINING for m in population_of(run)), process)
+    trainer.kill()
+    until(lambda: [p for p in below(process, "trainer 0") if p != trainer], process)
+    until(lambda: len(read_lineage(run)) > 4, process)
+    left = below(process)
+    process.kill()
+    status, said = end(process)
+    assert status == -signal.SIGKILL
+    assert "worker trainer 0 was killed by SIGKILL; a new one takes its place" in said
+    psutil.wait_procs(left, timeout=20)
+    assert not [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    status, said = end(begin(run, options))
     assert status == 0, said
-    is_whole(run, 2)
-    assert known(run) == whole
+    is_whole(run)
+
+
+def population_of(run: Path) -> list[Row]:
+    try:
+        found: list[Row] = Store(run).read()["members"]
+    except UserError:  # it has not begun
+        return []
+    return found
+
+
+@pytest.mark.long
+def test_a_members_worker_is_killed(tmp_path):
+    run = tmp_path / "run"
+    process = begin(run, {**PROCESSES, "every": 2000, "steps": 4000})
+    until(lambda: below(process, "replica 0"), process)[0].kill()
+    status, said = end(process)
+    assert status == 0, said
+    assert re.search(r"member 0\d: worker replica 0 was killed by SIGKILL.*; it is tried again", said)
+    is_whole(run)
+
+
+class Chaos:
+    """Fifty events, and what they do to a population that trains."""
+
+    def __init__(self, run: Path, seed: int):
+        self.run, self.rng, self.log = run, random.Random(seed), list[str]()
+
+    def strike(self, process: subprocess.Popen[str]) -> None:
+        event = self.rng.choice([self.main, self.stop, self.trainer, self.worker, self.damage, self.fill])
+        self.log.append(event.__name__)
+        with contextlib.suppress(psutil.Error):
+            event(process)
+
+    def main(self, process: subprocess.Popen[str]) -> None:
+        process.kill()
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        process.terminate()
+
+    def trainer(self, process: subprocess.Popen[str]) -> None:
+        self._kill(below(process, "trainer "))
+
+    def worker(self, process: subprocess.Popen[str]) -> None:
+        self._kill(below(process, "replica "))
+
+    def _kill(self, found: list[psutil.Process]) -> None:
+        if found:
+            self.rng.choice(found).kill()
+
+    def damage(self, process: subprocess.Popen[str]) -> None:
+        """A checkpoint of a member that goes on."""
+        members = [m["member"] for m in population_of(self.run) if m["state"] != DONE]
+        found = [p for i in members for p in checkpoint.everything(Store(self.run).member(i))[-1:]]
+        if found:
+            with (
+                contextlib.suppress(OSError),
+                (self.rng.choice(found) / "agents/0/policy.safetensors").open("r+b") as f,
+            ):
+                f.write(b"damaged")
+
+    def fill(self, process: subprocess.Popen[str]) -> None:
+        """No file may grow beyond a few bytes, as if the disk were full."""
+        every = [psutil.Process(process.pid), *below(process)]
+        for size in (1000, resource.RLIM_INFINITY):
+            for p in every:
+                with contextlib.suppress(psutil.Error):
+                    p.rlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            time.sleep(1.0)
+
+
+def havoc(run: Path, events: int, seed: int) -> None:
+    options: dict[str, Any] = {**PROCESSES, "steps": 1600}
+    chaos = Chaos(run, seed)
+    while len(chaos.log) < events:
+        process = begin(run, options)
+        until(partial(below, process, "trainer "), process)
+        while process.poll() is None and len(chaos.log) < events:
+            time.sleep(chaos.rng.uniform(0.2, 3.0))
+            chaos.strike(process)
+        status, said = end(process)
+        assert "Traceback" not in said, (chaos.log, said)
+        if status == 0:
+            options["steps"] += 1600
+    while any(m["state"] != DONE for m in population_of(run)) or status:
+        status, said = end(begin(run, options))
+        assert status == 0, (chaos.log, said)
+    is_whole(run)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_fifty_events(tmp_path):
+    havoc(tmp_path / "run", 50, seed=1)

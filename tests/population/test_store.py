@@ -55,9 +55,10 @@ def test_a_line_whose_decision_was_not_made_is_cut_off(store, monkeypatch):
     def killed(path: Path, value: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("polyplay.population.store.write_json", killed)
-        decide(store, 1, "not made")
+        with pytest.raises(KeyboardInterrupt):
+            decide(store, 1, "not made")
     assert numbers(store) == [0, 1, 2, 3]
     assert store.read()["decisions"] == 3
     store.repair()
@@ -85,9 +86,10 @@ def test_a_full_disk_leaves_lines_and_decisions_as_they_were(store, monkeypatch)
         real(fd, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
-        decide(store)
+        with pytest.raises(OSError, match="No space left"):
+            decide(store)
     assert ((store.directory / LINEAGE).read_bytes(), store.read()) == before
     decide(store)
     assert numbers(store) == [0, 1, 2, 3]
