@@ -74,7 +74,7 @@ class Evolution:
         m = members[i]
         rng = np.random.default_rng([self.seed, i, m["turns"] + 1, m["falls"]])
         choice = EXPLOIT[self.exploit]([standing(other) for other in members], i, rng)
-        donor, why, old, score = None, choice.why, m["values"], m["score"]
+        donor, why, old, score = None, choice.why, m["values"], m["score"] if m["state"] != FAILED else None
         failure = f"{m['why']}; " * (m["state"] == FAILED)
         if choice.donor is not None:
             name = f"copy-{population['decisions']}"

@@ -3,7 +3,7 @@
 From the donor come weights, optimizer, target network and running statistics; the receiver keeps its counters, its
 place in the schedule, its replay and its lanes, whose recurrent state begins anew. A copy counts as one update, so it
 never has the name of a checkpoint that exists. Files are linked where the file system can: a donor may remove its
-checkpoint meanwhile, and nothing is copied twice. Imports no torch.
+checkpoint meanwhile, and nothing is copied twice. What is damaged is passed over for the one before. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 
 AGENTS = "agents/"
@@ -32,24 +33,26 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> st
     not anew. Raises UserError: one of them has no whole checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
+    own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
+    checkpoint.set_aside(member, own)  # so the copy is the newest, and its name is free
     for last in [False] * (TRIES - 1) + [True]:
         shutil.rmtree(part, ignore_errors=True)
-        own, given = (checkpoint.newest(path, _silent, agent_flaw) for path in (member, donor))
         try:
+            given = checkpoint.newest(donor, _silent, agent_flaw)
             return _compose(part, own, given, lanes)
-        except FileNotFoundError:
+        except (FileNotFoundError, UserError):
             if last:
                 raise
     raise AssertionError
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """The copy becomes the member's newest checkpoint; whether there is one. May be called again."""
+    """The copy becomes the member's newest checkpoint; whether it is there, and whole. May be called again."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
             os.rename(place / f".partial-{name}", place / final)
-    return (place / final).exists()
+    return agent_flaw(place / final) is None
 
 
 def agent_flaw(path: Path) -> str | None:
@@ -60,6 +63,8 @@ def agent_flaw(path: Path) -> str | None:
 def _compose(part: Path, own: Path, given: Path, lanes: bool) -> str:
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
+    if not theirs["update"]:
+        raise UserError(f"RUN: {given.parents[1]} has learnt nothing yet; let it run on")
     sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or LEARNER.fullmatch(n)}
     sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
     if not lanes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import JsonLines, Row, read_object, write_bytes, write_json
+from polyplay.common.files import JsonLines, Row, read_object, write_json
 from polyplay.common.machine import now
 from polyplay.population.lineage import LINEAGE
 from polyplay.population.rules import Standing
@@ -31,7 +31,7 @@ def founder(member: int, values: Mapping[str, Any]) -> Row:
     """A member before its first step."""
     counts = dict.fromkeys(("steps", "frames", "since", "copied", "turns", "falls"), 0)
     found: Row = {"member": member, **counts, "score": None, "games": [], "values": dict(values)}
-    return found | {"state": WAITING, "why": "", "pending": None, "wall_seconds": 0.0}
+    return found | {"state": WAITING, "why": "", "lost": False, "pending": None, "wall_seconds": 0.0}
 
 
 class Store:
@@ -86,13 +86,14 @@ class Store:
         path = self.directory / LINEAGE
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
-            if len(lines) > decisions or (lines and not lines[-1].endswith(b"\n")):
-                write_bytes(path, b"".join(lines[:decisions]))
+            if len(lines) > decisions:
+                os.truncate(path, sum(map(len, lines[:decisions])))
 
     def _append(self, line: Row) -> None:
         lines = JsonLines(self.directory / LINEAGE)
         try:
             lines.write(line)
+            os.fsync(lines.file.fd)  # population.json, which counts it, is written after it
         finally:
             lines.close()
 

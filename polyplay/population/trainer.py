@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row
 from polyplay.common.machine import take_share
 from polyplay.population import inherit
@@ -50,15 +52,21 @@ def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunM
     store = Store(ctx.directory)
     take_share(ctx.index, ctx.n)
     while not (ctx.control.finishing or is_over(store.read())):
-        if not _train_next(ctx, store, evolution, run):
+        try:
+            trained = _train_next(ctx, store, evolution, run)
+        except OSError as e:
+            raise WorkerLost(f"{e.filename or store.directory}: {e.strerror or e}") from None
+        if not trained:
             time.sleep(REST)
         yield
 
 
 def _train_next(ctx: WorkerContext, store: Store, evolution: Evolution, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that nobody else has; whether there is one."""
+    """Train the member with the fewest agent steps that nobody else has; whether there is one. Steps since the last
+    decision about it do not count: who was stopped on the way to the next comes first, as if it had not been.
+    """
     population = store.read()
-    for m in sorted(population["members"], key=lambda m: (m["steps"], m["member"])):
+    for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
         with store.claimed(m["member"]) as mine:
             if mine and may_train(store.read(), m["member"]):
                 _train(ctx, store, evolution, m["member"], run)
@@ -73,6 +81,8 @@ def _train(ctx: WorkerContext, store: Store, evolution: Evolution, i: int, run: 
         return
     stopping = partial(_stopping, ctx)
     session = run(m, evolution.until(m), stopping, ctx.say)
+    if session.ended == "ready" and evolution.until(m) >= evolution.total:
+        session = replace(session, ended="done", why=DONE)
     with store.locked():
         population = store.read()
         _note(ctx, population["members"][i], session)
@@ -93,13 +103,24 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
         if m["state"] == FAILED:
             evolution.decide(store, population, i, partial(_copy, store, i))
         if (pending := m["pending"]) is not None:
-            name, final = pending["copy"][1], pending["final"]
-            if not inherit.complete_copy(store.member(i), name, final):  # somebody deleted it
-                inherit.complete_copy(store.member(i), name, _copy(store, i, *pending["copy"]))
+            _complete(store, m, pending["copy"], pending["final"])
         m["pending"] = None
         m["state"] = m["state"] if m["state"] == FAILED else TRAINING
         store.write(population)
         return m
+
+
+def _complete(store: Store, m: Row, copy: tuple[int, str, bool], final: str) -> None:
+    """The member goes on from its copy, which is made again if somebody deleted it."""
+    i, name, wrong = m["member"], copy[1], ""
+    try:
+        if not inherit.complete_copy(store.member(i), name, final):
+            inherit.complete_copy(store.member(i), name, final := _copy(store, i, *copy))
+            wrong = inherit.agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
+    except UserError as e:
+        wrong = str(e)
+    if wrong:
+        m |= {"state": FAILED, "why": f"its copy of member {copy[0]:02d} is gone: {wrong}", "lost": True}
 
 
 def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
@@ -110,16 +131,18 @@ def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
     """Write into a member's row how its session ended."""
     m["wall_seconds"] = round(m["wall_seconds"] + session.seconds, 3)
+    m |= {"steps": session.steps, "frames": session.frames}
     m["falls"] = m["falls"] + 1 if session.ended == "lost" else 0
     if session.ended in ("failed", "lost"):
         lost = session.ended == "lost" and m["falls"] <= FALLS
-        m |= {"state": WAITING, "why": session.why} if lost else {"state": FAILED, "why": session.why, "falls": 0}
+        m |= {"state": WAITING if lost else FAILED, "why": session.why, "lost": session.ended == "lost"}
+        m["falls"] = m["falls"] if lost else 0
         ctx.say("warning", f"member {m['member']:02d}: {session.why}" + "; it is tried again" * lost)
         return
     enough = len(session.games) >= GAMES
-    m |= {"steps": session.steps, "frames": session.frames, "games": list(session.games), "why": session.why}
+    m |= {"games": list(session.games), "why": session.why}
     m["score"] = sum(session.games) / len(session.games) if enough else None
-    m["state"] = DONE if session.ended == "done" else WAITING
+    m |= {"state": DONE if session.ended == "done" else WAITING, "lost": False}
     if session.ended == "ready" and not enough:
         few = f"{len(session.games)} of {GAMES} games have ended in the steps between two decisions"
         ctx.say("remark", f"member {m['member']:02d} has no score yet: {few}; a larger --every gives it more")

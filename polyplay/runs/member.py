@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,8 @@ class MemberRunner:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
-            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), str(e).split("\n")[0]
+            first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
+            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), " ".join([first, *rest[-1:]])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
@@ -78,11 +80,13 @@ class MemberRunner:
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
             result = run.begin_run(self.system, settings, options, sources, part=part)
-        if result.exit_code:
-            raise WorkerLost(f"member {m['member']:02d}: {result.reason}")
         if result.reason == part.paused:
             return "ready", ""
-        return ("stopped" if part.stopping and result.reason == part.stopping() else "done"), result.reason
+        if part.stopping and (why := part.stopping()) and result.reason.startswith(why):
+            return "stopped", result.reason
+        if result.exit_code:  # it could not be saved
+            raise OSError(result.reason)
+        return "done", result.reason
 
 
 class WarningReader(io.TextIOBase):
@@ -90,6 +94,7 @@ class WarningReader(io.TextIOBase):
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
+        self.before = sys.stdout, sys.stderr  # where a warning that is passed on may be printed
 
     def write(self, text: str) -> int:
         """Of text without an end of line the rest comes later."""
@@ -97,7 +102,8 @@ class WarningReader(io.TextIOBase):
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
             if found != line:
-                self.warn(found)
+                with contextlib.redirect_stdout(self.before[0]), contextlib.redirect_stderr(self.before[1]):
+                    self.warn(found)
         return len(text)
 
 
@@ -118,8 +124,9 @@ def learnt(directory: Path) -> float:
 
 
 def _newest_counters(directory: Path) -> Row:
-    with contextlib.suppress(IndexError, OSError, ValueError):
-        return dict(checkpoint.manifest(checkpoint.everything(directory)[-1])["counters"])
+    for path in reversed(checkpoint.everything(directory)):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(checkpoint.manifest(path)["counters"])
     return {"steps": 0, "frames": 0}
 
 

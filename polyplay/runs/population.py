@@ -11,8 +11,8 @@ from typing import Any
 from polyplay import systems
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores, share
-from polyplay.population.evolution import Evolution
-from polyplay.population.store import DONE, Store
+from polyplay.population.evolution import TRIES, Evolution
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
 from polyplay.runs import flags, run
 from polyplay.runs.directory import amend_config, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
@@ -74,7 +74,6 @@ def resume(
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
-    members = {k: v for k, v in changes.items() if k not in ("dry_run", "quiet")}
     options = override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
     store, result = Store(directory), RunResult(directory, 0, "dry run", {}, settings)
@@ -83,22 +82,27 @@ def resume(
         return result
     with closing(DirectoryLock(directory)) as lock:
         store.repair()
-        _extend(store, evolution, members)
         description = {k: config[k] for k in ("system", "config", "environment")}
-        sources = {**config["sources"], **dict.fromkeys(members, "resume")}
+        sources = {**config["sources"], **{k: "resume" for k in changes if k not in ("dry_run", "quiet")}}
         amend_config(directory, {**description, "sources": sources, "options": to_json(options)})  # type: ignore[typeddict-item]
-        runner = _runner(directory, settings, options, sources, members)
+        _extend(store, evolution, changes)
+        changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
+        runner = _runner(directory, settings, options, sources, changed)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
 def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
-    """Members that had come to their end go on where that is further now, and all have their tries again."""
+    """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
+    that found no donor, have their tries again.
+    """
     with store.locked():
         population = store.read()
+        further = population["total"] != evolution.total or any(changes.get(name) is not None for name in LIMITS)
         for m in population["members"]:
-            m["falls"] = 0
-            if m["state"] == DONE and any(changes.get(name) is not None for name in LIMITS):
-                m["state"] = "waiting"
+            if m["state"] == TRAINING or (m["state"] == FAILED and m["lost"]) or (m["state"] == DONE and further):
+                m["state"] = WAITING
+            if m["state"] != FAILED or m["falls"] >= TRIES:
+                m["falls"] = 0
         population |= evolution.about()
         store.write(population)
 

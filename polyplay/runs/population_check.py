@@ -19,15 +19,16 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
     """The varied options with which lanes cannot go on: another number of them, or rollouts of another length. Raises
     UserError: a value that its option does not take, or that changes what a member must keep.
     """
-    own, anew = _built(settings, crew, {}), set[str]()
+    anew = set[str]()
     for name, prior in priors.items():
         if name in FIXED:
             raise UserError(f"--vary: {name} given, but {FIXED[name]}: leave it out")
-        for value in prior.choices or (prior.low, prior.high):
-            checked = flags.check_value(f"--vary {name}", value, types[name])
-            other = _built(settings, crew, {name: checked})
-            _refuse(f"--vary: {name}={value} given, but it", own, other)
-            if own["lanes"] != other["lanes"]:
+        values = prior.choices or (prior.low, prior.high)
+        checked = [flags.check_value(f"--vary {name}", value, types[name]) for value in values]
+        first, *others = (_built(settings, crew, {name: value}) for value in checked)
+        for value, other in zip(values[1:], others, strict=True):
+            _refuse(f"--vary: {name}={value} given, but it", first, other)
+            if first["lanes"] != other["lanes"]:
                 anew.add(name)
     return frozenset(anew)
 

@@ -140,7 +140,8 @@ class PopulationSession:
             for m in population["members"]:
                 m["state"] = WAITING if m["state"] == TRAINING else m["state"]
             population["wall_seconds"] = wall_seconds(population)
-            self.store.write(population)
+            with contextlib.suppress(OSError):  # a full disk: the next sitting does it
+                self.store.write(population)
         members = population["members"]
         best = max((m for m in members if m["score"] is not None), key=lambda m: m["score"], default=None)
         if self.reason == "done" and all(m["state"] == FAILED for m in members):

@@ -141,6 +141,8 @@ class Session:
             except signals.Stopped:
                 self._look()
                 self.reason += ", at once: what was learnt since the last checkpoint is lost"
+                if self.setup.part is not None and self.setup.part.stopping:
+                    raise
             except Exception as e:
                 self.failed = True
                 self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]

@@ -43,5 +43,7 @@ ROW |= {"weights travel": "in checkpoints, from good members to bad ones", "sour
 def build(c: Any, crew: Crew) -> System:
     evolution: Evolution = evolution_of(c, crew)
     n = 1 if crew.serial else min(c.at_once or cores(), evolution.size)
-    crew.add(trainer, n=n, learner=True, on_loss="replace", out=Members(evolution.size), evolution=evolution)
+    crew.add(
+        trainer, n=n, on="process", learner=True, on_loss="replace", out=Members(evolution.size), evolution=evolution
+    )
     return System(None, None, ())

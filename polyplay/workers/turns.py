@@ -27,7 +27,7 @@ def _turn(worker: WorkerHandle) -> None:
         worker.ctx.turn()
     except StopIteration:
         worker.done = True
-    except (UserError, EnvFailure, NotFinite, Closed):
+    except (UserError, EnvFailure, NotFinite, WorkerLost, Closed):
         raise
     except Exception:
         raise WorkerLost(error_text(worker, traceback.format_exc())) from None

@@ -37,18 +37,24 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
         ),
         (f"{A2C} --vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
         (f"{A2C} --vary learning_rate", "--vary: 'learning_rate' given, allowed: NAME=log:LOW:HIGH, NAME=uniform:LOW"),
-        (f"{A2C} --core gru --vary core_size=8,16", "changes the network, whose weights members copy: core."),
-        (f"{A2C} --core gru --vary core_size=8,16", "(24, 16) becomes (24, 8); leave it out"),
-        (f"{A2C} --vary core=none,lstm", "absent becomes ("),
-        (f"{A2C} --vary network=impala,mlp(8)", "--vary: network="),
+        (
+            f"{A2C} --core gru --vary core_size=8,16",
+            "--vary: core_size=16 given, but it changes the network, whose weights members",
+        ),
+        (f"{A2C} --core gru --vary core_size=8,16", "core.input.weight (24, 16) becomes (48, 16); leave it out"),
+        (
+            f"{A2C} --vary core=none,lstm",
+            "--vary: core=lstm given, but it changes the network, whose weights members copy: ",
+        ),
+        (f"{A2C} --vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         (
             f"{A2C} --vary optimizer=rmsprop_tf,adam",
             "changes the optimizer, whose state members copy: rmsprop_tf bec",
         ),
         (f"{A2C} --vary optimizer=adam,sgd", "sgd"),
         (
-            f"{DQN} --vary capacity=1000,2000",
-            "--vary: capacity=1000 given, but it changes the replay, which a member",
+            f"{DQN} --start 100 --vary capacity=1000,2000",
+            "--vary: capacity=2000 given, but it changes the replay, which a member",
         ),
         (f"{A2C} --vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
         (f"{A2C} --vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
@@ -124,7 +130,7 @@ def population(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "words",
     ["evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN",
-     "arena RUN RUN", "play RUN", "starts RUN --out x", "scores RUN"],
+     "arena RUN random", "play RUN", "starts RUN --out x", "scores RUN"],
 )  # fmt: skip
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -139,10 +145,10 @@ def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp
 def test_runs_lists_a_population_and_with_its_directory_its_members(population):
     (row,) = list_runs([population.parent])
     best = json.loads((population / "summary.json").read_text())["best_score"]
-    assert (row["system"], row["state"], row["steps"], row["return"]) == ("pbt", "done", 800, best)
+    assert (row["system"], row["state"], row["return"]) == ("pbt", "done", best)
     rows = list_runs([population])
     assert sorted(Path(row["run"]).name for row in rows) == ["00", "01", "run"]
-    assert [row["steps"] for row in rows if row["system"] == "a2c"] == [400, 400]
+    assert sum(member["steps"] for member in rows if member["system"] == "a2c") == row["steps"] >= 800
 
 
 def test_a_member_is_a_run_as_any_other(population):
@@ -197,7 +203,7 @@ def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, mon
     monkeypatch.setenv("COLUMNS", "100")
     assert main.main(["train", "pbt", "--over", "dqn", "--help"]) == 0
     text = capsys.readouterr().out
-    own = text.partition(" population options ")[2].partition(" options ─")[0]
+    own = text.partition(" population options ")[2].partition(" environment options ")[0]
     assert all(f"--{name}" in own for name in ("over", "population", "every", "vary", "exploit", "explore", "score"))
     assert "--at-once" in own
     assert "--env" not in own
@@ -208,7 +214,15 @@ def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, mon
 
 def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    lines = ['system = "pbt"', 'over = "dqn"', 'env = "toy:catch"', 'network = "mlp"', "steps = 1000", "capacity = 500"]
+    lines = [
+        'system = "pbt"',
+        'over = "dqn"',
+        'env = "toy:catch"',
+        'network = "mlp"',
+        "steps = 1000",
+        "start = 100",
+        "capacity = 500",
+    ]
     (tmp_path / "p.toml").write_text("\n".join([*lines, 'vary = ["gamma=0.9,0.99", "epsilon=0.05,0.1"]']))
     (tmp_path / "q.toml").write_text("\n".join([*lines, 'vary = "gamma=0.9,0.99,epsilon=0.05,0.1"']))
     for file in ("p.toml", "q.toml"):
@@ -241,5 +255,6 @@ def test_a_population_that_is_done_goes_on_with_more_steps(tmp_path):
     vary = ("learning_rate=log:1e-4:1e-2",)
     polyplay.train("pbt", over="a2c", run=tmp_path / "run", steps=400, vary=vary, tensorboard=False, **how)
     run = polyplay.resume(tmp_path / "run", steps=800)
-    assert (run.exit_code, run.reason, run.summary["steps"]) == (0, "done", 1600)
+    assert (run.exit_code, run.reason) == (0, "done")
+    assert run.summary["steps"] >= 1600
     assert run.summary["decisions"] == 2 + 2 * 3

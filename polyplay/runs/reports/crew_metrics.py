@@ -68,17 +68,17 @@ class CrewMetrics:
         return self.before["updates"] + int(sum(self.counters.column("updates")[r].max(initial=0) for r in rows))
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Pass on the games that workers have finished since the last time."""
-        counts = self.counters.column("episodes").astype(np.int64)
+        """Pass on the games that workers have finished since the last time, in the order in which they ended."""
+        counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if missed := first - self.reported.get(row, 0):
                 warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
-            for i in range(first, count):
-                return_, length, lane, _ = self.counters.games[row, i % EPISODES]
-                reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))
+            games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
+        for return_, length, lane, _ in sorted(games, key=lambda game: float(game[-1])):
+            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))
 
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""
