@@ -45,7 +45,8 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
             draw_values(axes, population, rows, line, name)
         else:
             draw_trials(axes, population, rows, winner, name)
-    dress(scores, "agent steps of a member" if not (changed and panels) else "", _title(directory, population))
+    dress(scores, "agent steps of a member" if not (changed and panels) else "")
+    scores.set_title(_title(directory, population), loc="left", color=INK, fontsize=11, pad=24)
     scores.xaxis.set_major_formatter(lambda steps, _: short_count(steps, 6))
     if changed and panels:
         panels[-1].set_xlabel("agent steps of a member", color=INK)

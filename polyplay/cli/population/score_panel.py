@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
 THIN, STRONG = 0.8, 2.2
+CLOSE = 0.01  # of the steps of who copies: the donor was there too
 
 Curves = Mapping[int, Sequence[Piece]]  # by member
 
@@ -36,7 +37,7 @@ def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves
         for piece in _parts(curves, segment):
             axes.plot(piece.x, piece.y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
     _name_ancestors(axes, line, curves)
-    _explain(axes, line, bool(copies))
+    _explain(axes, line, copies)
 
 
 def _parts(curves: Curves, segment: Segment) -> list[Piece]:
@@ -72,13 +73,16 @@ def _name_ancestors(axes: Axes, line: Sequence[Segment], curves: Curves) -> None
         text.set_path_effects([Stroke(linewidth=2.5, foreground="white"), Normal()])
 
 
-def _explain(axes: Axes, line: Sequence[Segment], copies: bool) -> None:
-    """The legend."""
+def _explain(axes: Axes, line: Sequence[Segment], copies: Sequence[Row]) -> None:
+    """The legend, between the panel and its title."""
     ancestors = len({segment.member for segment in line}) > 1
     label = f"{member_name(line[-1].member)}, the winner"
     axes.plot([], [], color=WINNER, linewidth=STRONG, label=f"{label}{', through its ancestors' * ancestors}")
     axes.plot([], [], color=GREY, linewidth=THIN, label="other members")
     if copies:
         arrow: dict[str, Any] = {"color": COPY, "marker": "^", "markersize": 5, "linewidth": THIN}
-        axes.plot([], [], label="a member copies another's weights", **arrow)
-    axes.legend(frameon=False, labelcolor=INK, loc="best")
+        apart = any(abs(row["donor_steps"] - row["steps"]) > CLOSE * row["steps"] for row in copies)
+        label = "copies another's weights"
+        axes.plot([], [], label=f"{label}{' (dots: of another step)' * apart}", **arrow)
+    place: dict[str, Any] = {"ncols": 3, "loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0.2}
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9, columnspacing=1.5, **place)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay.cli.plot import INK, dress
 from polyplay.cli.population.curves import value_steps
-from polyplay.cli.population.score_panel import GREY, STRONG, THIN, WINNER
+from polyplay.cli.population.score_panel import CLOSE, GREY, STRONG, THIN, WINNER
 from polyplay.common.files import Row
 from polyplay.population.lineage import Segment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CLOSE = 0.01  # of all steps: who copies is where the donor was
 RANGES = ("log:", "uniform:")
 
 
@@ -56,7 +55,7 @@ def draw_values(axes: Axes, population: Row, rows: Sequence[Row], line: Sequence
         axes.plot([segment.begin, segment.end], y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
     for before, after in pairwise(line):
         both = [values.place(part.values[name]) for part in (before, after)]
-        same = abs(after.begin - before.end) < CLOSE * population["total"]
+        same = abs(after.begin - before.end) < CLOSE * after.begin
         axes.plot(
             [before.end, after.begin], both, color=WINNER, linewidth=1.2, linestyle="-" if same else ":", zorder=3
         )
