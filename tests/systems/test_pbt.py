@@ -14,7 +14,7 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.files import Row, read_object
 from polyplay.population.lineage import Segment, ancestry, read_lineage
-from polyplay.population.store import DONE, Store
+from polyplay.population.store import DONE, FAILED, Store
 from polyplay.runs import flags
 from polyplay.runs.directory import read_config
 from polyplay.runs.load import crew_of, page_of
@@ -107,6 +107,24 @@ def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
     assert min(scores) > 60
     learnt = rows(directory(run, 0) / "metrics.jsonl")[-1]
     assert learnt["learning_rate"] == pytest.approx(newest.values["learning_rate"])
+
+
+@pytest.mark.parametrize("exploit", ["truncation", "none"])
+def test_a_member_whose_numbers_are_not_finite_copies_another_or_has_failed(exploit, tmp_path):
+    """Its first founder's learning rate makes every weight infinite."""
+    lists = {"vary": ("learning_rate=1e38,1e-3",), "exploit": exploit, "explore": "none"}
+    run = train("a2c", tmp_path, **EXACT, **lists, population=2, optimizer="adam", seed=1)
+    lines, (first, second) = read_lineage(run.directory), members(run)
+    assert [line["new"]["learning_rate"] for line in lines[:2]] == [1e38, 1e-3]
+    assert (run.exit_code, second["state"]) == (0, DONE)
+    if exploit == "none":
+        assert (first["state"], first["steps"]) == (FAILED, 0)
+        assert "loss nan" in first["why"]
+        return
+    assert (first["state"], first["values"]) == (DONE, {"learning_rate": 1e-3})
+    copy = next(line for line in lines if line["donor"] == 1)
+    assert (copy["member"], copy["steps"]) == (0, 0)
+    assert "loss nan" in copy["why"]
 
 
 @pytest.mark.parametrize("more", [{"core": "lstm"}, {"vary": ("unroll=5,8,16",)}])
