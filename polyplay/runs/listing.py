@@ -8,6 +8,7 @@ from pathlib import Path
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, read_lines, read_object
+from polyplay.population.ranking import best_member
 from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.directory import METRICS, has_members, read_config
 from polyplay.runs.lock import is_locked
@@ -81,9 +82,9 @@ def _last_report(directory: Path) -> Row:
 def _of_members(directory: Path) -> Row:
     """Of a population that has not ended."""
     population = Store(directory).read()
-    scores = [m["score"] for m in population["members"] if m["score"] is not None]
+    best = best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
-    return totals | {"wall_seconds": population["wall_seconds"], "best_score": max(scores, default=None)}
+    return totals | {"wall_seconds": population["wall_seconds"], "best_score": best and best["score"]}
 
 
 def _best_return(directory: Path) -> float | None:

@@ -16,6 +16,7 @@ from polyplay.common.files import Row, write_json
 from polyplay.common.machine import now
 from polyplay.population.evolution import Evolution
 from polyplay.population.lineage import read_lineage
+from polyplay.population.ranking import best_member
 from polyplay.population.store import FAILED, TRAINING, WAITING, Store, wall_seconds
 from polyplay.runs.member import last_row
 from polyplay.runs.reports.population_panel import PopulationPanel
@@ -34,14 +35,14 @@ class PopulationSession:
     ):
         self.crew, self.directory, self.evolution = crew, directory, evolution
         self.store = Store(directory)
-        self.panel = PopulationPanel(quiet=quiet or crew.serial)
+        self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
         self.exit_code, self.reason = 0, "done"
         self.finishing_since, self.waiting, self.dropping = 0.0, False, False
         self.shown, self.said = 0.0, set[str]()
         self.decisions = 0
         crew.say = self.say
         self._set_clock()
-        self.panel.begin(lines)
+        self.panel.begin([("run", str(directory)), *lines])
 
     def _set_clock(self) -> None:
         """Seconds of decisions count on from the sitting before."""
@@ -143,7 +144,7 @@ class PopulationSession:
             with contextlib.suppress(OSError):  # a full disk: the next sitting does it
                 self.store.write(population)
         members = population["members"]
-        best = max((m for m in members if m["score"] is not None), key=lambda m: m["score"], default=None)
+        best = best_member(members)
         if self.reason == "done" and all(m["state"] == FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
         totals = {k: sum(m[k] for m in members) for k in ("steps", "frames")}
