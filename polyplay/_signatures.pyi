@@ -384,6 +384,16 @@ class Impala(RunOptions, total=False):
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given
 
+class Pbt(RunOptions, total=False):
+    over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
+    population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
+    every: int  # agent steps of a member between two decisions about it
+    vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
+    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # whom a member copies
+    explore: Literal['perturb', 'resample', 'both', 'none']  # how it changes what it copied
+    score: Literal['games', 'evaluations']  # mean return of 10 games of training, or of --eval-every
+    at_once: int  # trainers, each with its share of the cores (0: one per core)
+
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -515,6 +525,10 @@ def train(
 @overload
 def train(
     system: Literal["impala"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Impala]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["pbt"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
 ) -> Run: ...
 @overload
 def train(
