@@ -103,8 +103,9 @@ def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
     assert newest.values["learning_rate"] / good in (pytest.approx(0.8), pytest.approx(1.2))
     copy = next(line for line in lines if line["donor"] == 1)
     assert copy["score"] < 30 < copy["donor_score"]  # random play: 22
-    scores = [m["score"] for m in members(run)]
-    assert min(scores) > 60
+    own, other = (m["score"] for m in members(run))
+    assert own > 60
+    assert own > 0.7 * other
     learnt = rows(directory(run, 0) / "metrics.jsonl")[-1]
     assert learnt["learning_rate"] == pytest.approx(newest.values["learning_rate"])
 
@@ -140,7 +141,8 @@ def test_members_go_on_after_copies_with_a_recurrent_core_and_with_other_rollout
 
 
 def test_after_a_copy_the_parts_of_a_parameter_server_have_had_one_update_more(tmp_path):
-    run = train("gorila", tmp_path, **EXACT, lanes=1, batch=16, shards=2, seed=2)
+    small = {"env": "toy:catch", "every": 120, "steps": 360, "lanes": 1, "batch": 16, "shards": 2}
+    run = train("gorila", tmp_path, **EXACT, **small, seed=2)
     assert any(line["donor"] is not None for line in read_lineage(run.directory)[3:])
     for path in run.directory.glob("members/*/checkpoints/*"):
         learner = read_object(path / "agents/0/learner.json")
