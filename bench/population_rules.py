@@ -131,8 +131,8 @@ def report(rows: list[Row], states: list[Row], asked: Any) -> None:
         f"{asked.members} members, a decision every {asked.every} steps of a member, {asked.seeds} seeds; varied:",
         ", ".join(f"`{word}`" for word in VARY) + ".",
         "",
-        "The figures are 1000 (1.2 − Q), the distance to the optimum in thousandths, mean of a member's last slice. Less",
-        "is better; every member begins at 1620, inf has diverged. Each is the median over seeds; *least* and",
+        "The figures are 1000 (1.2 − Q), the distance to the optimum in thousandths, mean of a member's last slice.",
+        "Less is better; every member begins at 1620, inf has diverged. Each is the median over seeds; *least* and",
         "*greatest* are those of the best member. `none` copies nothing: random search with the same first draws.",
     ]
     for steps in asked.steps:
