@@ -157,7 +157,8 @@ def test_a_line_by_hand():
     assert ancestry(BY_HAND, 0) == [first, second, Segment(0, 300, 300, third)], "as far as the rows know"
     assert ancestry(BY_HAND, 0, 299) == [Segment(0, 0, 299, {"rate": 1.0})]
     assert ancestry(BY_HAND, 1, 110) == [first, Segment(1, 110, 110, {"rate": 0.8})]
-    assert ancestry(BY_HAND, 1) == [first, second], "a donor's steps are known from its copy"
+    assert ancestry(BY_HAND, 1) == [first, second]
+    assert ancestry([*BY_HAND[:5], BY_HAND[6]], 1) == [first, second], "its steps are known from its copy"
     assert schedule_of(BY_HAND, 0) == [(0, {"rate": 1.0}), (100, {"rate": 0.8}), (200, {"rate": 0.96})]
 
 

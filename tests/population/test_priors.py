@@ -53,6 +53,7 @@ def test_what_the_words_say():
 
 
 @given(ANY)
+@settings(deadline=None)
 def test_the_label_is_what_was_written(prior):
     hint = int if prior.whole or prior.kind == "list" else float
     assert of(f"x={prior.label()}", hint) == prior
@@ -72,12 +73,14 @@ def test_ten_thousand_perturbations_stay_in_the_range(prior, seed):
 
 
 @given(ANY, st.integers(0, 2**32))
+@settings(deadline=None)
 def test_what_is_drawn_is_in_the_range(prior, seed):
     rng = np.random.default_rng(seed)
     assert all(prior.contains(prior.draw(rng)) for _ in range(100))
 
 
 @given(ranges(False), st.floats(0, 1), st.integers(0, 2**32))
+@settings(deadline=None)
 def test_a_number_becomes_eight_or_twelve_tenths_of_itself(prior, share, seed):
     value = min(max(prior.low + share * (prior.high - prior.low), prior.low), prior.high)
     held = {sorted((prior.low, factor * value, prior.high))[1] for factor in (0.8, 1.2)}
@@ -86,12 +89,31 @@ def test_a_number_becomes_eight_or_twelve_tenths_of_itself(prior, share, seed):
 
 
 @given(ranges(True), st.floats(0, 1), st.integers(0, 2**32))
+@settings(deadline=None)
 def test_a_whole_number_is_never_stuck(prior, share, seed):
     value = round(prior.low + share * (prior.high - prior.low))
     rng = np.random.default_rng(seed)
     for moved in (prior.perturb(value, rng) for _ in range(20)):
         assert moved != value
         assert abs(moved - value) <= max(1, round(0.2 * abs(value) + 0.5))
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "moved"),
+    [
+        (10, 1, 99, {8, 12}),
+        (5, 1, 99, {4, 6}),
+        (8, 1, 9, {6, 9}),
+        (9, 1, 9, {7}),  # × 1.2 would leave the range
+        *((k, -9, 9, {k - 1, k + 1}) for k in range(-2, 3)),
+        (0, 0, 9, {1}),
+        (1, 0, 1, {0}),
+        (-10, -99, 0, {-8, -12}),
+    ],
+)
+def test_whole_numbers_by_hand(value, low, high, moved):
+    rng, prior = np.random.default_rng(0), Prior("x", "uniform", low, high, whole=True)
+    assert {prior.perturb(value, rng) for _ in range(50)} == moved
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 3), (-4, 2), (1, 12)])
@@ -111,6 +133,7 @@ def test_both_factors_are_as_likely():
 
 
 @given(LISTS, st.integers(0, 2**32))
+@settings(deadline=None)
 def test_a_list_moves_to_a_neighbour(prior, seed):
     rng, last = np.random.default_rng(seed), len(prior.choices) - 1
     for i, value in enumerate(prior.choices):
