@@ -62,7 +62,7 @@ class MemberRunner:
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
-            raise WorkerLost(f"{name}: {e}") from None
+            raise WorkerLost(f"{name}: {e.strerror or e}") from None
         counters = _newest_counters(directory)
         games = last_returns(directory, m["copied"], self.score)
         seconds = time.monotonic() - begun

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import polyplay
+from polyplay.common.errors import UserError, WorkerLost
 from polyplay.runs import session
 
 
@@ -27,9 +28,13 @@ def main(run: str, tick: int, number: int, options: dict[str, object]) -> int:
 
     session.Session._tick = count  # type: ignore[method-assign]
     session.TICK = 0.02
-    if (Path(run) / "config.json").exists():
-        return polyplay.resume(run, **{k: v for k, v in options.items() if k == "steps"}).exit_code
-    return polyplay.train("pbt", run=run, **options).exit_code  # type: ignore[arg-type]
+    try:
+        if (Path(run) / "config.json").exists():
+            return polyplay.resume(run, **{k: v for k, v in options.items() if k == "steps"}).exit_code
+        return polyplay.train("pbt", run=run, **options).exit_code  # type: ignore[arg-type]
+    except (OSError, UserError, WorkerLost) as e:  # as the command line does
+        print(f"polyplay: failed: {e}")
+        return 1
 
 
 if __name__ == "__main__":
