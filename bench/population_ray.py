@@ -87,7 +87,7 @@ def tuned(words: str, seed: int, directory: Path, at_once: int) -> None:
     founders = evolution.founders()
     ranges = {name: tune.loguniform(prior.low, prior.high) for name, prior in evolution.priors.items()}
     rules = {"metric": "score", "mode": "max", "time_attr": "turns", "perturbation_interval": 1}
-    scheduler = PopulationBasedTraining(**rules, resample_probability=0.0, hyperparam_mutations=ranges)
+    scheduler = PopulationBasedTraining(**rules, hyperparam_mutations=ranges)
     drawn = {
         name: tune.sample_from(lambda config, name=name: founders[config["member"]][name]) for name in evolution.priors
     }
@@ -128,7 +128,11 @@ def main() -> None:
         rows.append({"seed": seed, **{k: round(v, 2) for k, v in found.items()}, "minutes": round(minutes, 1)})
     what = about()
     text = ["# Ray Tune's population based training of a2c `quick` on Breakout", "", *lines_about(what), ""]
-    text += [f"Options: `{asked.train}`; Ray Tune: quantile 0.25, perturbation × 0.8 or 1.2.", "", *table(rows)]
+    text += [
+        f"Options: `{asked.train}`; Ray Tune's own rules, by default: the worst quarter copies the best, each value is drawn again with probability 0.25, else perturbed.",
+        "",
+        *table(rows),
+    ]
     publish(RESULTS / "population_ray", {**what, "rows": rows}, text)
 
 

@@ -14,13 +14,14 @@ import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.population.inherit import PreparedCopy
 from polyplay.population.priors import Prior
 from polyplay.population.rules import EXPLOIT, EXPLORE
 from polyplay.population.store import DONE, FAILED, WAITING, Store, line_of, standing, wall_seconds
 
 GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
 TRIES = 10  # of a member that has failed to find another whose checkpoint is whole
-Copy = Callable[[int, str, bool], str]
+Copy = Callable[[int, str, bool], PreparedCopy]
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Evolution:
 
     def decide(self, store: Store, population: Row, i: int, copy: Copy) -> None:
         """Decide for member `i`, which is ready or has failed, under the lock; `pending` tells what it copies.
-        copy(donor, name, lanes) prepares that, and answers the name of its checkpoint, or raises UserError: the donor
-        has none that is whole. lanes: whether they can go on. Raises OSError.
+        copy(donor, name, lanes) prepares that; lanes: whether they can go on. It raises UserError: the donor has no
+        checkpoint that is whole. Raises OSError.
         """
         members = population["members"]
         m = members[i]
@@ -81,8 +82,9 @@ class Evolution:
             try:
                 new = EXPLORE[self.explore](members[choice.donor]["values"], dict(self.priors), rng)
                 copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
-                m["pending"] = {"copy": copied, "final": copy(*copied)}
-                donor, m["values"] = dict(members[choice.donor]), new
+                prepared = copy(*copied)
+                m["pending"] = {"copy": copied, "final": prepared.final}
+                donor, m["values"] = {**members[choice.donor], "steps": prepared.donor_steps}, new
                 m |= {"copied": m["steps"], "score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
             except UserError as e:
                 why = f"not copied: {e}"

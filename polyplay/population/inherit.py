@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +29,16 @@ RECURRENT = re.compile(r"(groups/\d+/)?state/")
 TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
 
 
-def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> str:
-    """Write the copy as `checkpoints/.partial-NAME`; the name that `complete_copy` gives it. lanes: go on as they are,
-    not anew. Raises UserError: one of them has no whole checkpoint; OSError.
+class PreparedCopy(NamedTuple):
+    """A copy that is not complete: the name that `complete_copy` gives it, and the agent steps of what was copied."""
+
+    final: str
+    donor_steps: int
+
+
+def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
+    """Write the copy as `checkpoints/.partial-NAME`. lanes: go on as they are, not anew. Raises UserError: one of them
+    has no whole checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
@@ -60,7 +68,7 @@ def agent_flaw(path: Path) -> str | None:
     return checkpoint.flaw(path, AGENTS)
 
 
-def _compose(part: Path, own: Path, given: Path, lanes: bool) -> str:
+def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
     if not theirs["update"]:
@@ -84,7 +92,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> str:
     contents = {"schema": checkpoint.SCHEMA, "update": version, "files": files}
     counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
     checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
-    return checkpoint.directory_name(version, counters)
+    return PreparedCopy(checkpoint.directory_name(version, counters), theirs["counters"]["steps"])
 
 
 def _counted(learner: Row, version: int) -> Row:

@@ -115,7 +115,7 @@ def _complete(store: Store, m: Row, copy: tuple[int, str, bool], final: str) -> 
     i, name, wrong = m["member"], copy[1], ""
     try:
         if not inherit.complete_copy(store.member(i), name, final):
-            inherit.complete_copy(store.member(i), name, final := _copy(store, i, *copy))
+            inherit.complete_copy(store.member(i), name, final := _copy(store, i, *copy).final)
             wrong = inherit.agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
     except UserError as e:
         wrong = str(e)
@@ -123,8 +123,8 @@ def _complete(store: Store, m: Row, copy: tuple[int, str, bool], final: str) -> 
         m |= {"state": FAILED, "why": f"its copy of member {copy[0]:02d} is gone: {wrong}", "lost": True}
 
 
-def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> str:
-    """Prepare the copy of a donor; the name of its checkpoint. Raises UserError: the donor has none that is whole."""
+def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> inherit.PreparedCopy:
+    """Prepare the copy of a donor. Raises UserError: the donor has none that is whole."""
     return inherit.prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
 
 

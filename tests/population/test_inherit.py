@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def copied(receiver: Path, donor: Path, **more: Any) -> Path:
-    final = inherit.prepare_copy(receiver, donor, "copy-17", **more)
+    final, _ = inherit.prepare_copy(receiver, donor, "copy-17", **more)
     assert inherit.complete_copy(receiver, "copy-17", final)
     found = checkpoint.newest(receiver, pytest.fail, checkpoint.resume_flaw)
     assert found.name == final
@@ -80,7 +80,8 @@ def test_lanes_that_cannot_go_on_begin_anew_and_the_replay_stays(runs):
 
 def test_a_donor_may_remove_what_was_copied(runs):
     receiver, donor = runs
-    final = inherit.prepare_copy(receiver, donor, "copy-17")
+    final, steps = inherit.prepare_copy(receiver, donor, "copy-17")
+    assert steps == checkpoint.manifest(checkpoint.everything(donor)[-1])["counters"]["steps"]
     shutil.rmtree(donor)
     assert inherit.complete_copy(receiver, "copy-17", final)
     assert inherit.complete_copy(receiver, "copy-17", final), "it may be called again"
