@@ -35,6 +35,7 @@ OPTIONS: dict[str, Any] = {"over": "a2c", "env": "toy:catch", "network": "mlp", 
 OPTIONS |= {"tensorboard": False, "quiet": True, "seed": 1, "checkpoint_every": 0.1, "report_every": 0.2, "trace": True}
 OPTIONS |= {"population": 3, "every": 400, "steps": 1200, "vary": ["learning_rate=log:1e-4:1e-2"]}
 SERIAL = {**OPTIONS, "serial": True, "at_once": 1, "population": 2, "every": 240, "steps": 720}
+COMMON = {k: v for k, v in SERIAL.items() if k not in ("unroll", "replicas", "lanes")}
 PROCESSES = {**OPTIONS, "at_once": 2}
 PATIENCE = 240.0  # seconds for anything to happen
 
@@ -131,12 +132,18 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return due
 
 
-def test_in_turns_it_becomes_the_same_to_the_bit_where_it_was_stopped(tmp_path, stops):
+OTHERS = {"impala": {"actors": 2, "lanes": 2, "batch": 4, "unroll": 5}}
+OTHERS["dqn"] = {"capacity": 400, "start": 80, "target": 10, "lanes": 4, "epsilon_over": 400}
+
+
+@pytest.mark.parametrize("over", ["a2c", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+def test_in_turns_it_becomes_the_same_to_the_bit_where_it_was_stopped(over, tmp_path, stops):
+    options = SERIAL if over == "a2c" else {**COMMON, **OTHERS[over], "over": over}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert polyplay.train("pbt", run=str(whole), **SERIAL).exit_code == 0
+    assert polyplay.train("pbt", run=str(whole), **options).exit_code == 0
     is_whole(whole, 2)
     stops += [1, 5, 4]
-    results = [polyplay.train("pbt", run=str(cut), **SERIAL).exit_code]
+    results = [polyplay.train("pbt", run=str(cut), **options).exit_code]
     while results[-1]:
         results.append(polyplay.resume(cut).exit_code)
     assert results == [143, 143, 143, 0]
@@ -211,27 +218,30 @@ class Chaos:
 
     def strike(self, process: subprocess.Popen[str]) -> None:
         event = self.rng.choice([self.main, self.stop, self.trainer, self.worker, self.damage, self.fill])
-        self.log.append(event.__name__)
         with contextlib.suppress(psutil.Error):
-            event(process)
+            if event(process):
+                self.log.append(event.__name__)
 
-    def main(self, process: subprocess.Popen[str]) -> None:
+    def main(self, process: subprocess.Popen[str]) -> bool:
         process.kill()
+        return True
 
-    def stop(self, process: subprocess.Popen[str]) -> None:
+    def stop(self, process: subprocess.Popen[str]) -> bool:
         process.terminate()
+        return True
 
-    def trainer(self, process: subprocess.Popen[str]) -> None:
-        self._kill(below(process, "trainer "))
+    def trainer(self, process: subprocess.Popen[str]) -> bool:
+        return self._kill(below(process, "trainer "))
 
-    def worker(self, process: subprocess.Popen[str]) -> None:
-        self._kill(below(process, "replica "))
+    def worker(self, process: subprocess.Popen[str]) -> bool:
+        return self._kill(below(process, "replica "))
 
-    def _kill(self, found: list[psutil.Process]) -> None:
+    def _kill(self, found: list[psutil.Process]) -> bool:
         if found:
             self.rng.choice(found).kill()
+        return bool(found)
 
-    def damage(self, process: subprocess.Popen[str]) -> None:
+    def damage(self, process: subprocess.Popen[str]) -> bool:
         """A checkpoint of a member that goes on."""
         members = [m["member"] for m in population_of(self.run) if m["state"] != DONE]
         found = [p for i in members for p in checkpoint.everything(Store(self.run).member(i))[-1:]]
@@ -241,8 +251,9 @@ class Chaos:
                 (self.rng.choice(found) / "agents/0/policy.safetensors").open("r+b") as f,
             ):
                 f.write(b"damaged")
+        return bool(found)
 
-    def fill(self, process: subprocess.Popen[str]) -> None:
+    def fill(self, process: subprocess.Popen[str]) -> bool:
         """No file may grow beyond a few bytes, as if the disk were full."""
         every = [psutil.Process(process.pid), *below(process)]
         for size in (1000, resource.RLIM_INFINITY):
@@ -250,6 +261,7 @@ class Chaos:
                 with contextlib.suppress(psutil.Error):
                     p.rlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
             time.sleep(1.0)
+        return True
 
 
 def havoc(run: Path, events: int, seed: int) -> None:
