@@ -129,7 +129,7 @@ def main() -> None:
     what = about()
     text = ["# Ray Tune's population based training of a2c `quick` on Breakout", "", *lines_about(what), ""]
     text += [
-        f"Options: `{asked.train}`; Ray Tune's own rules, by default: the worst quarter copies the best, each value is drawn again with probability 0.25, else perturbed.",
+        f"Options: `{asked.train}`; Ray Tune by its defaults: quantile 0.25, resampling 0.25.",
         "",
         *table(rows),
     ]

@@ -15,6 +15,7 @@ from polyplay.population.evolution import TRIES, Evolution
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
 from polyplay.runs import flags, run
 from polyplay.runs.directory import amend_config, write_config
+from polyplay.runs.going_on import GIVEN
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.member import MemberRunner
@@ -47,8 +48,10 @@ def train(
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
+    settings = replace(settings, over=name_of(page.OVER))
     wandb.check_wandb(options.wandb)
     crew, evolution, lines = _wire(page, settings, options)
+    _check_given(evolution, options, sources)
     directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)
     if options.dry_run:
@@ -91,6 +94,15 @@ def resume(
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
+def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) -> None:
+    """Raises UserError: an option with two values, or one that a population does not take."""
+    if options.follow is not None:
+        raise UserError(f"--follow: {options.follow} given, but members find their own values: leave it out")
+    for name in evolution.priors:
+        if sources.get(name, "").partition(" ")[0] in GIVEN:
+            raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
+
+
 def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
@@ -117,6 +129,9 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     wire_system(page, settings, crew)
     (role,) = crew.roles
     evolution: Evolution = role.settings["evolution"]
+    if evolution.exploit != "none" and evolution.every >= evolution.total:
+        text = f"--every: {evolution.every:,} agent steps given, but each member has {evolution.total:,} in all"
+        raise UserError(f"{text}, so none would copy another: lower it, raise --steps, or give --exploit none")
     types = flags.option_types(page.Config)
     with share(role.n):
         evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
@@ -126,7 +141,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     between = f"{max(1, cores() // role.n)} of {cores()} cores each"
     steps = f"{evolution.total:,} agent steps each, {evolution.size * evolution.total:,} together"
     lines = [
-        ("members", f"{evolution.size} runs of {evolution.over}, {steps}"),
+        ("members", f"{evolution.size} run{'s' * (evolution.size > 1)} of {evolution.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
         ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),

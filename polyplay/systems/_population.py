@@ -34,13 +34,19 @@ def composed(page: Any, over: str) -> Any:
     other = systems.load(over)
     config = dataclasses.make_dataclass("Config", [], bases=(page.Config, other.Config), frozen=True)
     config.__doc__ = page.Config.__doc__
-    presets = {name: partial(_lifted, config, make) for name, make in other.PRESETS.items()}
+    presets = {name: _lifted(config, make) for name, make in other.PRESETS.items()}
     own = {"__name__": page.__name__, "Config": config, "PRESETS": presets, "OVER": other}
     return SimpleNamespace(**own, ROW=page.ROW, build=page.build)
 
 
 def _lifted(config: Any, make: Any) -> Any:
-    return config(**vars(make()))
+    """A preset of that system, as one of the population."""
+
+    def preset() -> Any:
+        return config(**vars(make()))
+
+    preset.__doc__ = make.__doc__
+    return preset
 
 
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:

@@ -96,6 +96,12 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
         ),
         (f"{A2C} {RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
         (f"{A2C} {RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
+        (
+            f"{A2C} {RATE} --learning-rate 0.5",
+            "--learning-rate: given, and --vary learning_rate too: leave one of them",
+        ),
+        (f"{A2C} {RATE} --follow runs/other", "--follow: runs/other given, but members find their own values"),
+        (f"{A2C} {RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
         (f"{A2C} {RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
     ],
 )
@@ -220,6 +226,7 @@ def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd)
         'env = "toy:catch"',
         'network = "mlp"',
         "steps = 1000",
+        "every = 500",
         "start = 100",
         "capacity = 500",
     ]

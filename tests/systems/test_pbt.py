@@ -40,7 +40,9 @@ def train(over: str, path: Path, **more: Any) -> polyplay.Run:
     small = {k: v for k, v in SMALL.items() if k in known} | OF.get(over, {}) | NET
     small |= {"env": "CartPole-v1", "preset": "paper", "population": 3, "every": EVERY, "steps": 3 * EVERY}
     small |= {"exploit": "tournament", "vary": ("learning_rate=log:1e-5:1e-2",)}
-    return polyplay.train("pbt", over=over, run=path / "run", **small | more)
+    given = small | more
+    varied = {text.partition("=")[0] for text in given["vary"]}
+    return polyplay.train("pbt", over=over, run=path / "run", **{k: v for k, v in given.items() if k not in varied})
 
 
 def members(run: polyplay.Run) -> list[Row]:
