@@ -38,7 +38,8 @@ def scores(directory: Path, steps: int) -> list[float]:
     found = []
     for member in sorted((directory / "members").glob("[0-9]*")):
         games = [g for g in read_lines(member / "episodes.jsonl", "steps", "episodic_return") if g["steps"] <= steps]
-        if games and games[-1]["steps"] > 0.97 * steps:
+        reached = max((row["steps"] for row in read_lines(member / "metrics.jsonl", "steps")), default=0)
+        if games and reached > 0.97 * steps:
             found.append(statistics.fmean(g["episodic_return"] for g in games[-GAMES:]))
     return found
 
@@ -102,6 +103,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--runs", type=Path, default=Path("runs/population"), help="where arms are trained")
     parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--remark", default="", help="a sentence for the page")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     winners: list[dict[str, Any]] = []
@@ -118,7 +120,8 @@ def main() -> None:
     shown = " ".join(command_of(0, "RULE", Path("RUN"))).replace("--seed 0", "--seed SEED")
     text = ["# Population based training against random search on Breakout", "", *lines_about(what), ""]
     text += [f"Trained by `{shown}`, RULE `none` or `truncation`.", ""]
-    text += [f"A score is the mean return of a member's last {GAMES} games of training.", "", *table(rows), ""]
+    text += [f"A score is the mean return of a member's last {GAMES} games of training. {asked.remark}".rstrip(), ""]
+    text += [*table(rows), ""]
     text += ["The best members:", "", *table(winners)]
     publish(RESULTS / "population", {**what, "rows": rows, "winners": winners}, text)
 
