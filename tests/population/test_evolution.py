@@ -10,6 +10,7 @@ import pytest
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.population.evolution import TRIES, Evolution, is_over, may_train
+from polyplay.population.inherit import PreparedCopy
 from polyplay.population.lineage import read_lineage
 from polyplay.population.priors import parse_prior
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
@@ -25,11 +26,11 @@ class Copies:
         self.asked: list[tuple[int, str, bool]] = []
         self.wrong = wrong
 
-    def __call__(self, donor: int, name: str, lanes: bool) -> str:
+    def __call__(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
         self.asked.append((donor, name, lanes))
         if self.wrong:
             raise UserError(self.wrong)
-        return "000000000008-steps-40"
+        return PreparedCopy("000000000008-steps-40", EVERY + donor)
 
 
 def scored(directory: Path, evolution: Evolution) -> Store:

@@ -68,7 +68,7 @@ def test_a_population_of_every_kind_of_system(over, tmp_path):
     assert [line["member"] for line in lines[:3]] == [0, 1, 2]
     for line in lines[3:]:
         copied = line["donor"] is not None
-        assert copied == (line["new"] != line["old"])
+        assert copied or line["new"] == line["old"]  # a copy may give what it had before
         assert not copied or line["donor_score"] > line["score"]
     for i, m in enumerate(members(run)):
         last = rows(directory(run, i) / "metrics.jsonl")[-1]
