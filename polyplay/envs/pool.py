@@ -58,6 +58,10 @@ class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
     factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as space_files has them.
+
+    Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
+    seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
+    `team_reward`.
     """
 
     obs: Spec
@@ -69,6 +73,11 @@ class EnvSpec:
     vector: bool = False
     width: int = 0
     spaces: Mapping[str, Any] | None = field(default=None, compare=False)
+    seats: int = 1
+    teams: tuple[int, ...] = ()
+    kinds: tuple[int, ...] = ()
+    events: tuple[str, ...] = ()
+    team_reward: bool = False
 
 
 class Pool(Protocol):
@@ -127,6 +136,7 @@ class Envs:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see pools.seating
 
     def __post_init__(self) -> None:
         more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
