@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
+from tests.envs.toys.skirmishes import outcome
 
 BEST, BOT = Skirmish.best, Skirmish.bot
 
@@ -136,19 +137,6 @@ def test_late_units_cannot_be_seen_nor_hit():
     assert seen[3] == ([0, 1, 0, 1, 0], [False] * 4), "each was hit by both"
 
 
-def outcome(ours, theirs, seed, n=3000, **options):
-    """Shares of the first match of each of n pairs of teams that `ours` won and lost; it has either side in turn."""
-    pool = Envs("toy:skirmish", 4 * n, options=options).open(seed)
-    mine = (np.arange(n)[:, None] + np.array([0, 0, 1, 1])) % 2 == 0
-    points, open_ = np.zeros(n), np.ones(n, bool)
-    while open_.any():
-        lanes, row = pool.recv()
-        points += np.where(open_, (row["reward"].reshape(n, 4) * np.where(mine, 1, -1)).sum(1), 0)
-        open_ &= pool._states["here"].any(1)
-        pool.send(lanes, np.where(mine.reshape(-1), ours(row["obs"]), theirs(row["obs"])))
-    return float((points > 0).mean()), float((points < 0).mean())
-
-
 def test_the_best_answer_beats_the_bot():
     won, lost = outcome(BEST, BOT, 1)
     assert 0.975 < won < 0.995
@@ -162,6 +150,8 @@ def test_equals_are_equal():
     guess = np.random.default_rng(0)
     won, _ = outcome(BEST, lambda obs: guess.integers(0, 2, len(obs)), 3)
     assert won > 0.85
+    won, _ = outcome(lambda obs: guess.integers(0, 2, len(obs)), BOT, 3)
+    assert 0.6 < won < 0.75
 
 
 def test_late_reinforcements_change_no_winner():
