@@ -13,7 +13,7 @@ from polyplay.acting.play import LANES, SEED, PlayOptions, choose_actions
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import All, Envs
-from polyplay.envs.pool import EnvSpec, lane_seeds
+from polyplay.envs.pool import EnvSpec, Pool, lane_seeds
 from polyplay.envs.random_actions import action_sampler
 from polyplay.envs.spaces import fields
 from polyplay.nets.policy import Policy
@@ -48,6 +48,11 @@ def random_player(seed: int) -> TeamPlayer:
     return begin
 
 
+def scripted_player(bot: Callable[[Tree], Tree]) -> TeamPlayer:
+    """Actions by the observations alone."""
+    return lambda spec, lanes: lambda step: bot(step["obs"])
+
+
 def teams_of(spec: EnvSpec) -> np.ndarray:
     """int64 [seats]: 0 … of each seat. An environment that names no teams has one for every seat."""
     return np.unique(spec.teams or range(spec.seats), return_inverse=True)[1]
@@ -68,25 +73,28 @@ def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int,
     for a match has its quota, so short matches don't crowd in.
     """
     at_once, team = min(matches, LANES), teams_of(envs.spec)
-    seats, points = len(team), np.full(matches, np.nan)
+    points, board = np.full(matches, np.nan), (at_once, len(team))
     lanes = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
-    ret, over, done = np.zeros((at_once, seats)), np.zeros((at_once, seats), bool), np.zeros(at_once, np.int64)
-    shown = replace(
-        envs, lanes=at_once * seats, workers=0, batching=All(), groups=1, agents=1, active=0, max_restarts=0
-    )
-    with closing(shown.open(seed + SEED)) as pool:
+    ret, played, done = np.zeros(board), np.zeros(at_once, bool), np.zeros(at_once, np.int64)
+    with closing(_open(envs, at_once, seed)) as pool:
         choosers = [player(pool.spec, own) for player, own in zip(players, lanes, strict=True)]
-        action = tree.zeros(fields(pool.spec.action), (at_once * seats,))
-        while np.isnan(points).any():
+        action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
+        while True:
             which, step = pool.recv()
-            ret += step["reward"].reshape(at_once, seats)
-            over |= step["over"].reshape(at_once, seats)
-            for i in np.flatnonzero(over.all(1)):
-                number = done[i] * at_once + i
-                if number < matches:
+            for i in np.flatnonzero(played & step["first"].reshape(board).all(1)):  # its next match begins
+                if (number := done[i] * at_once + i) < matches:
                     points[number] = (1 + np.sign(ret[i, team == 0].sum() - ret[i, team == 1].sum())) / 2
-                ret[i], over[i], done[i] = 0.0, False, done[i] + 1
+                ret[i], played[i], done[i] = 0.0, False, done[i] + 1
+            if not np.isnan(points).any():
+                return points
+            ret += step["reward"].reshape(board)
+            played |= step["over"].reshape(board).any(1)
             for choose, own in zip(choosers, lanes, strict=True):
                 tree.write(action, own, choose(tree.at(step, own)))
             pool.send(which, action)
-    return points
+
+
+def _open(envs: Envs, matches: int, seed: int) -> Pool:
+    """So many matches in step; match m has lanes m·seats …, in the order of the seats."""
+    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0, "max_restarts": 0}
+    return replace(envs, lanes=matches * envs.spec.seats, **how).open(seed + SEED)

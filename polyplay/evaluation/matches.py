@@ -11,13 +11,14 @@ import numpy as np
 
 from polyplay.acting.match import match
 from polyplay.acting.play import PlayOptions, load_player
-from polyplay.acting.team_match import TeamPlayer, play_both_sides, policy_player, random_player, teams_of
+from polyplay.acting.team_match import TeamPlayer, play_both_sides, policy_player, random_player, scripted_player, teams_of
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs import Envs
 from polyplay.envs.atari.protocols import is_board
 from polyplay.envs.boards.opponents import opponent
 from polyplay.envs.boards.pool import board_of
+from polyplay.envs.toys.games import toy
 from polyplay.evaluation.boards import PLIES
 from polyplay.evaluation.players import MORE, Player, PlayerOptions, player_of_agent
 from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
@@ -153,4 +154,8 @@ def _team_player(entrant: Entrant, seed: int, envs: Envs, options: TournamentOpt
         return policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
     if entrant.name == "random":
         return random_player(seed)
-    raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: random{MORE}")
+    bot = getattr(toy(envs), "bot", None) if envs.title.startswith("toy:") else None
+    if entrant.name == "bot" and bot is not None:
+        return scripted_player(bot)
+    allowed = f"random{', bot' if bot else ''}{MORE}"
+    raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {allowed}")
