@@ -13,13 +13,16 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs.spaces import ActionSpec
+
+if TYPE_CHECKING:
+    from polyplay.envs.pools.seating import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
@@ -89,6 +92,8 @@ class Pool(Protocol):
     faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
     remarks: list[str]  # what is odd, but no fault; likewise
     unsaved: str  # why state() was None the last time
+    seating: Seating | None  # who sits where, of environments with several players; as of the rows that recv gave
+    resting: bool  # every match is over and held, see hold()
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of
@@ -104,6 +109,11 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """End everything; may be called again."""
+
+    def hold(self, on: bool) -> None:
+        """While on, a match that is over does not begin again: its lanes have `first` rows again and again, which are no
+        transitions. Afterwards it begins with its next step. Raises ValueError: an environment without matches.
+        """
 
     def state(self) -> Batch | None:
         """Everything that decides the future of every lane, as arrays; None where it has none, see `unsaved`."""

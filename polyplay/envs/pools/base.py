@@ -12,6 +12,7 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools.batching import ReadyLanes
 from polyplay.envs.pools.board import row_fields
+from polyplay.envs.pools.seating import Seating
 from polyplay.envs.spaces import check_action
 
 
@@ -20,6 +21,8 @@ class BasePool(ABC):
 
     restarts = 0
     unsaved = ""
+    seating: Seating | None = None
+    resting = False
 
     def __init__(self, envs: Envs, rows: Batch | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -59,6 +62,10 @@ class BasePool(ABC):
     def close(self) -> None:
         """See Pool."""
         self._open = False
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        raise ValueError(f"{self.title}: has no matches to hold")
 
     def state(self) -> Batch | None:
         """None: it cannot be saved; `unsaved` says why."""

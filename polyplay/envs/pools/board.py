@@ -19,7 +19,13 @@ def row_fields(spec: EnvSpec) -> Spec:
     """The fields of one lane's row."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
-    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask}
+    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **team_fields(spec)}
+
+
+def team_fields(spec: EnvSpec) -> Spec:
+    """The fields of a row that only some environments with several players have: counts of events, the team's reward."""
+    events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
+    return {**events, **({"team_reward": Field((), "float32")} if spec.team_reward else {})}
 
 
 class SharedRows(SharedObject):
