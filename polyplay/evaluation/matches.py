@@ -11,7 +11,14 @@ import numpy as np
 
 from polyplay.acting.match import match
 from polyplay.acting.play import PlayOptions, load_player
-from polyplay.acting.team_match import TeamPlayer, play_both_sides, policy_player, random_player, scripted_player, teams_of
+from polyplay.acting.team_match import (
+    TeamPlayer,
+    play_both_sides,
+    policy_player,
+    random_player,
+    scripted_player,
+    teams_of,
+)
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs import Envs
@@ -51,13 +58,11 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
     """Every agent that the names mean, and the anchor. Raises UserError: fewer than two, one of them twice, or no run,
     which would say what is played.
     """
-    given = list(names) + [options.anchor] * (options.anchor is not None and options.anchor not in names)
+    given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
     found = list(chain.from_iterable(_entrants(name, options.trust) for name in given))
     everyone = [entrant.name for entrant in found]
     if len(everyone) < 2:
-        raise UserError(
-            "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"
-        )
+        raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
     if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
         raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
     if options.anchor not in (None, *everyone):

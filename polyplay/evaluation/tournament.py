@@ -71,7 +71,7 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
         {**vars(rating), "points": float(scored), **about}
         for rating, scored, about in zip(ratings, points.sum(1), matches.about, strict=True)
     ]
-    payoff = [[None if i == j else points[i, j] / options.matches for j in range(n)] for i in range(n)]
+    payoff = [[None if i == j else float(points[i, j] / options.matches) for j in range(n)] for i in range(n)]
     stamp = machine.stamp()
     return {
         **{"game": matches.game, "anchor": anchor, "matches": options.matches},

@@ -46,7 +46,7 @@ def _draw_payoffs(axes: Axes, result: Row, order: list[int]) -> None:
             colour = "white" if abs(value - 0.5) > 0.3 else INK
             axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=9)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, length=0)
 
 
