@@ -64,13 +64,13 @@ def _report(result: Row, width: int) -> Iterator[RenderableType]:
 
 
 def _ratings(result: Row, order: Sequence[int]) -> Table:
-    columns = [Column(name, justify="right", no_wrap=True) for name in ("Elo", "95 % interval", "points", "matches")]
-    table = Table("", Column("player", overflow="fold"), *columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = [Column(name, justify="right", no_wrap=True) for name in ("Elo", "95 % interval", "points")]
+    name = Column("player", overflow="fold", min_width=8)
+    table = Table(Column("", no_wrap=True), name, *numbers, box=box.SIMPLE_HEAD, pad_edge=False)
     for place, i in enumerate(order, 1):
         row = result["players"][i]
         interval = "anchor" if row["name"] == result["anchor"] else f"{row['low']:.0f} to {row['high']:.0f}"
-        played = f"{row['points']:g}", f"{row['games']:g}"
-        table.add_row(str(place), Text(row["name"]), f"{row['elo']:.0f}", interval, *played)
+        table.add_row(str(place), Text(row["name"]), f"{row['elo']:.0f}", interval, f"{row['points']:g}")
     return table
 
 
