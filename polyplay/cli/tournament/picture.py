@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW, LEAST, AROUND = 0.42, 2.2, 1.5  # inches: of a player, of all, of titles and axes
+ROW, LOW, LEAST, AROUND = 0.42, 0.22, 2.2, 1.5  # inches: of a player, of one of many, of all, of titles and axes
 LONG = 28  # characters of a name that are shown: its end
-NUMBERED = 16  # players whose payoffs are written into the squares, at most
+NUMBERED = 16  # players whose payoffs are written into the squares, at most; beyond, not every column has its number
 
 
 def draw_tournament(result: Row) -> Figure:
     """Players from the best down: points per match of rows against columns, and beside them the ratings."""
     order = ranked(result)
-    figure = blank_figure("--picture", max(LEAST, ROW * len(order)) + AROUND)
+    figure = blank_figure("--picture", max(LEAST, (ROW if len(order) <= NUMBERED else LOW) * len(order)) + AROUND)
     payoffs, ratings = figure.subplots(1, 2, width_ratios=(1.15, 1))
     _draw_payoffs(payoffs, result, order)
     _draw_ratings(ratings, result, order)
@@ -38,7 +38,8 @@ def _draw_payoffs(axes: Axes, result: Row, order: list[int]) -> None:
     dress(axes, "", "points per match of row against column", from_zero=False)
     axes.grid(False)
     axes.spines["bottom"].set_visible(False)
-    axes.set_xticks(range(len(order)), places)
+    every = slice(0, None, -(-len(order) // NUMBERED))
+    axes.set_xticks(range(len(order))[every], places[every])
     axes.set_yticks(range(len(order)), names)
     axes.xaxis.tick_top()
     for (i, j), value in np.ndenumerate(values):
@@ -55,7 +56,8 @@ def _draw_ratings(axes: Axes, result: Row, order: list[int]) -> None:
         row = result["players"][i]
         axes.plot([row["low"], row["high"]], [place, place], color=COLOURS[0], linewidth=2, solid_capstyle="round")
         axes.plot(row["elo"], place, marker="o", color=COLOURS[0], markersize=6, markeredgewidth=0)
-    dress(axes, f"Elo, with 95 % intervals; {_short(result['anchor'])} is 0", "ratings", from_zero=False)
+    anchor = [result["players"][i]["name"] for i in order].index(result["anchor"]) + 1
+    dress(axes, f"Elo above player {anchor}, with 95 % intervals", "ratings", from_zero=False)
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_yticks(range(len(order)), [str(place) for place in range(1, len(order) + 1)])
 
