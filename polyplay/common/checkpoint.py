@@ -41,11 +41,6 @@ def policy_name(agent: int) -> str:
     return f"agents/{agent}/policy"
 
 
-def agents_of(path: Path) -> list[int]:
-    """The agents whose policies a checkpoint has."""
-    return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
-
-
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 
@@ -235,6 +230,11 @@ def manifest(path: Path) -> Row:
     if not all(is_row(file, ("bytes",)) and isinstance(file.get("sha256"), str) for file in files.values()):
         raise ValueError("a file in it lacks bytes or sha256")
     return found
+
+
+def agents_of(path: Path) -> list[int]:
+    """The agents whose policies a checkpoint has."""
+    return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
 
 
 def flaw(path: Path, within: str = "") -> str | None:
