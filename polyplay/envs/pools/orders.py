@@ -67,6 +67,6 @@ def check_groups(envs: Envs, seats: int) -> None:
     width, share = envs.lanes // envs.groups, max(seats // envs.agents, 1)  # of a match, that one agent has
     if envs.groups > 1 and (envs.groups % envs.agents or width % share):
         raise UserError(
-            f"--groups {envs.groups} of {envs.lanes} lanes have {width} each, which is no multiple of the {share} seats of "
-            "an agent in a match: change --lanes or --groups"
+            f"--groups {envs.groups} of {envs.lanes} lanes have {width} each, no multiple of the {share} seats that an "
+            "agent has in a match: change --lanes or --groups"
         )
