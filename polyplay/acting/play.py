@@ -77,7 +77,8 @@ def play_games(
 
 def lanes_of(envs: Envs, episodes: int) -> int:
     """How many lanes play so many games."""
-    return envs.spec.width or min(episodes, LANES)
+    few = min(episodes, LANES)
+    return envs.spec.width or max(few // envs.spec.seats, 1) * envs.spec.seats
 
 
 def play_steps(
@@ -121,7 +122,7 @@ def _steps(
     envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, viewers: Sequence[Viewer] = ()
 ) -> Generator[tuple[Batch, Tree], None, None]:
     """Every row of lanes `first` … together, however they go in training, and the actions chosen in it."""
-    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0)
+    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
         state, numbers = policy.initial(lanes), first + np.arange(lanes)
         for act in itertools.count():

@@ -78,7 +78,10 @@ class RolloutQueue(SharedQueue):
         """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
         actor.
         """
-        rows, width = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask), envs.lanes // envs.groups
+        rows, width = (
+            row_spec(envs.spec.obs, policy.spec(), envs.spec.mask, envs.spec.team_fields),
+            envs.lanes // envs.groups,
+        )
         return cls(rows, policy.state_spec(), T, width, actors * slots * envs.groups, actors, readers, envs.groups)
 
     def label(self) -> str:

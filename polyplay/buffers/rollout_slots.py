@@ -22,6 +22,8 @@ class EnvSpecLike(Protocol):
     def obs(self) -> Spec: ...
     @property
     def mask(self) -> Spec | None: ...
+    @property
+    def team_fields(self) -> Spec: ...
 
 
 class EnvsLike(Protocol):
@@ -38,11 +40,11 @@ class PolicyLike(Protocol):
     def state_spec(self) -> Spec: ...
 
 
-def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None) -> Spec:
-    """Fields of a row and lane: what arrives (obs, …, and the mask of legal actions where the environment has one),
-    what the policy said (action, logp, value), and its version.
+def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
+    """Fields of a row and lane: what arrives (obs, …, and where the environment has them the mask of legal actions and
+    what rows say of a team), what the policy said (action, logp, value), and its version.
     """
-    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **policy}
+    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 class RolloutSlots:

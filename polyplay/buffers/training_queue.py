@@ -46,7 +46,7 @@ class TrainingQueue(Queue):
     @classmethod
     def of(cls, envs: EnvsLike, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
         """For chunks of T steps of such environments' lanes, with this network."""
-        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask)
+        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask, envs.spec.team_fields)
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
     def label(self) -> str:

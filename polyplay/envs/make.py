@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 
 from polyplay.envs.atari.native import NativePool
 from polyplay.envs.atari.native import describe as describe_game
@@ -12,6 +13,7 @@ from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.pools import build, client, envpool
 from polyplay.envs.pools.inline import InlinePool
+from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.process import ProcessPool
 from polyplay.envs.pools.vector import VectorPool
 from polyplay.envs.pools.vector_modes import check_lanes
@@ -53,7 +55,24 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """What a lane of `envs` shows and takes. Raises UserError."""
+    """What a lane of `envs` shows and takes. Raises UserError: also of lanes that make no whole matches."""
+    spec = _describe(envs)
+    if spec.kinds:
+        check_groups(envs, spec.seats)
+    return spec
+
+
+def whole_matches(envs: Envs) -> Envs:
+    """The same with so many lanes more that they make whole matches. Raises UserError."""
+    spec = _describe(envs)
+    made = replace(envs, lanes=-(-envs.lanes // spec.seats) * spec.seats)
+    made.__dict__["spec"] = spec
+    if spec.kinds:
+        check_groups(made, spec.seats)
+    return made
+
+
+def _describe(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
     for beginning, (own, _) in OWN.items():

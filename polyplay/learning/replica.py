@@ -90,11 +90,12 @@ def replica(
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
     """What a row holds, and the state before a rollout."""
-    return row_spec(envs.spec.obs, learner.policy.spec(), envs.spec.mask), learner.policy.state_spec()
+    spec, policy = envs.spec, learner.policy
+    return row_spec(spec.obs, policy.spec(), spec.mask, spec.team_fields), policy.state_spec()
 
 
 def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:
-    """One lane that acts and learns: a rollout ends after T steps or with its episode (A3C's workers)."""
+    """One lane, or match, that acts and learns: a rollout ends after T steps or with an episode (A3C's workers)."""
     learner = Learner(ctx, spec)
     slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
@@ -102,11 +103,12 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
     predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)
     try:
         for chunks in predictor.chunks(renew=learner.counts.newest):
-            for slot, length in chunks:
-                if length:
-                    yield from learner.step(*slots.batch([slot]))
+            full = [slot for slot, length in chunks if length]
+            if full:
+                yield from learner.step(*slots.batch(full))
+            for slot, _ in chunks:
                 slots.commit(slot, 0)  # empty again
-            if any(length for _, length in chunks):
+            if full:
                 report_faults(ctx, table.pool)
                 if learner.saving or learner.done:
                     learner.save()

@@ -197,7 +197,8 @@ def _batch(role: Role) -> int:
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
-        rows = row_spec(role.envs.spec.obs, net.spec(), role.envs.spec.mask)
+        spec = role.envs.spec
+        rows = row_spec(spec.obs, net.spec(), spec.mask, spec.team_fields)
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))
