@@ -470,8 +470,8 @@ def test_1_000_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
     while events < 1000:
         events += 1
         run.event()
-        monkeypatch.setattr(referees, "SAVE", -1.0 if events % 3 == 0 else 30.0)  # league.json now, or not
-        files.left = int(rng.integers(1, 12)) if rng.random() < 0.3 else -1
+        monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
+        files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
         try:
             run.turn()
         except Killed:
