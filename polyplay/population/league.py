@@ -229,7 +229,7 @@ class League(SharedObject):
     # ------------------------------------------------------------------------------------------------ an edge
 
     def label(self) -> str:
-        bots = f", {len(self.bots)} bots" if self.bots else ""
+        bots = f", bots: {', '.join(self.bots)}" if self.bots else ""
         return f"{self.agents} agents, up to {self.past} past selves{bots}"
 
     def arrows(self) -> list[Arrow]:
