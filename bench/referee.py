@@ -3,8 +3,8 @@
     python bench/referee.py
 
 `referee`: everything: reports are taken from shared memory, written to matches.jsonl, rated, tables drawn. `ratings`:
-Elo, TrueSkill, points, nothing written. `trueskill`: the package of that name (`pip install trueskill`), TrueSkill alone.
-Each has two teams of that many different players, who win at random. Rounds take turns; a rate is by wall time.
+Elo, TrueSkill, points, nothing written. `trueskill`: TrueSkill alone, by the package (`pip install trueskill`). Two
+teams of that many different players win at random. Rounds take turns; a rate is by wall time.
 """
 
 from __future__ import annotations

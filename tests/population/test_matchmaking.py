@@ -17,9 +17,9 @@ from polyplay.population.matchmaking import (
     RATE,
     Candidates,
     Opponents,
+    draw_index,
     keep_seats,
     match_weight,
-    draw_index,
     quality_chances,
     quality_cost,
 )
