@@ -103,7 +103,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
             parts["trees"] = parts.get("trees", 0.0) + role.n * searches * trees
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
-        parts[edge.memory] += edge.nbytes
+        parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
 
 
