@@ -25,7 +25,7 @@ class EpisodeCounter:
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int) -> None:
+    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int, agent: int = 0) -> None:
         first, over = step["first"], step["over"]
         if first.any():
             # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
@@ -36,7 +36,7 @@ class EpisodeCounter:
         self.length[lanes] += ~first
         if over.any():
             for i in np.arange(len(self.ret))[lanes][over]:
-                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i))
+                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i), agent)
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over
         ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
@@ -53,6 +53,9 @@ def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> 
             tree.write(rows[key], at, step[key])
     for key in ("reward", "terminated", "truncated", "first"):
         rows[key][at] = step[key]
+    for key in ("events", "team_reward"):
+        if key in step:
+            rows[key][at] = step[key]
     for key, value in out.items():
         tree.write(rows[key], at, tree.map(lambda x: x.numpy(), value))
     rows["version"][at] = version

@@ -24,6 +24,8 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Para
         ctx.counters.stamp()
         if batch is not None:
             yield from feed.step(batch)
+        if batch is None and spec.among is not None:
+            learner.heed()
         ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
         learner.done = ends
         if ends or learner.saving:

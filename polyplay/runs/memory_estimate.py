@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from polyplay.buffers.rollout_slots import ROWS, row_spec
+from polyplay.buffers.rollout_slots import ROWS, rows_of
 from polyplay.common import tree
 from polyplay.common.machine import cores
 from polyplay.envs.make import native
@@ -197,7 +197,7 @@ def _batch(role: Role) -> int:
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
-        rows = row_spec(role.envs.spec.obs, net.spec(), role.envs.spec.mask)
+        rows = rows_of(role.envs.spec, net.spec())
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))

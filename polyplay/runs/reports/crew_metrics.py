@@ -64,8 +64,11 @@ class CrewMetrics:
         """Of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
         those that have left count too.
         """
-        rows = [self.crew.rows(role, past=True) for role in self.crew.roles if role.learner]
-        return self.before["updates"] + int(sum(self.counters.column("updates")[r].max(initial=0) for r in rows))
+        made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
+        apart = sum(made[list(role.served)].sum() for role in roles)
+        return self.before["updates"] + int(
+            apart + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
+        )
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
@@ -77,7 +80,7 @@ class CrewMetrics:
                 warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
-        for return_, length, lane, _ in sorted(games, key=lambda game: float(game[-1])):
+        for return_, length, lane, _, _ in sorted(games, key=lambda game: float(game[-1])):
             reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))
 
     def snapshot(self) -> Snapshot:
