@@ -20,6 +20,8 @@ from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import LINE, SharedObject
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
+KINDS = "nobody", "agent", "past self", "bot"
+RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 _HEAD, _TAIL, _LOST, _PLAYED, _DRAW, _SEATED = (i * LINE // 8 for i in range(6))  # cells of an actor, a cache line each
 _ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
@@ -138,7 +140,8 @@ class League(SharedObject):
         taken = min(n, RESULTS - tail + int(cells[_HEAD]))
         at = np.arange(tail, tail + taken) % RESULTS
         self._draws[actor, at] = cells[_SEATED]
-        self._players[actor, at], self._outcomes[actor, at] = players[:taken], outcomes[:taken]
+        self._players[actor, at] = players[:taken]
+        self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
         cells[_PLAYED] += n
         cells[_LOST] += n - taken
         cells[_TAIL] = tail + taken
@@ -166,6 +169,62 @@ class League(SharedObject):
         cells[_POSTED] += 1
         self._bells[0].post()
         return player
+
+    # ------------------------------------------------------------------------------------------------ the referee
+
+    @property
+    def begun(self) -> bool:
+        """Whether a referee has been here."""
+        return bool(self._run[1])
+
+    def begin(self) -> None:
+        self._run[1] = 1
+
+    def rest(self) -> None:
+        """Wait up to `patience` seconds for something to be handed over. Raises Closed."""
+        self.check()
+        self._bells[0].wait(self.patience)
+        while self._bells[0].wait(0):  # of what is looked at now
+            pass
+
+    def results(self, actor: int, begin: int, most: int) -> Results:
+        """Copies of up to `most` matches of an actor, from number `begin` on."""
+        at = np.arange(begin, min(int(self._actors[actor, _TAIL]), begin + most)) % RESULTS
+        return Results(self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at])
+
+    def take(self, actor: int, end: int) -> None:
+        """Matches before number `end` are written down."""
+        self._actors[actor, _HEAD] = end
+
+    def lost(self, actor: int) -> int:
+        return int(self._actors[actor, _LOST])
+
+    def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
+        """Publish a draw: the actor has acknowledged the one before, or none."""
+        self._tables[actor, draw % 2] = players
+        self._bells[1 + actor].post()  # a memory fence too
+        self._actors[actor, _DRAW] = draw
+        self._bells[1 + actor].post()
+
+    def put(self, player: int, who: Identity) -> None:
+        """Publish who a player is."""
+        self.agent[player], self.version[player] = who.agent, who.version
+        self.kind[player] = who.kind
+
+    def posted(self, agent: int, entered: int) -> Identity | None:
+        """The past self of an agent of which `entered` were entered before; None: there is no new one."""
+        cells = self._agents[agent]
+        return Identity(PAST, agent, int(cells[_VERSION])) if cells[_POSTED] > entered else None
+
+    def reserve(self, agent: int) -> int:
+        """The player that the agent's next past self will be; -1: none is free."""
+        return int(self._agents[agent, _RESERVE])
+
+    def enter(self, agent: int, entered: int, reserve: int) -> None:
+        """So many past selves of the agent were entered; the next one will be that player."""
+        self._agents[agent, _RESERVE] = reserve
+        self._bells[0].post()  # a memory fence
+        self._agents[agent, _ENTERED] = entered
 
     # ------------------------------------------------------------------------------------------------ an edge
 

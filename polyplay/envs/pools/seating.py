@@ -13,10 +13,10 @@ from polyplay.envs.pool import lane_seeds
 class Seating:
     """Matches of `seats` players each. A lane is a player in a match.
 
-    With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several, agent
-    j holds lanes j·lanes/agents …; match m takes as many lanes of each (where there are more agents than seats: one
-    lane of each of `seats` agents), and `draw` says anew which of them have which seats. Lanes of one agent that are in
-    one match stay next to each other, so an agent has whole teams where seats are in the order of teams.
+    With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several,
+    agent j holds lanes j·lanes/agents …; match m takes as many lanes of each (where there are more agents than seats:
+    one lane of each of `seats` agents), and `draw` says anew which of them have which seats. Lanes of one agent that
+    are in one match stay next to each other, so an agent has whole teams where seats are in the order of teams.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
@@ -58,8 +58,8 @@ def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
     """Raises UserError: lanes that make no whole matches, or agents that cannot share them."""
     if agents > 1 and (max(agents, seats) % min(agents, seats) or lanes % agents):
         raise UserError(
-            f"{agents} agents at a table of {lanes} lanes, matches of {seats} seats: agents must divide the seats, or the "
-            "seats the agents, and agents the lanes"
+            f"{agents} agents at a table of {lanes} lanes, matches of {seats} seats: agents must divide the seats, or "
+            "the seats the agents, and agents the lanes"
         )
     if lanes % seats or (agents > 1 and lanes // agents % max(seats // agents, 1)):
         raise UserError(f"--lanes {lanes} is no multiple of the {seats} seats of a match: make it one")

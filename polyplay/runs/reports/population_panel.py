@@ -91,7 +91,8 @@ class PopulationPanel:
         self.screen.print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
     def end(self, summary: Row) -> None:
-        """The table, and the last line. summary: reason, exit_code, wall_seconds and directory of the population."""
+        """The table, and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
+        population."""
         if self.population:
             self.screen.draw(self.panel)
         self.screen.close()
@@ -104,6 +105,7 @@ class PopulationPanel:
         parts = [
             str(summary["reason"]),
             f"{short_count(self._steps()[0])} steps in {clock_text(summary['wall_seconds'])}",
+            *([f"{failed} of {len(self._members())} members failed"] if (failed := summary["failed"]) else []),
         ]
         self.screen.print(Text(" · ".join([*parts, f"next: polyplay {verb} {where}"]), no_wrap=True))
         self.screen.output.drain(0.5)

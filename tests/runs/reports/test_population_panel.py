@@ -178,19 +178,19 @@ def test_the_end_is_the_table_and_the_next_command(tmp_path: Path):
     case = Watched()
     directory = case.made.write(tmp_path / "a b")
     case.show()
-    case.panel.end({"reason": "done", "exit_code": 0, "wall_seconds": 65.0, "directory": str(directory)})
+    case.panel.end({"reason": "done", "exit_code": 0, "wall_seconds": 65.0, "failed": 2, "directory": str(directory)})
     *_, winner, weights, last = case.text.splitlines()
     best = rank_members(case.made.contents()["members"])[0]["member"]
     assert winner.startswith(f"winner   {best:02}")
     assert weights == f"next     polyplay evaluate '{directory}/members/{best:02}'"
-    assert last == f"done · 12M steps in 0:01:05 · next: polyplay population '{directory}'"
+    assert last == f"done · 12M steps in 0:01:05 · 2 of 8 members failed · next: polyplay population '{directory}'"
     shown = case.out.getvalue()
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
 def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path):
     case = Watched(members=2, turns=0, live=False)
-    summary = {"reason": "stopped by SIGINT", "exit_code": 130, "wall_seconds": 1.0, "directory": tmp_path}
+    summary = {"reason": "stopped by SIGINT", "exit_code": 130, "wall_seconds": 1.0, "failed": 0, "directory": tmp_path}
     case.panel.end(summary)
     assert case.text == f"stopped by SIGINT · 0 steps in 0:00:01 · next: polyplay resume {tmp_path}\n"
 
@@ -204,5 +204,5 @@ def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
         case.show()
     assert case.text == ""
     case.panel.warn("a warning")
-    case.panel.end({"reason": "done", "exit_code": 0, "wall_seconds": 1.0, "directory": str(directory)})
+    case.panel.end({"reason": "done", "exit_code": 0, "wall_seconds": 1.0, "failed": 0, "directory": str(directory)})
     assert [line.split()[0] for line in case.text.splitlines()] == ["warning", "done"]
