@@ -7,7 +7,7 @@ the lag allows), actions of the parked rows are chosen again if the weights are 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -76,6 +76,7 @@ class Actor:
             noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], player.policy.noise)
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored = False
+        self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
@@ -148,6 +149,8 @@ class Actor:
             assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
             group = self.groups[lanes.start // self.width]
             self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
+            if self.watch is not None:
+                self.watch(lanes, step)
             last = group.at < 0 or group.at == self.out.T
             outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
             if group.slot is not None:

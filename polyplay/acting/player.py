@@ -18,7 +18,7 @@ class Player:
 
     policy: Policy
     out: Producer | RolloutSlots | None  # None: its rows are not written
-    agent: int = 0  # what its rows say
+    agent: int = 0  # what its rows say; -1: no agent that learns
     pull: Pull = lambda k: None
     version: int = -1  # of the weights that act; -1: none yet
     fresh: bool = False  # these are not those that acted in the row that a rollout begins with

@@ -12,9 +12,10 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import Hyperparameters
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
-from polyplay.learning.sources import Rollout, open_source
+from polyplay.learning.past_selves import PastSelves, Posts
+from polyplay.learning.sources import Rollout
 from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning.worker import learn_from
 from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.params import Params
 
@@ -23,13 +24,25 @@ REST = 0.001  # seconds between two looks, where several agents wait for rollout
 
 
 def learn_agents(
-    ctx: WorkerContext, *, source: AgentBatches, spec: LearnerSpec, params: AgentParams
+    ctx: WorkerContext,
+    *,
+    source: AgentBatches,
+    spec: LearnerSpec,
+    params: AgentParams,
+    league: Posts | None = None,
+    selves: int = 0,
 ) -> Iterator[None]:
-    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own."""
+    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. selves:
+    updates of an agent from one past self to the next.
+    """
     own = range(ctx.index, params.agents, ctx.n)
     source = replace(source, wait=len(own) == 1)
-    turns = {a: learn(agent_context(ctx, a), source=source, spec=agent_spec(spec, a, params), params=params.each[a])
-             for a in own}  # fmt: skip
+    turns = dict[int, Iterator[None]]()
+    for agent in own:
+        context = agent_context(ctx, agent)
+        learner = Learner(context, agent_spec(spec, agent, params))
+        past = None if league is None else PastSelves(context, learner, league, selves)
+        turns[agent] = learn_from(AgentSource(source, context, learner, params.each[agent], past), context, learner)
     while turns:
         for agent, turn in list(turns.items()):
             if next(turn, turns) is turns:
@@ -55,13 +68,16 @@ class AgentSource:
 
     alone = True
 
-    def __init__(self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params):
+    def __init__(
+        self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params, past: PastSelves | None = None
+    ):
         assert learner.spec.among is not None
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
         self.queue, self.agent, self.among = source.queue, learner.spec.agent, learner.spec.among
         self.first = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # the save that it goes on from
         self.number = self.first  # of the last save
         self.rounds = 0
+        self.past = past
         self.publish()
 
     def publish(self) -> None:
@@ -75,6 +91,8 @@ class AgentSource:
         yield from self.learner.step(*batch)
         self.rounds += 1
         self.publish()
+        if self.past is not None:
+            self.past.look()
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self) -> Iterator[None]:
@@ -86,6 +104,3 @@ class AgentSource:
         if self.first + n > self.number:
             self.number = self.first + n
             learner.save(number=self.number)
-
-
-open_source.register(AgentBatches)(AgentSource)

@@ -85,6 +85,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
+            own *= max(1, len(role.served) / role.n)
             parts["learning"] += role.n * BACKWARD * saved * _batch(role) * crew.where.on_cpu
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
@@ -103,7 +104,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
             parts["trees"] = parts.get("trees", 0.0) + role.n * searches * trees
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
-        parts[edge.memory] += edge.nbytes
+        parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
 
 

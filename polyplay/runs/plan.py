@@ -195,7 +195,7 @@ def rows_per_update(crew: Any) -> int:
 
 def _steps_per_update(crew: Any) -> float:
     role = next(r for r in crew.roles if r.learner)
-    together, replay = 1 if role.apart else role.n, role.drawn_replay
+    together, replay = 1 if role.apart or role.served else role.n, role.drawn_replay
     if replay is not None:
         return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
     return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))

@@ -1,8 +1,10 @@
-"""A league: agents that learn by playing each other (AlphaStar's and Capture the Flag's figure, on one machine).
+"""A league: agents that learn by playing each other and their past selves (Jaderberg et al. 2019, figure 1).
 
-act × actors:  tables of players ─► own copies of their weights ─► rollouts ─► RolloutQueue ─► learn: each agent's own
-                          ▲                                                    │
-                          └────────── Params of each agent, pulled once per rollout ◄───┘
+act × actors:  a table of players ─► own copies of their weights ─► rollouts ─► RolloutQueue ─► learn × learners: each
+                 │    ▲    ▲                                                        │           agent from its own
+                 │    │    └───────────── Params of each agent, pulled once per rollout ◄── update ──┘
+                 ▼    └── tables ── referee ◄── past selves
+              results of matches ──────┘
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Literal
 from polyplay.acting.table import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Width, Workers
+from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole, Width, Workers
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
@@ -21,6 +23,9 @@ from polyplay.envs.pools.seating import check_seats
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.agents import learn_agents
 from polyplay.learning.losses import APPO, VTrace
+from polyplay.population.league import League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import referee
 from polyplay.systems._wiring import Crew, System, actor_critic_of
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.weights.agent_params import AgentParams
@@ -39,6 +44,10 @@ class Config:
     slots: Count = 2  # rollout buffers per player: it fills one, the others wait for a learner
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
+    opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
+    matches: Count = 100  # that a table plays before its players are drawn anew
+    selves: Count = 200  # updates of an agent from one past self to the next
+    past: Whole = 100  # past selves that are kept; others leave, those that lose most first
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
@@ -81,10 +90,12 @@ def build(c: Config, crew: Crew) -> System:
     net, lag = policy(), c.lag if c.lag >= 0 else None
     params = AgentParams(net, c.agents, readers=c.actors)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, c.slots, c.agents, apart=True)
-    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy, lag=lag)
-    actor.out, actor.params = rollouts, params
-    batches = AgentBatches(rollouts, slots)
-    crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, source=batches, spec=spec, params=params)
+    league = League(c.agents, c.actors, envs.spec.teams, c.players, c.past)
+    holds = {"envs": envs, "policy": policy, "lag": lag, "out": rollouts, "params": params, "league": league}
+    crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", **holds)
+    learns = {"source": AgentBatches(rollouts, slots), "spec": spec, "params": params, "league": league}
+    crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, selves=c.selves, **learns)
+    crew.add(referee, on_loss="replace", league=league, opponents=Opponents.parse(c.opponents), matches=c.matches)
     return System(envs, policy, spec.loss.metrics, {"learners": n})
 
 
