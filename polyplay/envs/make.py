@@ -12,6 +12,7 @@ from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.pools import build, client, envpool
 from polyplay.envs.pools.inline import InlinePool
+from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.process import ProcessPool
 from polyplay.envs.pools.vector import VectorPool
 from polyplay.envs.pools.vector_modes import check_lanes
@@ -62,6 +63,8 @@ def describe(envs: Envs) -> EnvSpec:
     spec = build.describe(envs.name, envs.options) if envs.inline else client.describe(envs)
     if spec.vector:
         check_lanes(envs, spec)
+    if spec.kinds:
+        check_groups(envs, spec.seats)
     return spec
 
 

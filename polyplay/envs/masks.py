@@ -39,6 +39,15 @@ def mask_field(action: Leaf) -> Field | None:
     return Field((sum(action.classes),), "bool") if action.classes else None
 
 
+def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
+    """A mask by which every action is legal, or only the one of first values; None: these actions have none."""
+    if isinstance(action, dict):
+        inner = {k: whole_mask(part, only_first) for k, part in action.items()}
+        return {k: mask for k, mask in inner.items() if mask is not None} or None
+    first = [np.arange(n) == 0 for n in action.classes]
+    return (np.concatenate(first) | (not only_first)) if first else None
+
+
 # -------------------------------------------------------------------------------- what is declared
 
 

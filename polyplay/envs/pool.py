@@ -111,7 +111,7 @@ class Pool(Protocol):
         """End everything; may be called again."""
 
     def hold(self, on: bool) -> None:
-        """While on, a match that is over does not begin again: its lanes have `first` rows again and again, which are no
+        """While on, a match that is over does not begin again: its lanes have `first` rows again and again, so no
         transitions. Afterwards it begins with its next step. Raises ValueError: an environment without matches.
         """
 

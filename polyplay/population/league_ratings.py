@@ -31,7 +31,7 @@ class LeagueRatings:
         self.drift = skill.sigma / 100  # τ of living agents, which learn between matches
         for name in RATED:
             setattr(self, name, np.zeros_like(getattr(league, name)))
-        self.elo[:], self.mu[:], self.sigma[:] = elo.start, skill.mu, skill.sigma
+        self.forget(slice(None))
 
     def bind(self, league: League) -> None:
         """Publish them in the league's memory, and work there from now on."""
@@ -45,8 +45,10 @@ class LeagueRatings:
             rating[player] = rating[agent]
         self.quality[player] = quality
 
-    def forget(self, player: int) -> None:
-        """It met nobody."""
+    def forget(self, player: int | slice) -> None:
+        """As before the first match."""
+        self.elo[player], self.mu[player], self.sigma[player] = self.rule.start, self.skill.mu, self.skill.sigma
+        self.quality[player] = 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 

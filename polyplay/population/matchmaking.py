@@ -54,6 +54,10 @@ class Opponents:
             return cls(rule, share)
         raise UserError(f"--opponents: {text} given; allowed: latest, uniform, elo, or past:P with P from 0 to 1")
 
+    def describe(self) -> list[str]:
+        share = f":{self.share:g}" if self.rule == PAST_SELVES else ""
+        return [f"tables  of opponents {self.rule}{share}"]
+
     def draw(self, first: int, seated: int, among: Candidates, random: np.ndarray) -> tuple[list[int], list[float]]:
         """The players of a table, `first` at its head; and what each loses of its quality each time it is beaten.
 

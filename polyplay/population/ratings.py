@@ -91,7 +91,9 @@ def _cdf(x: float) -> float:
 def _won(x: float) -> tuple[float, float]:
     """v and w of a win that was x standard deviations clear of a draw in expectation."""
     below = _cdf(x)
-    v = _density(x) / below if below > 1e-300 else -x  # its limit
+    if below <= 1e-300:
+        return -x, 1.0  # the limits
+    v = _density(x) / below
     return v, min(max(v * (v + x), 0.0), 1.0)
 
 
@@ -100,7 +102,7 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
     low, high = -margin - abs(x), margin - abs(x)
     inside = _cdf(high) - _cdf(low)
     if inside <= 1e-300:
-        v, w = high, 1.0  # its limits
+        v, w = high, 1.0  # the limits
     else:
         v = (_density(low) - _density(high)) / inside
         w = v * v + (high * _density(high) - low * _density(low)) / inside

@@ -165,13 +165,13 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Have a past self leave; -1: all of them sit somewhere."""
+        """Have a past self leave, not the newest; -1: all others sit somewhere."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
             waiting = self.league.results(actor, state.taken[actor], 1).draw
             seated.update(table.players, () if left and (waiting == table.draw).all() else table.before)
-        quality = {p: float(state.ratings.quality[p]) for p in state.selves if p not in seated}
+        quality = {p: float(state.ratings.quality[p]) for p in state.selves[:-1] if p not in seated}
         player = min(quality, key=lambda p: quality[p], default=-1)
         if player < 0 or not self._take([{"leave": state.names[player]}]):
             return -1
@@ -191,7 +191,7 @@ class Referee:
         league, names = self.league, self.state.names
         agents, bots = range(league.agents), range(self.state.places.stop, league.players)
         among = Candidates(agents, self.state.selves, bots, league.elo, league.quality)
-        random = uniform(self.ctx.seed, np.array(actor), np.array(draw), 2 * league.seated).reshape(-1, 2)
+        random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * league.seated).reshape(-1, 2)
         first = (actor + draw) % league.agents  # every agent is first as often
         players, costs = keep_seats(*self.opponents.draw(first, league.seated, among, random), before)
         return {"actor": actor, "draw": draw, "table": [names[p] for p in players], "costs": costs}
@@ -203,7 +203,7 @@ class Referee:
         try:
             self.log.save(self.state.save())
         except OSError as e:
-            self.ctx.say("unsaved", f"{SUMMARY}: {e.strerror or e}; it is written again later")
+            self.ctx.say("warning", f"{SUMMARY}: {e.strerror or e}; it is written again later")
 
     def close(self) -> None:
         """Take what is left, and write league.json."""

@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.envs.check import trial
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pools.client import pickled_factory
-from polyplay.envs.pools.lane import LaneJob
+from polyplay.envs.pools.turn import LaneJob
 
 
 class Sound(gymnasium.Env):

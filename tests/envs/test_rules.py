@@ -11,6 +11,7 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import EnvFailure
 from polyplay.envs import Envs, rules, spaces
+from polyplay.envs.pools.turn import seed_of, take_turn
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken
@@ -188,8 +189,8 @@ def test_lanes_that_share_a_given_seed_are_no_breach():
     """A restarted lane's new seed may be another lane's by chance."""
     pool = Envs(broken.Sound, 2, inline=True).open(7)
     lane = pool._lanes[0]
-    pool._board.seeds[1] = given = lane.seed()
+    pool._board.seeds[1] = given = seed_of(lane)
     lane.close()
-    assert lane.turn() == 0
+    assert take_turn(lane) == 0
     assert pool._board.seeds.tolist() == [given, given]
     pool.close()

@@ -12,7 +12,7 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.envs.check.trial import TrialFacts, allow
 from polyplay.envs.pool import Envs, Pool
-from polyplay.envs.pools.lane import START, LaneJob
+from polyplay.envs.pools.turn import START, LaneJob
 from polyplay.envs.random_actions import action_sampler
 
 

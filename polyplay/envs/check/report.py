@@ -19,7 +19,7 @@ from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.envs.pools.client import pickled_factory
-from polyplay.envs.pools.lane import LaneJob
+from polyplay.envs.pools.turn import LaneJob
 
 STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
 LANES = 2  # of each process of the pool that is measured

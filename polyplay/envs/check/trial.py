@@ -24,7 +24,8 @@ from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory, one_line
-from polyplay.envs.pools.lane import START, Lane, LaneJob
+from polyplay.envs.pools.lane import Lane
+from polyplay.envs.pools.turn import START, LaneJob, seed_of
 from polyplay.envs.pools.worker import unpack
 from polyplay.envs.random_actions import action_sampler
 
@@ -127,7 +128,7 @@ class EnvTrial:
 
     def _reset(self) -> bool:
         """Begin an episode; False: that failed."""
-        seed = None if self.facts.resets else self.lane.seed()
+        seed = None if self.facts.resets else seed_of(self.lane)
         self.facts.resets += 1
         start = allow(self.clock, 1, self.facts.steps, self.limit)
         found = self._try("reset", lambda: rules.read_reset(self.env.reset(seed=seed)))

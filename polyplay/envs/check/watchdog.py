@@ -18,7 +18,7 @@ from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.check import trial
 from polyplay.envs.pools.client import exit_text
 from polyplay.envs.pools.forkserver import EnvProcess
-from polyplay.envs.pools.lane import START
+from polyplay.envs.pools.turn import START
 from polyplay.envs.pools.worker import TRACE, settle
 
 Play = Callable[..., object]

@@ -9,6 +9,7 @@ from polyplay.common.shared_memory import SharedObject
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.pool import EnvSpec
+from polyplay.envs.pools.seating import Seating
 
 NOTE = 4096  # bytes of a lane's note: its kind, then text
 FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a good row
@@ -23,15 +24,26 @@ def row_fields(spec: EnvSpec) -> Spec:
 
 
 def team_fields(spec: EnvSpec) -> Spec:
-    """The fields of a row that only some environments with several players have: counts of events, the team's reward."""
+    """The fields of a row that only some environments of several players have: counts of events, a team's reward."""
     events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
     return {**events, **({"team_reward": Field((), "float32")} if spec.team_reward else {})}
 
 
+def _match_arrays(seating: Seating) -> dict[str, Tree]:
+    sitting = {name: (getattr(seating, name).shape, np.int64) for name in ("lanes", "drawn", "seat")}
+    return {"sitting": sitting, "held": (1, np.bool_), "resting": (seating.matches, np.bool_)}
+
+
 class SharedRows(SharedObject):
-    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers."""
+    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; of environments with
+    several players who sits where, whether matches are held, and which rest.
+    """
 
     rows: Batch
+    seating: Seating | None = None
+    sitting: Batch  # its arrays
+    held: np.ndarray  # bool [1]
+    resting: np.ndarray  # bool [matches]
     action: Tree
     faults: np.ndarray  # of each lane so far, as the pool counted them
     joins: np.ndarray  # how often each lane came back after it was gone
@@ -41,8 +53,10 @@ class SharedRows(SharedObject):
     busy: np.ndarray  # the lane that it steps
     waited: np.ndarray  # seconds that a process waited for orders, number of waits
 
-    def __init__(self, spec: EnvSpec, lanes: int, workers: int):
+    def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
+        matches = {} if seating is None else _match_arrays(seating)
         super().__init__(
+            **matches,
             rows=tree.widen(row_fields(spec), (lanes,)),
             action=tree.widen(spaces.fields(spec.action), (lanes,)),
             **dict.fromkeys(("faults", "joins", "seeds"), (lanes, np.int64)),
@@ -52,6 +66,16 @@ class SharedRows(SharedObject):
             waited=((workers, 8), np.float64),
         )
         self.seeds[:] = -1
+        if seating is not None:
+            for name, array in self.sitting.items():
+                array[:] = getattr(seating, name)
+            self.seating = seating
+            self._attach()
+
+    def _attach(self) -> None:
+        super()._attach()
+        if self.seating is not None:
+            self.seating.bind(self.sitting)
 
     def note(self, lane: int, kind: int, text: str) -> None:
         data = text.encode(errors="replace")[: NOTE - 2]

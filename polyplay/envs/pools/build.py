@@ -21,11 +21,12 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
-from polyplay.envs import masks, rules, space_files, spaces
+from polyplay.envs import masks, pettingzoo, rules, space_files, spaces
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
+KINDS = "gymnasium.Env, and no PettingZoo environment that has possible_agents"
 VERSION = re.compile(r"-v\d+$")
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
@@ -170,18 +171,22 @@ def build_env(make: Factory, title: str) -> Any:
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
     if not _is_env(env):
-        raise UserError(f"{title}: gave {type(env).__name__}, which is no gymnasium.Env {rules.rule_suffix('build')}")
-    return env
+        raise UserError(f"{title}: gave {type(env).__name__}, which is no {KINDS} {rules.rule_suffix('build')}")
+    return pettingzoo.parallel_of(env)
 
 
 def _is_env(made: object) -> bool:
+    if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
+        return True
     return all(hasattr(made, name) for name in ("reset", "step", "observation_space", "action_space"))
 
 
 def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
-    """The description of an environment, or of a lane of a vector one. Raises UserError: a space that is not supported,
-    or a vector environment with action masks.
+    """The description of an environment, or of a lane of a vector one or of one of several players. Raises UserError: a
+    space that is not supported, or a vector environment with action masks.
     """
+    if pettingzoo.is_parallel(env):
+        return pettingzoo.inspect_players(env, title)
     seen, acted, limit = env.observation_space, env.action_space, getattr(env.spec, "max_episode_steps", None)
     if isinstance(env, VectorEnv):
         seen, acted = env.single_observation_space, env.single_action_space
@@ -222,6 +227,10 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
             text = {**spec.describe, "vector": type(env.unwrapped).__name__, **more}
             width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
             return replace(spec, describe=text, vector=True, width=width)
+        if spec.kinds:
+            mask, team = pettingzoo.seen_in_info(env, spec, title)
+            spec = replace(spec, mask=spec.mask if mask is None else mask, team_reward=team)
+            return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
         if spec.mask is None and (mask := masks.info_mask(spec.action, env, title)) is not None:
             return replace(spec, mask=mask, describe={**spec.describe, "action mask": "from info"})
         return spec

@@ -18,8 +18,8 @@ from polyplay.envs import rules
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.forkserver import EnvProcess
-from polyplay.envs.pools.lane import START, LaneJob
 from polyplay.envs.pools.saved_state import StateMail
+from polyplay.envs.pools.turn import START, LaneJob
 from polyplay.envs.pools.worker import TRACE, probe, serve
 
 FEWER = (

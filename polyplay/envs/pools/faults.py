@@ -27,9 +27,9 @@ class Faults:
         self._rounded = False
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of those not yet forgotten
 
-    def of_lane(self, lane: int) -> bool:
-        """Read a lane's note; whether it has no row, and is to be begun anew. Raises UserError (can't be built),
-        EnvFailure (broke its space, or too many faults).
+    def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
+        """Read the note of a lane, or of its `match`; whether it has no row, and is to be begun anew. Raises UserError
+        (can't be built), EnvFailure (broke its space, or too many faults).
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -40,7 +40,7 @@ class Faults:
             self.remarks += [] if self._rounded else [text]
             self._rounded = True
             return False
-        self._add(text, [lane])
+        self._add(text, match or [lane])
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Gymnasium environments stepped in the caller's own thread: for debuggers and runs in one process."""
+"""Environments stepped in the caller's own thread: for debuggers and runs in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory
 from polyplay.envs.pools.faults import Faults
-from polyplay.envs.pools.lane import Lane, LaneJob
+from polyplay.envs.pools.lane import Lane
+from polyplay.envs.pools.match import Match
+from polyplay.envs.pools.orders import Orders, seating_of
+from polyplay.envs.pools.turn import LaneJob, Unit, take_turn
 
 
 class InlinePool(BasePool):
@@ -24,15 +27,18 @@ class InlinePool(BasePool):
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self._board = SharedRows(envs.spec, envs.lanes, workers=1)
+        self.seating = seating_of(envs, seed, lane)
+        self._board = SharedRows(envs.spec, envs.lanes, 1, self.seating)
         super().__init__(envs, self._board.rows)
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
+        self._orders, self._asynchronous = Orders(self.seating, self._turns), self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
-        make = factory(envs.name, envs.options)
-        self._lanes = [Lane(job, make, self._board, i, lambda seconds: None) for i in range(envs.lanes)]
+        make, numbers = factory(envs.name, envs.options), self._orders.numbers.tolist()
+        kind: type[Lane] | type[Match] = Lane if self.seating is None else Match
+        self._units: dict[int, Unit] = {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
         try:
-            self._turn(range(envs.lanes))
+            self._turn(numbers)
         except BaseException:
             self.close()
             raise
@@ -40,19 +46,32 @@ class InlinePool(BasePool):
 
     restarts = property(lambda self: self._faults.restarts)
 
+    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        if self.seating is None:
+            super().hold(on)
+        self._board.held[:] = on
+
     def _turn(self, numbers: Iterable[int]) -> None:
         for i in numbers:
-            while self._lanes[i].turn() < 0 and self._faults.of_lane(i):
+            lanes = self._orders.lanes([i])
+            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, lanes):
                 pass
-            self._faults.steps += 1
+            self._faults.steps += len(lanes)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        self._turn(numbers.tolist())
+        ordered = self._orders.complete(numbers).tolist()
+        self._turn(ordered)
+        if self._asynchronous:
+            self._turns.back(self._orders.lanes(ordered))
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
         """The image that a lane's environment renders, and its frames per second."""
-        env = self._lanes[lane].env
+        first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
+        env = self._units[int(first)].env
         if env is None:
             raise RuntimeError(f"lane {lane} has no environment now")
         return env.render(), float(env.metadata.get("render_fps") or 30)  # type: ignore[return-value]
@@ -60,14 +79,14 @@ class InlinePool(BasePool):
     def close(self) -> None:
         """Close every environment."""
         super().close()
-        for lane in self._lanes:
-            lane.close()
+        for unit in self._units.values():
+            unit.close()
 
     def state(self) -> Batch | None:
         """See Pool."""
         self._check_open()
         try:
-            lanes = {str(i): lane.save() for i, lane in enumerate(self._lanes)}
+            lanes = {str(i): unit.save() for i, unit in self._units.items()}
         except Exception as e:
             self.unsaved = saved_state.reason_of(e)
             return None
@@ -75,9 +94,11 @@ class InlinePool(BasePool):
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
-        for i, lane in enumerate(self._lanes):
+        if self.seating is not None:
+            self.seating.load(state["seating"])
+        for i, unit in self._units.items():
             try:
-                lane.load(state["lanes"][str(i)])
+                unit.load(state["lanes"][str(i)])
             except Exception as e:
-                raise UserError(f"{lane.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
+                raise UserError(f"{unit.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
         saved_state.load_pool_state(self._board, self._turns, state)

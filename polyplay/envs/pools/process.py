@@ -1,4 +1,4 @@
-"""Any Gymnasium environment, in processes: several lanes each, rows written in place into shared memory.
+"""Any environment, in processes: several lanes or matches each, rows written in place into shared memory.
 
 No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
 process that is killed or hangs is replaced, its lanes begin anew.
@@ -22,12 +22,14 @@ from polyplay.envs import rules
 from polyplay.envs.pool import Envs, Lanes
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.base import BasePool
-from polyplay.envs.pools.batching import STEPPING
+from polyplay.envs.pools.batching import ABSENT, STEPPING
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.client import EnvProcessHandle, exit_text, pickled_factory
 from polyplay.envs.pools.faults import Faults
-from polyplay.envs.pools.lane import LaneJob
+from polyplay.envs.pools.orders import Orders, phases, seating_of
 from polyplay.envs.pools.saved_state import LOAD, SAVE
+from polyplay.envs.pools.seating import check_seats
+from polyplay.envs.pools.turn import LaneJob
 from polyplay.envs.spaces import check_action
 
 TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
@@ -37,12 +39,17 @@ class ProcessPool(BasePool):
     """A Pool over environment processes. recv and send may be called by several threads."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        width = envs.lanes // envs.groups
+        self.seating = seating_of(envs, seed, lane)
+        seats = 1 if self.seating is None else envs.spec.seats
+        units = envs.lanes // seats
+        width = units // phases(envs, self.seating)
         n = min(envs.workers or cores(), width)
-        # every process serves every group, so that all of them are busy whichever group steps
-        self._owner = np.arange(envs.lanes) % width * n // width
-        self._board = SharedRows(envs.spec, envs.lanes, n)
+        self._board = SharedRows(envs.spec, envs.lanes, n, self.seating)
         super().__init__(envs, self._board.rows)
+        self._orders, self._seats = Orders(self.seating, self._turns), seats
+        # every process serves every group, so that all of them are busy whichever group steps
+        self._owner = np.empty(envs.lanes, np.int64)
+        self._owner[self._orders.numbers] = np.arange(units) % width * n // width
         self._faults = Faults(self._board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
         self._turn = threading.RLock()  # who waits
@@ -51,7 +58,7 @@ class ProcessPool(BasePool):
         self._by_source: dict[int, EnvProcessHandle] = {}
         self._workers: dict[int, EnvProcessHandle] = {}
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
-        self._apart = n == envs.lanes  # every lane has a process of its own, so lanes may come and go
+        self._apart = n == units  # every lane, or match, has a process of its own, so lanes may come and go
         self.wanted = envs.active or envs.lanes  # lanes, the first so many
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._failure: BaseException | None = None
@@ -59,15 +66,23 @@ class ProcessPool(BasePool):
         self._tick = min(TICK, envs.step_timeout / 4)
         self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
         if not self._apart and self.wanted < envs.lanes:
-            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={envs.lanes}")
+            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
+        check_seats(self.wanted, seats)
         try:
-            for i in range(self.wanted if self._apart else n):
+            for i in range(self.wanted // seats if self._apart else n):
                 self._start(i)
         except BaseException:
             self.close()
             raise
 
     restarts = property(lambda self: self._faults.restarts)
+    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        if self.seating is None:
+            super().hold(on)
+        self._board.held[:] = on
 
     # ------------------------------------------------------------------------------- the protocol
 
@@ -83,7 +98,7 @@ class ProcessPool(BasePool):
                         raise self._failure
                     self._check_open()
                     lanes = self._turns.take()
-                    if lanes is None and self.fixed and self._turns.idle:
+                    if lanes is None and self.fixed and self._orders.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
                     return lanes, self._rows_of(lanes)
@@ -120,7 +135,7 @@ class ProcessPool(BasePool):
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
             self._check_open()
-            while (self._turns.where == STEPPING).any():  # a lane that is begun anew has no row yet
+            while self._orders.busy:  # a lane that is begun anew has no row yet
                 self._wait(math.inf)
                 self._check_open()
             lanes: Batch = {}
@@ -134,6 +149,8 @@ class ProcessPool(BasePool):
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
+            if self.seating is not None:
+                self.seating.load(state["seating"])
             for worker in self._workers.values():
                 for lane in worker.lanes:
                     worker.mail.put(state["lanes"][str(lane)])
@@ -145,35 +162,45 @@ class ProcessPool(BasePool):
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Be `n` lanes, the first ones. New ones begin with a reset; recv gives the others once more, to `part`."""
+        """Be `n` lanes, the first ones, or a few more: of whole matches. New ones begin with a reset; recv gives the
+        others once more, to `part`.
+        """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
             self._check_open()
-            self.wanted = n
-            for i in range(n):
+            self.wanted = min(-(-n // self._seats) * self._seats, self.lanes)
+            for i in range(self.wanted // self._seats):
+                for lane in self._absent(i):
+                    self._board.joins[lane] += 1
+                    self._turns.join(lane)
                 if i not in self._workers:
-                    self._board.joins[i] += 1
-                    self._turns.join(i)
                     self._start(i)
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
         """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
         with self._lock:
-            for i in lanes.tolist():
-                self._turns.part(i)
-                self._here.discard(i)
-                worker = self._workers.pop(i)
-                self._unregister(worker)
-                worker.close_orders()
-                self._leaving.append(worker)
+            for lane in lanes.tolist():
+                self._turns.part(lane)
+                self._here.discard(lane)
+                i = lane // self._seats
+                if len(self._absent(i)) == self._seats:
+                    worker = self._workers.pop(i)
+                    self._unregister(worker)
+                    worker.close_orders()
+                    self._leaving.append(worker)
             self.scale(self.wanted)  # perhaps they are wanted again
+
+    def _absent(self, i: int) -> list[int]:
+        """The lanes of process `i`, of those that have one lane or match, that are not there."""
+        lanes = range(i * self._seats, (i + 1) * self._seats)
+        return [lane for lane in lanes if self._turns.where[lane] == ABSENT]
 
     @property
     def present(self) -> int:
         """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
-        there = len(self._workers) if self._apart else self.lanes
+        there = len(self._workers) * self._seats if self._apart else self.lanes
         return there if there > self.wanted else min(there, len(self._here))
 
     def waits(self) -> tuple[float, float]:
@@ -192,7 +219,7 @@ class ProcessPool(BasePool):
     # ------------------------------------------------------------------------------------- inside
 
     def _start(self, i: int) -> None:
-        mine = np.flatnonzero(self._owner == i)
+        mine = self._orders.numbers[self._owner[self._orders.numbers] == i]
         self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, each=not self.fixed)
         self._register(self._workers[i])
         self._workers[i].order(mine)
@@ -231,9 +258,10 @@ class ProcessPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        owner = self._owner[numbers]
+        ordered = self._orders.complete(numbers)
+        owner = self._owner[ordered]
         for i in np.unique(owner).tolist():
-            self._workers[i].order(numbers[owner == i])
+            self._workers[i].order(ordered[owner == i])
 
     def _wait(self, end: float) -> bool:
         """Wait for an answer, at most a tick or until `end`; False: none came."""
@@ -261,10 +289,10 @@ class ProcessPool(BasePool):
 
     def _stepped(self, answers: bytes) -> None:
         numbers = np.frombuffer(answers, np.int32).tolist()
-        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i)]
+        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._orders.lanes([~i]))]
         for i in failed:
             self._workers[self._owner[i]].order(np.array([i]))
-        lanes = [lane for i in numbers if (lane := max(i, ~i)) not in failed]
+        lanes = self._orders.lanes([lane for i in numbers if (lane := max(i, ~i)) not in failed])
         self._faults.steps += len(lanes)
         self._here.update(lanes)
         self._turns.back(lanes)
@@ -289,9 +317,9 @@ class ProcessPool(BasePool):
         self._stepped(worker.drain())
         worker.end()
         text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
-        self._faults.of_process(text, worker.lanes)
+        lanes = np.array(self._orders.lanes(worker.lanes))
+        self._faults.of_process(text, lanes.tolist())
         worker.start()
         self._register(worker)
-        lanes = np.array(worker.lanes)
-        if (awaited := lanes[self._turns.where[lanes] == STEPPING]).size:
+        if (awaited := self._orders.complete(lanes[self._turns.where[lanes] == STEPPING])).size:
             worker.order(awaited)

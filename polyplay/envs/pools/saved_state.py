@@ -181,13 +181,18 @@ class StateMail:
 
 
 def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
-    """A pool's state from those of its lanes; every lane has a row."""
-    arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
-    return {"lanes": lanes, "turns": turns.state(), **tree.map(np.copy, arrays)}
+    """A pool's state from those of its lanes or matches; every lane has a row."""
+    seating = {} if board.seating is None else {"seating": board.seating.state()}
+    return {"lanes": lanes, "turns": turns.state(), **seating, **tree.map(np.copy, _arrays(board))}
+
+
+def _arrays(board: SharedRows) -> Batch:
+    held = {} if board.seating is None else {"held": board.held, "resting": board.resting}
+    return {"rows": board.rows, "action": board.action, "faults": board.faults, **held}
 
 
 def load_pool_state(board: SharedRows, turns: ReadyLanes, saved: Batch) -> None:
     """The same backwards, once the lanes are loaded."""
-    arrays = {"rows": board.rows, "action": board.action, "faults": board.faults}
+    arrays = _arrays(board)
     tree.write(arrays, ..., {k: saved[k] for k in arrays})
     turns.load(saved["turns"])

@@ -46,6 +46,10 @@ class Seating:
     def _place(self, matches: np.ndarray) -> None:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
+    def bind(self, arrays: Batch) -> None:
+        """Keep who sits where in these arrays, as `state` has them and as other processes see them."""
+        self.lanes, self.drawn, self.seat = arrays["lanes"], arrays["drawn"], arrays["seat"]
+
     def state(self) -> Batch:
         return {"lanes": self.lanes.copy(), "drawn": self.drawn.copy()}
 

@@ -1,9 +1,9 @@
-"""One environment process: single Gymnasium environments, stepped in place into memory that the pool shares.
+"""One environment process: single environments, stepped in place into memory that the pool shares.
 
-Orders come as lane numbers on one pipe, answers go as lane numbers on another (`~lane`: read the lane's
-note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock behind. A
-lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the first of
-its next episode.
+Orders come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
+(`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
+behind. A lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the first
+of its next episode.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from polyplay.envs import rules
 from polyplay.envs.pool import Factory, lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, factory, one_line
-from polyplay.envs.pools.lane import Lane, LaneJob
+from polyplay.envs.pools.lane import Lane
+from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
+from polyplay.envs.pools.turn import LaneJob, Unit, take_turn
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 
@@ -67,7 +69,7 @@ def serve(
             for number in np.frombuffer(order, np.int32).tolist():
                 board.busy[ctx] = number
                 lane = mine[number % SAVE]
-                done.append(lane.turn() if number < SAVE else serve_state(lane, number, mail))
+                done.append(take_turn(lane) if number < SAVE else serve_state(lane, number, mail))
                 board.deadline[ctx] = 0.0
                 if each:
                     os.write(sink, np.array(done, np.int32).tobytes())
@@ -79,7 +81,7 @@ def serve(
         lane.close()
 
 
-def serve_state(lane: Lane, order: int, mail: StateMail) -> int:
+def serve_state(lane: Unit, order: int, mail: StateMail) -> int:
     """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
     on the board.
     """
@@ -94,7 +96,7 @@ def serve_state(lane: Lane, order: int, mail: StateMail) -> int:
         return ~order
 
 
-def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Lane]:
+def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Unit]:
     def allow(seconds: float) -> None:
         board.deadline[ctx] = time.monotonic() + seconds
 
@@ -106,7 +108,8 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
-    return {lane: Lane(job, make, board, lane, allow) for lane in lanes}
+    kind: type[Lane] | type[Match] = Match if job.spec.kinds else Lane
+    return {lane: kind(job, make, board, lane, allow) for lane in lanes}
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:

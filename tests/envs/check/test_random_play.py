@@ -6,7 +6,7 @@ import pytest
 from polyplay.envs import Envs
 from polyplay.envs.check import random_play
 from polyplay.envs.check.watchdog import run_watched
-from polyplay.envs.pools.lane import LaneJob
+from polyplay.envs.pools.turn import LaneJob
 from tests.envs import broken
 from tests.envs.toys.traits import NAME as TRAITS
 

@@ -12,7 +12,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import build
 from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
-from polyplay.envs.pools.lane import START, Lane, LaneJob
+from polyplay.envs.pools.lane import Lane
+from polyplay.envs.pools.turn import START, LaneJob, seed_of, take_turn
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
@@ -27,7 +28,7 @@ def lane(make, lanes=1):
 
 def turn(one, board, action=FINE):
     board.action[0] = action
-    return one.turn()
+    return take_turn(one)
 
 
 def test_an_environment_process_is_small_and_has_no_torch():
@@ -130,16 +131,16 @@ def test_broken_spaces_are_told_with_declared_and_given():
         "(rule shape; polyplay check ENV explains)"
     )
     other, board, _ = lane(lambda: faulty.Seeded())
-    other.turn()
+    take_turn(other)
     assert board.read(0)[0] == BROKEN
     assert "by the first environment" in board.read(0)[1]
 
 
 def test_restarts_do_not_repeat_the_seed():
     one, board, _ = lane(faulty.Obedient)
-    before = one.seed()
+    before = seed_of(one)
     board.faults[0] = 1
-    assert one.seed() != before
+    assert seed_of(one) != before
 
 
 def test_one_line_names_the_place():

@@ -1,0 +1,183 @@
+"""PettingZoo's environments: how they are recognised, what they say of themselves, and turn-based ones in parallel.
+
+Whatever has PettingZoo's methods is one of them, so nothing here but a conversion needs the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Spec
+from polyplay.envs import masks, rules, space_files, spaces
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.pools import saved_state
+
+Agent = Hashable  # an agent's name
+METHODS = ("reset", "step", "observation_space", "action_space")
+EVENTS, TEAM_REWARD = "events", "team_reward"  # keys of an agent's info
+
+
+def is_parallel(env: object) -> bool:
+    """Whether `env` is a ParallelEnv that says who may play in it."""
+    return _has(env, *METHODS) and not is_turn_based(env)
+
+
+def is_turn_based(env: object) -> bool:
+    """Whether `env` is an AECEnv."""
+    return _has(env, *METHODS, "agent_iter", "last")
+
+
+def _has(env: object, *methods: str) -> bool:
+    return hasattr(env, "possible_agents") and all(callable(getattr(env, name, None)) for name in methods)
+
+
+def parallel_of(env: Any) -> Any:
+    """A ParallelEnv as it is, an AECEnv as one, anything else as it is."""
+    if not is_turn_based(env):
+        return env
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    return aec_to_parallel(env) if env.metadata.get("is_parallelizable") else TurnBased(env)
+
+
+class TurnBased:
+    """A turn-based environment in which all seem to act at once: PettingZoo's conversion, and masks by which who is not
+    to move has one legal action, the first.
+    """
+
+    def __init__(self, env: Any):
+        from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+        self.env, self._played = env, turn_based_aec_to_parallel(env)
+        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self._action = {agent: spaces.action(env.action_space(agent), str(env)) for agent in self.possible_agents}
+
+    agents = property(lambda self: list(self.env.agents))
+    unwrapped = property(lambda self: self.env.unwrapped)
+
+    def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
+        """As ParallelEnv."""
+        obs, infos = self._played.reset(seed=seed, options=options)
+        return self._masked(obs, infos)
+
+    def step(self, actions: Batch) -> tuple[Batch, Batch, Batch, Batch, Batch]:
+        """As ParallelEnv; only the action of the one to move counts."""
+        obs, rewards, terminated, truncated, infos = self._played.step(actions)
+        obs, infos = self._masked(obs, infos)
+        return obs, rewards, terminated, truncated, infos
+
+    def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
+        """With the masks of those who wait; of all, where the environment has none."""
+        obs, infos = dict(obs), dict(infos)
+        mover = self.env.agent_selection if self.env.agents else None
+        for agent in obs:
+            inside = isinstance(obs[agent], Mapping) and masks.KEY in obs[agent]
+            place, has = (obs, True) if inside else (infos, masks.KEY in infos.get(agent, {}))
+            if agent != mover or not has:
+                mask = masks.whole_mask(self._action[agent], only_first=agent != mover)
+                place[agent] = {**place.get(agent, {}), **({} if mask is None else {masks.KEY: mask})}
+        return obs, infos
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_state(self) -> Batch:
+        """See envs/pools/saved_state. Raises Unsaveable."""
+        return saved_state.save_env(self.env)
+
+    def set_state(self, saved: Batch) -> None:
+        saved_state.load_env(self.env, saved)
+        self._played.agents = self.env.agents
+
+
+# --------------------------------------------------------------------------------------- described
+
+
+def inspect_players(env: Any, title: str) -> EnvSpec:
+    """The description of a ParallelEnv: of each of its seats, which take the same. Raises UserError: they do not, or a
+    space is not supported.
+    """
+    agents = list(env.possible_agents)
+    if not agents:
+        raise UserError(f"{title}: possible_agents is empty, so nobody can play {rules.rule_suffix('agents')}")
+    seats = [_seat(env, agent, f"{title}: {agent}") for agent in agents]
+    first = seats[0]
+    for agent, seat in zip(agents, seats, strict=True):
+        if (seat.obs, seat.action, seat.classes, seat.mask) != (first.obs, first.action, first.classes, first.mask):
+            raise _unequal(title, (agents[0], first), (agent, seat))
+    teams, kinds = _numbers(env, "polyplay_teams", agents, title), _numbers(env, "polyplay_kinds", agents, title)
+    more = {"players": ", ".join(map(str, agents)), "time limit": "the environment's own"}
+    text = {"environment": title, **first.describe, **more}
+    events = tuple(str(name) for name in getattr(env, "polyplay_events", None) or ())
+    many = {"seats": len(agents), "teams": teams, "kinds": kinds or (0,) * len(agents), "events": events}
+    return EnvSpec(
+        first.obs, first.action, describe=text, classes=first.classes, mask=first.mask, spaces=first.spaces, **many
+    )
+
+
+def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
+    """What one agent sees and does. Raises UserError."""
+    seen, acted = env.observation_space(agent), env.action_space(agent)
+    shown = masks.without_mask(seen)
+    try:
+        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
+    mask = masks.declared_mask(action, seen, title)
+    text = {"observation": spaces.describe_fields(obs), "actions": spaces.describe_actions(action)}
+    text |= {} if mask is None else {"action mask": "from the observation"}
+    own = {"observation": space_files.space_to_json(shown), "action": space_files.space_to_json(acted)}
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+
+
+def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
+    """Of two seats that cannot have one policy."""
+    both = ", ".join(f"{a} has {s.describe['observation']} / {s.describe['actions']}" for a, s in seats)
+    cure = "pad them with --wrapper polyplay.envs.padding:pad (or SuperSuit's pad_observations, pad_action_space)"
+    return UserError(f"--env: {title}: seats of unequal spaces, {both}; {cure} {rules.rule_suffix('kinds')}")
+
+
+def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int, ...]:
+    """What the environment's dict `name` says of each agent; (): there is none. Raises UserError: it leaves one out."""
+    given = getattr(env, name, None)
+    if given is None:
+        return ()
+    try:
+        return tuple(int(given[agent]) for agent in agents)
+    except (KeyError, TypeError, ValueError):
+        want = f"{name} must be a dict with a number for each of {', '.join(map(str, agents))}"
+        raise UserError(f"{title}: {want}, given {rules.describe_value(given)} {rules.rule_suffix('agents')}") from None
+
+
+def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
+    """The mask's fields, if info has one, and whether it has the team's reward: resets `env`. A reset that fails has
+    none; the run's own reset reports that.
+    """
+    try:
+        _, infos = env.reset(seed=0)
+        given = [infos[agent] for agent in env.agents if agent in infos]
+        found = [info[masks.KEY] for info in given if masks.KEY in info]
+    except Exception:
+        return None, False
+    mask = masks.mask_spec(spec.action, found[0], f"{title}: info's") if found and spec.mask is None else None
+    return mask, any(TEAM_REWARD in info for info in given)
+
+
+def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
+    """float32 [n]: an agent's counts since its last row; 0 where its info has none. Raises SpaceViolation."""
+    given = info.get(EVENTS)
+    if given is None:
+        return 0.0
+    array = np.asarray(given)
+    if array.shape != (n,) or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        want = f"info's {EVENTS} must be {n} finite numbers, one for each of polyplay_events"
+        raise spaces.SpaceViolation(f"{want}, given {rules.describe_value(given)}", "players")
+    return array
