@@ -39,8 +39,8 @@ class MatchResults:
             self.scores[done], self.left[done] = 0.0, len(self.team)
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the matches that ended since the last time: int [n, blocks], the group of lanes in each block of seats; and
-        float [n, teams], each team's outcome.
+        """Of the matches that ended since the last time: int [n, blocks], the group of lanes in each block of seats;
+        and float [n, teams], each team's outcome.
         """
         found, self.found = self.found, []
         if not found:

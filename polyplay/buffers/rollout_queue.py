@@ -60,7 +60,7 @@ class RolloutQueue(SharedQueue):
         groups: int = 1,
         apart: bool = False,
     ):
-        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds every consumer."""
+        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds all consumers."""
         if slots % producers or (producers < consumers and not apart):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups

@@ -44,6 +44,7 @@ MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 Count = Annotated[int, Range(1, MOST)]
 Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
 SomeWorkers = Annotated[int, Range(1, SEATS)]
+Players = Annotated[int, Range(2, SEATS)]  # of a match
 Agents = Annotated[int, Range(1, SEATS)]  # that learn in one run
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any

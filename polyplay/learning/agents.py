@@ -58,9 +58,7 @@ def agent_context(ctx: WorkerContext, agent: int) -> WorkerContext:
 
 
 def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpec:
-    return replace(
-        spec, agent=agent, among=params, hyperparameters=Hyperparameters(**spec.hyperparameters.configured)
-    )
+    return replace(spec, agent=agent, among=params, hyperparameters=Hyperparameters(**spec.hyperparameters.configured))
 
 
 class AgentSource:

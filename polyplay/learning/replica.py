@@ -14,8 +14,7 @@ from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_slots import rows_of
-from polyplay.buffers.rollout_slots import RolloutSlots
+from polyplay.buffers.rollout_slots import RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext

@@ -36,7 +36,7 @@ class AgentParams(SharedArrays):
         return float(self.learnt.sum())
 
     @property
-    def patience(self) -> float:  # type: ignore[override]
+    def patience(self) -> float:
         return self.each[0].patience
 
     @patience.setter
