@@ -77,7 +77,8 @@ def play_games(
 
 def lanes_of(envs: Envs, episodes: int) -> int:
     """How many lanes play so many games."""
-    return envs.spec.width or min(episodes, LANES)
+    seats = envs.spec.seats
+    return envs.spec.width or -(-min(episodes, LANES) // seats) * seats
 
 
 def play_steps(
@@ -121,7 +122,7 @@ def _steps(
     envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, viewers: Sequence[Viewer] = ()
 ) -> Generator[tuple[Batch, Tree], None, None]:
     """Every row of lanes `first` … together, however they go in training, and the actions chosen in it."""
-    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0)
+    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
         state, numbers = policy.initial(lanes), first + np.arange(lanes)
         for act in itertools.count():
@@ -173,11 +174,13 @@ def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     return policy
 
 
-def load_player(system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None) -> Policy:
+def load_player(
+    system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0
+) -> Policy:
     """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
     own number).
     """
-    policy, player = load_policy(system, path).to(device), getattr(system, "player", None)
+    policy, player = load_policy(system, path, agent).to(device), getattr(system, "player", None)
     if player is None:
         return policy_from_cpu(policy)
     search = player(policy)

@@ -80,8 +80,10 @@ class CrewMetrics:
                 warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
-        for return_, length, lane, _, _ in sorted(games, key=lambda game: float(game[-1])):
-            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))
+        several = any(role.served for role in self.crew.roles)
+        for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
+            whose = int(agent) if several else None
+            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose)
 
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""
@@ -97,6 +99,7 @@ class CrewMetrics:
             lag_count=float(column("lag_count").sum()),
             lag_max=self._lag_max(),
             losses=self._losses(),
+            elo=self._elo(),
             queue_depth=self._queue_depth(),
             service={**self.read_service(), "leak_mb_per_hour": self.memory.leaking},
             memory_mb=memory,
@@ -108,6 +111,13 @@ class CrewMetrics:
         sums = self.counters.metrics.sum(0)
         new, self.losses = sums - self.losses, sums
         return {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+
+    def _elo(self) -> dict[str, float]:
+        """Of each agent of a league, once the referee has begun."""
+        league = next((role.league for role in self.crew.roles if role.league is not None), None)
+        if league is None or not league.begun:
+            return {}
+        return {str(agent): round(float(league.elo[agent]), 1) for agent in range(league.agents)}
 
     def _lag_max(self) -> int:
         """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
