@@ -41,6 +41,11 @@ def policy_name(agent: int) -> str:
     return f"agents/{agent}/policy"
 
 
+def self_path(directory: Path, agent: int, version: int) -> Path:
+    """Where a past self of an agent is: its weights as they were at `version`."""
+    return directory / "selves" / f"{agent}-{version}.safetensors"
+
+
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 

@@ -75,6 +75,7 @@ class Role:
     settings: dict[str, Any] = field(default_factory=dict)
     workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
+    served: tuple[int, ...] = ()  # rows of the counters of agents that its workers learn for
     most: int = 0  # workers there is room for
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
