@@ -77,8 +77,8 @@ def play_games(
 
 def lanes_of(envs: Envs, episodes: int) -> int:
     """How many lanes play so many games."""
-    seats = envs.spec.seats
-    return envs.spec.width or -(-min(episodes, LANES) // seats) * seats
+    few = min(episodes, LANES)
+    return envs.spec.width or max(few // envs.spec.seats, 1) * envs.spec.seats
 
 
 def play_steps(
@@ -169,8 +169,10 @@ class PlayableSystem(Protocol):
 
 
 def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
-    policy = system.policy()
-    checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent)))
+    """path: a checkpoint, or the file of an agent's weights alone."""
+    policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
+    folder, name = (path.parent, path.stem) if alone else (path, checkpoint.policy_name(agent))
+    checkpoint.load_into(policy, checkpoint.open_checkpoint(folder).arrays(name))
     return policy
 
 

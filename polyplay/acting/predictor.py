@@ -125,16 +125,18 @@ class Predictor:
     def __init__(self, ctx: WorkerContext, table: AgentTable, policy: Policy, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
+        self.together = False  # chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
         """Yield finished chunks, before more is written; an empty list: nothing yet.
 
-        Without `renew` the weights may be new at any row. With it (a table of one lane) they change only between
-        chunks, by calling it, as A3C's do. A chunk's last row is then acted on with the new weights, as the next one's
-        first; the chunk that ends with it has no outputs there: its value is the learner's
-        (LearnerSpec.same).
+        Without `renew` the weights may be new at any row. With it (a table of one lane, or of one match, whose chunks
+        end together) they change only between chunks, by calling it, as A3C's do. A chunk's last row is then acted on
+        with the new weights, as the next one's first; the chunk that ends with it has no outputs there: its value is
+        the learner's (LearnerSpec.same).
         """
         table = self.table
+        self.together = renew is not None
         version = self.version() if renew is None else renew()
         while not self.ctx.leaving:
             try:
@@ -149,7 +151,7 @@ class Predictor:
             version, state = version if renew else self.version(), tree.at(table.state, (torch.from_numpy(numbers),))
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
-            last = renew is not None and bool(self._ends(numbers, go).all())
+            last = renew is not None and bool(self._ends(numbers, go).any())
             outputs, after = (self._nothing(len(numbers)), {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
@@ -166,7 +168,9 @@ class Predictor:
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
         """Which of these lanes' chunks end with the row in hand."""
-        return (self.table.slot[numbers] >= 0) & (~go | (self.table.at[numbers] == self.out.T))
+        has = self.table.slot[numbers] >= 0
+        ends = has & (~go | (self.table.at[numbers] == self.out.T))
+        return has if self.together and ends.any() else ends
 
     def _nothing(self, n: int) -> Batch:
         """In place of a policy's outputs."""

@@ -49,13 +49,16 @@ def policy_inputs(step: Batch) -> Batch:
     return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
+EVERY, SOME = ("reward", "terminated", "truncated", "first"), ("events", "team_reward")  # what a pool says in rows
+
+
 def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
     for key in ("obs", "mask"):
         if key in step:
             tree.write(rows[key], at, step[key])
-    for key in ("reward", "terminated", "truncated", "first"):
+    for key in EVERY:
         rows[key][at] = step[key]
-    for key in ("events", "team_reward"):
+    for key in SOME:
         if key in step:
             rows[key][at] = step[key]
     for key, value in out.items():

@@ -23,9 +23,7 @@ class EnvSpecLike(Protocol):
     @property
     def mask(self) -> Spec | None: ...
     @property
-    def events(self) -> tuple[str, ...]: ...
-    @property
-    def team_reward(self) -> bool: ...
+    def team_fields(self) -> Spec: ...
 
 
 class EnvsLike(Protocol):
@@ -42,19 +40,16 @@ class PolicyLike(Protocol):
     def state_spec(self) -> Spec: ...
 
 
-def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, events: int = 0, team_reward: bool = False) -> Spec:
-    """Fields of a row and lane: what arrives (obs, …, and the mask of legal actions, counts of events and the team's
-    reward where the environment has such), what the policy said (action, logp, value), and its version.
+def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
+    """Fields of a row and lane: what arrives (obs, …, and where the environment has them the mask of legal actions and
+    what rows say of a team), what the policy said (action, logp, value), and its version.
     """
-    more = {} if mask is None else {"mask": mask}
-    more |= {"events": Field((events,), "float32")} if events else {}
-    more |= {"team_reward": Field((), "float32")} if team_reward else {}
-    return {"obs": obs, **more, **ROWS, **policy}
+    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 def rows_of(spec: EnvSpecLike, policy: Spec) -> Spec:
     """The same for environments."""
-    return row_spec(spec.obs, policy, spec.mask, len(spec.events), spec.team_reward)
+    return row_spec(spec.obs, policy, spec.mask, spec.team_fields)
 
 
 class RolloutSlots:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 
 from polyplay.envs.atari.native import NativePool
 from polyplay.envs.atari.native import describe as describe_game
@@ -54,7 +55,24 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """What a lane of `envs` shows and takes. Raises UserError."""
+    """What a lane of `envs` shows and takes. Raises UserError: also of lanes that make no whole matches."""
+    spec = _describe(envs)
+    if spec.kinds:
+        check_groups(envs, spec.seats)
+    return spec
+
+
+def whole_matches(envs: Envs) -> Envs:
+    """The same with so many lanes more that they make whole matches. Raises UserError."""
+    spec = _describe(envs)
+    made = replace(envs, lanes=-(-envs.lanes // spec.seats) * spec.seats)
+    made.__dict__["spec"] = spec
+    if spec.kinds:
+        check_groups(made, spec.seats)
+    return made
+
+
+def _describe(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
     for beginning, (own, _) in OWN.items():
@@ -63,8 +81,6 @@ def describe(envs: Envs) -> EnvSpec:
     spec = build.describe(envs.name, envs.options) if envs.inline else client.describe(envs)
     if spec.vector:
         check_lanes(envs, spec)
-    if spec.kinds:
-        check_groups(envs, spec.seats)
     return spec
 
 

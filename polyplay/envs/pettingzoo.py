@@ -6,6 +6,7 @@ Whatever has PettingZoo's methods is one of them, so nothing here but a conversi
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,8 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
     more = {"players": ", ".join(map(str, agents)), "time limit": "the environment's own"}
     text = {"environment": title, **first.describe, **more}
     events = tuple(str(name) for name in getattr(env, "polyplay_events", None) or ())
-    many = {"seats": len(agents), "teams": teams, "kinds": kinds or (0,) * len(agents), "events": events}
-    return EnvSpec(
-        first.obs, first.action, describe=text, classes=first.classes, mask=first.mask, spaces=first.spaces, **many
-    )
+    kinds = kinds or (0,) * len(agents)
+    return replace(first, describe=text, seats=len(agents), teams=teams, kinds=kinds, events=events)
 
 
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import difflib
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch, Spec, Tree
+from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import ActionSpec
 
 if TYPE_CHECKING:
@@ -81,6 +81,12 @@ class EnvSpec:
     kinds: tuple[int, ...] = ()
     events: tuple[str, ...] = ()
     team_reward: bool = False
+
+    @property
+    def team_fields(self) -> Spec:
+        """The fields of a row that only some environments of several players have."""
+        events = {"events": Field((len(self.events),), "float32")} if self.events else {}
+        return {**events, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
 
 
 class Pool(Protocol):
@@ -182,6 +188,13 @@ class Envs:
         from polyplay.envs.make import describe
 
         return describe(self)
+
+    def share(self, **changes: Any) -> Envs:
+        """Others of the same environment: with other lanes, groups and so on, described as these are."""
+        other = replace(self, **changes)
+        if "spec" in self.__dict__:
+            other.__dict__["spec"] = self.spec
+        return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
         """`lane`: number of this pool's first lane in the whole run; seeds are per (seed, lane number)."""

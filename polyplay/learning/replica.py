@@ -93,7 +93,7 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:
-    """One lane that acts and learns: a rollout ends after T steps or with its episode (A3C's workers)."""
+    """One lane, or match, that acts and learns: a rollout ends after T steps or with an episode (A3C's workers)."""
     learner = Learner(ctx, spec)
     slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
@@ -101,11 +101,12 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
     predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)
     try:
         for chunks in predictor.chunks(renew=learner.counts.newest):
-            for slot, length in chunks:
-                if length:
-                    yield from learner.step(*slots.batch([slot]))
+            full = [slot for slot, length in chunks if length]
+            if full:
+                yield from learner.step(*slots.batch(full))
+            for slot, _ in chunks:
                 slots.commit(slot, 0)  # empty again
-            if any(length for _, length in chunks):
+            if full:
                 report_faults(ctx, table.pool)
                 if learner.saving or learner.done:
                     learner.save()

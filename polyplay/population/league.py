@@ -202,7 +202,7 @@ class League(SharedObject):
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
         """Publish a draw: the actor has acknowledged the one before, or none."""
         self._tables[actor, draw % 2] = players
-        self._bells[1 + actor].post()  # a memory fence too
+        self._fence()
         self._actors[actor, _DRAW] = draw
         self._bells[1 + actor].post()
 
@@ -220,16 +220,25 @@ class League(SharedObject):
         """The player that the agent's next past self will be; -1: none is free."""
         return int(self._agents[agent, _RESERVE])
 
+    def entered(self, agent: int) -> int:
+        """Past selves of the agent that were entered, as its learner knows."""
+        return int(self._agents[agent, _ENTERED])
+
     def enter(self, agent: int, entered: int, reserve: int) -> None:
         """So many past selves of the agent were entered; the next one will be that player."""
         self._agents[agent, _RESERVE] = reserve
-        self._bells[0].post()  # a memory fence
+        self._fence()
         self._agents[agent, _ENTERED] = entered
+
+    def _fence(self) -> None:
+        """What the referee wrote is there before what it writes next."""
+        self._bells[0].post()
+        self._bells[0].wait(0)
 
     # ------------------------------------------------------------------------------------------------ an edge
 
     def label(self) -> str:
-        bots = f", {len(self.bots)} bots" if self.bots else ""
+        bots = f", bots: {', '.join(self.bots)}" if self.bots else ""
         return f"{self.agents} agents, up to {self.past} past selves{bots}"
 
     def arrows(self) -> list[Arrow]:

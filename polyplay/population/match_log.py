@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from polyplay.common.files import JsonLines, Row, parse_json, read_object, write_bytes
+from polyplay.common.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
@@ -64,6 +64,11 @@ class MatchLog:
 
     def close(self) -> None:
         self.file.close()
+
+
+def has_league(directory: Path) -> bool:
+    """Whether matches.jsonl is that of a league: it begins with a sitting."""
+    return "begin" in next(read_lines(directory / LOG), {})
 
 
 def _text(row: Row) -> str:

@@ -68,7 +68,7 @@ class Opponents:
         for which, where in random[1:].tolist():
             if among.past and which < self.share:
                 chances = quality_chances(among.quality[list(among.past)])
-                at = pick(chances, where)
+                at = draw_index(chances, where)
                 players.append(among.past[at])
                 costs.append(quality_cost(float(chances[at]), len(chances)))
                 continue
@@ -77,7 +77,7 @@ class Opponents:
             weights = np.ones(len(left))
             if self.rule == BY_ELO:
                 weights = np.array([match_weight(win_probability(among.elo[first], among.elo[p])) for p in left])
-            players.append(left[pick(weights, where)])
+            players.append(left[draw_index(weights, where)])
             costs.append(0.0)
         return players, costs
 
@@ -104,7 +104,7 @@ def quality_cost(chance: float, n: int) -> float:
     return RATE / (n * chance)
 
 
-def pick(weights: np.ndarray, where: float) -> int:
+def draw_index(weights: np.ndarray, where: float) -> int:
     """The index drawn with these weights by a uniform number."""
     ends = np.cumsum(weights)
     return min(int(np.searchsorted(ends, where * ends[-1], side="right")), len(ends) - 1)

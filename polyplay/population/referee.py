@@ -9,7 +9,8 @@ is lost, or a run that goes on, has every rating again: from league.json and the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Referee:
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
         self.log = MatchLog(ctx.directory, ctx.say)
-        self.state = restore(self.log, LeagueState(league, elo, skill))
+        self.state = restore(self.log, partial(LeagueState, league, elo, skill))
         if not league.begun:
             self.log.write([line := self.state.beginning()])
             self.state.apply(line)
@@ -162,6 +163,8 @@ class Referee:
                 taken = {p for a, p in reserves.items() if a != agent}
                 free = next((p for p in state.places if not state.names[p] and p not in taken), -1)
                 reserves[agent] = free if free >= 0 else self._dismiss(acknowledged)
+            elif league.entered(agent) == state.entered[agent]:
+                continue
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
@@ -214,11 +217,15 @@ class Referee:
         self.log.close()
 
 
-def restore(log: MatchLog, fresh: LeagueState) -> LeagueState:
+def restore(log: MatchLog, fresh: Callable[[], LeagueState]) -> LeagueState:
     """The state that the log makes. Raises UserError: it is that of another league."""
-    saved = log.summary()
-    if saved:
-        fresh.load(saved)
+    saved, state = log.summary(), fresh()
+    try:
+        if saved:
+            state.load(saved)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        log.say("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
+        saved, state = {}, fresh()
     for line in log.read(saved.get("lines", 0)):
-        fresh.apply(line)
-    return fresh
+        state.apply(line)
+    return state

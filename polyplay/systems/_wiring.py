@@ -75,31 +75,38 @@ def nice_of(actors: int, learners: int) -> int:
     return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
 
 
-def replicas_of(c: Any, crew: Crew, parts: int = 1) -> int:
+def whole_envs(c: Any, crew: Crew, life_loss: str = "auto") -> Envs:
+    """The environments of all replicas."""
+    return Envs(c.env, c.lanes, options=atari_options(c, life_loss), **crew.stepping)
+
+
+def replicas_of(c: Any, crew: Crew, whole: Envs, parts: int = 1) -> int:
     """Copies of the loop: c.replicas, or the most that there is place for. Each has the same number of lanes in every
-    one of its groups' `parts`. Raises UserError: the lanes do not divide so.
+    one of its groups' `parts`, and whole matches in its groups. Raises UserError: the lanes do not divide so.
     """
-    least = c.groups * parts
+    least = c.groups * math.lcm(parts, whole.spec.seats)
     n = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (n * least):
         given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
+        given += f" in matches of {whole.spec.seats} seats" if whole.spec.seats > 1 else ""
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {n * least}")
     return n
 
 
-def epochs_of(c: Any, replicas: int, target_kl: float = 0.0) -> Epochs:
+def epochs_of(c: Any, replicas: int, seats: int, target_kl: float = 0.0) -> Epochs:
     """The passes over a replica's rollout. Raises UserError: a part of it could be empty."""
-    sure = c.lanes // replicas * (c.unroll // 2)  # transitions, if every second row is the first of a game
+    # transitions, if every second row is the first of a game, and one of a match's players is left
+    sure = c.lanes // replicas // seats * (c.unroll // 2)
     if c.core == "none" and c.minibatches > sure:
         given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
         raise UserError(f"{given}, which has {sure} transitions at least: lower it, or raise --lanes or --unroll")
     return Epochs(c.epochs, c.minibatches, target_kl)
 
 
-def replica_envs(c: Any, crew: Crew, replicas: int, life_loss: str = "auto", workers: int = 0) -> Envs:
+def replica_envs(whole: Envs, groups: int, replicas: int, workers: int = 0) -> Envs:
     """The environments of each replica, stepped by so many workers (0: its share of the cores)."""
-    workers, options = workers or max(1, cores() // replicas), atari_options(c, life_loss)
-    return Envs(c.env, c.lanes // replicas, c.groups, workers=workers, options=options, **crew.stepping)
+    workers = workers or max(1, cores() // replicas)
+    return whole.share(lanes=whole.lanes // replicas, groups=groups, workers=workers)
 
 
 def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:

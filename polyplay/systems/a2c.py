@@ -12,7 +12,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, replica_envs, replicas_of, whole_envs
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -61,8 +61,9 @@ ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = replicas_of(c, crew)
-    envs = replica_envs(c, crew, replicas, c.life_loss, c.env_workers)
+    whole = whole_envs(c, crew, c.life_loss)
+    replicas = replicas_of(c, crew, whole)
+    envs = replica_envs(whole, c.groups, replicas, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)

@@ -13,6 +13,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.common.machine import cores
 from polyplay.envs import Envs
+from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
 from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
@@ -71,7 +72,7 @@ def build(c: Config, crew: Crew) -> System:
     crew.where.only_cpu("a3c")
     workers = c.workers or cores()
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
-    envs = Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping)
+    envs = whole_matches(Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping))
     policy = actor_critic_of(c, envs, c.init, core_size=c.core_size, exact=False)
     loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)

@@ -14,7 +14,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -81,14 +81,15 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = replicas_of(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    envs = replica_envs(c, crew, replicas)
+    whole = whole_envs(c, crew)
+    replicas = replicas_of(c, crew, whole, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
+    envs = replica_envs(whole, c.groups, replicas)
     policy = actor_critic_of(c, envs)
     loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward)
     passes = None
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
-        passes = epochs_of(c, replicas)
+        passes = epochs_of(c, replicas, envs.spec.seats)
     loss = replace(loss, normalize_advantage=c.normalize_advantage)
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)

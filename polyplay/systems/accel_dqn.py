@@ -18,7 +18,16 @@ from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Whole
 from polyplay.common.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, q_network_of, replay_of_rows, replica_envs, replicas_of, share_of
+from polyplay.systems._wiring import (
+    Crew,
+    System,
+    q_network_of,
+    replay_of_rows,
+    replica_envs,
+    replicas_of,
+    share_of,
+    whole_envs,
+)
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -89,10 +98,12 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 
 def build(c: Config, crew: Crew) -> System:
-    fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * c.groups) or c.batch % n))
-    replicas = replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew)
+    whole = whole_envs(c, crew)
+    least = c.groups * whole.spec.seats
+    fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * least) or c.batch % n))
+    replicas = replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew, whole)
     each = share_of(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "start")
-    envs = replica_envs(c, crew, replicas)
+    envs = replica_envs(whole, c.groups, replicas)
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
     policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.bound, c.bound))

@@ -15,6 +15,7 @@ from polyplay.buffers import TrainingQueue
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Range, Whole
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, Greedy
+from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import A2C, VTrace
 from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
@@ -79,6 +80,7 @@ def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
     options, batching = atari_options(c, pipeline="plain"), Greedy(min(c.predict_batch, room))
     envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.stepping)
+    envs = whole_matches(envs)
     policy = actor_critic_of(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
     net = policy()
     acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published

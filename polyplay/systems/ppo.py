@@ -12,7 +12,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -75,15 +75,16 @@ ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    replicas = replicas_of(c, crew, c.minibatches if c.core != "none" else 1)
-    envs = replica_envs(c, crew, replicas)
+    whole = whole_envs(c, crew)
+    replicas = replicas_of(c, crew, whole, c.minibatches if c.core != "none" else 1)
+    envs = replica_envs(whole, c.groups, replicas)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    passes = epochs_of(c, replicas, c.target_kl)
+    passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)

@@ -17,9 +17,9 @@ from polyplay.population.matchmaking import (
     RATE,
     Candidates,
     Opponents,
+    draw_index,
     keep_seats,
     match_weight,
-    pick,
     quality_chances,
     quality_cost,
 )
@@ -110,8 +110,8 @@ def test_who_stays_keeps_the_seat():
     assert keep_seats([0, 5], [0.0, 0.0], [0, 0]) == ([0, 5], [0.0, 0.0])
 
 
-def test_pick_takes_shares():
-    assert [pick(np.array([1.0, 0.0, 3.0]), where) for where in (0.0, 0.249, 0.251, 1.0)] == [0, 0, 2, 2]
+def test_indices_are_drawn_by_shares():
+    assert [draw_index(np.array([1.0, 0.0, 3.0]), where) for where in (0.0, 0.249, 0.251, 1.0)] == [0, 0, 2, 2]
 
 
 def test_ratings_matching_and_the_league_load_no_torch():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -197,6 +198,30 @@ def test_a_past_self_that_sits_somewhere_stays(tmp_path):
     assert league.post(0, 3) == 1
 
 
+def test_a_referee_that_was_killed_before_it_said_so_enters_a_past_self_once(tmp_path, monkeypatch):
+    league = small()
+    office = employ(tmp_path, league)
+    player = league.post(1, 7)
+    for name in ("take", "enter", "put", "seat"):  # no memory is written: as if it were killed after the lines
+        monkeypatch.setattr(League, name, lambda *args: None)
+    office.turn()
+    monkeypatch.undo()
+    assert league.post(1, 8) is None
+    office = employ(tmp_path, league)
+    office.turn()
+    assert league.identity(player) == (PAST, 1, 7)
+    assert league.post(1, 8) not in (None, player)
+    office.turn()
+    real = league._agents.copy()
+    league.post(0, 9)
+    office.turn()
+    league._agents[:, 0] = real[:, 0]  # killed between the two cells: a place is in reserve, but the learner waits
+    assert league.post(0, 10) is None
+    employ(tmp_path, league)
+    assert league.post(0, 10) is not None
+    assert [row["post"] for row in read_lines(tmp_path / LOG) if "post" in row] == ["1-7", "1-8", "0-9"]
+
+
 def test_teams_of_several_players(tmp_path):
     league = small(agents=4, actors=1, teams=(0, 0, 1, 1), seated=4)
     assert league.sides == [[0, 1], [2, 3]]
@@ -308,6 +333,19 @@ def test_the_worker_takes_what_is_left_when_the_run_ends(tmp_path):
     assert saved["players"][0]["against"] == {"1": [600, 0.0]}
 
 
+def test_the_worker_sleeps_while_there_is_nothing_to_do(tmp_path):
+    league = small()
+    league.patience = 0.1
+    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), tmp_path)
+    turns, until = referee(ctx, league=league, opponents=Opponents.parse("past:1"), matches=5), time.monotonic() + 0.55
+    next(turns)
+    n = 0
+    while time.monotonic() < until:
+        next(turns)
+        n += 1
+    assert n <= 7
+
+
 # ---------------------------------------------------------------------------------------------------- its files
 
 
@@ -327,7 +365,7 @@ def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:
 
 
 def rebuilt(directory: Path) -> LeagueState:
-    return restore(MatchLog(directory, lambda kind, text: None), LeagueState(small(past=2), ELO, TRUESKILL))
+    return restore(MatchLog(directory, lambda kind, text: None), lambda: LeagueState(small(past=2), ELO, TRUESKILL))
 
 
 def test_the_log_alone_and_with_a_summary_make_the_same_state(tmp_path):
@@ -344,7 +382,7 @@ def test_the_log_alone_and_with_a_summary_make_the_same_state(tmp_path):
     assert more.ratings.games[0, 1] == league.games[0, 1] + 1
 
 
-@pytest.mark.parametrize("damage", ["{", '{"schema": 0}', "[]", "\x00"])
+@pytest.mark.parametrize("damage", ["{", '{"schema": 0}', "[]", "\x00", '{"schema": 1, "lines": 3}'])
 def test_a_damaged_summary_is_made_again_from_the_log(damage, tmp_path):
     _, office = played(tmp_path)
     office.close()

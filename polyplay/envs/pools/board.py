@@ -20,13 +20,7 @@ def row_fields(spec: EnvSpec) -> Spec:
     """The fields of one lane's row."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
-    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **team_fields(spec)}
-
-
-def team_fields(spec: EnvSpec) -> Spec:
-    """The fields of a row that only some environments of several players have: counts of events, a team's reward."""
-    events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
-    return {**events, **({"team_reward": Field((), "float32")} if spec.team_reward else {})}
+    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.team_fields}
 
 
 def _match_arrays(seating: Seating) -> dict[str, Tree]:

@@ -74,7 +74,7 @@ class InlinePool(BasePool):
         env = self._units[int(first)].env
         if env is None:
             raise RuntimeError(f"lane {lane} has no environment now")
-        return env.render(), float(env.metadata.get("render_fps") or 30)  # type: ignore[return-value]
+        return env.render(), float(env.metadata.get("render_fps") or 30)
 
     def close(self) -> None:
         """Close every environment."""

@@ -64,6 +64,8 @@ def phases(envs: Envs, seating: Seating | None) -> int:
 def check_groups(envs: Envs, seats: int) -> None:
     """Raises UserError: lanes that make no whole matches, or groups with parts of matches."""
     check_seats(envs.lanes, seats, envs.agents)
+    if envs.active % seats:
+        raise UserError(f"--agents {envs.active} is no multiple of the {seats} seats of a match: make it one")
     width, share = envs.lanes // envs.groups, max(seats // envs.agents, 1)  # of a match, that one agent has
     if envs.groups > 1 and (envs.groups % envs.agents or width % share):
         raise UserError(

@@ -28,7 +28,6 @@ from polyplay.envs.pools.client import EnvProcessHandle, exit_text, pickled_fact
 from polyplay.envs.pools.faults import Faults
 from polyplay.envs.pools.orders import Orders, phases, seating_of
 from polyplay.envs.pools.saved_state import LOAD, SAVE
-from polyplay.envs.pools.seating import check_seats
 from polyplay.envs.pools.turn import LaneJob
 from polyplay.envs.spaces import check_action
 
@@ -67,7 +66,6 @@ class ProcessPool(BasePool):
         self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
         if not self._apart and self.wanted < envs.lanes:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
-        check_seats(self.wanted, seats)
         try:
             for i in range(self.wanted // seats if self._apart else n):
                 self._start(i)

@@ -212,9 +212,9 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
-    seats, teams = game.seats, getattr(game, "teams", tuple(range(game.seats)))
-    rows = {"events": getattr(game, "events", ()), "team_reward": getattr(game, "team_reward", False)}
-    return replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, **rows)
+    seats, events = game.seats, getattr(game, "events", ())
+    teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
+    return replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
