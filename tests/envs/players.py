@@ -86,8 +86,8 @@ class Scripted:
     def get_state(self) -> dict[str, Any]:
         there = np.array([a in self.agents for a in self.possible_agents])
         before = np.array([self.before.get(a, -1) for a in self.possible_agents])
-        return {"at": np.array([self.match, self.at, self.draw]), "random": generator_state(self.random), "there": there,
-                "before": before}  # fmt: skip
+        at = np.array([self.match, self.at, self.draw])
+        return {"at": at, "random": generator_state(self.random), "there": there, "before": before}
 
     def set_state(self, saved: dict[str, Any]) -> None:
         self.match, self.at, self.draw = (int(x) for x in saved["at"])

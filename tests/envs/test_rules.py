@@ -188,7 +188,7 @@ def test_lanes_with_one_generator_end_a_pool(env: Any, inline: bool):
 def test_lanes_that_share_a_given_seed_are_no_breach():
     """A restarted lane's new seed may be another lane's by chance."""
     pool = Envs(broken.Sound, 2, inline=True).open(7)
-    lane = pool._lanes[0]
+    lane = pool._units[0]
     pool._board.seeds[1] = given = seed_of(lane)
     lane.close()
     assert take_turn(lane) == 0

@@ -124,7 +124,7 @@ def test_held_matches_rest_and_begin_again(inline: bool):
         pool.recv()
         pool.hold(False)
         pool.send(slice(0, 6), np.zeros(6, np.int64))
-        lanes, row = pool.recv()
+        row = pool.recv()[1]
         assert row["first"].all()
         assert row["obs"][0, 2] == step[2] + 1, "the next match"
         assert not pool.resting
@@ -204,7 +204,7 @@ def test_whoever_is_ready_is_given_by_whole_matches():
     seen = np.zeros(9, int)
     with closing(envs.open(0)) as pool:
         for _ in range(200):
-            lanes, row = pool.recv(20.0)
+            lanes, _ = pool.recv(20.0)
             assert len(lanes) <= 4
             seen[lanes] += 1
             pool.send(lanes, np.zeros(len(lanes), np.int64))
@@ -269,7 +269,7 @@ def stranger(self: Any, actions: dict) -> Any:
 
 
 def unnamed(self: Any, actions: dict) -> Any:
-    obs, rewards, *rest = Scripted.step(self, actions)
+    obs, _, *rest = Scripted.step(self, actions)
     return obs, {}, *rest
 
 
@@ -292,7 +292,10 @@ BROKEN = [
 
 @pytest.mark.parametrize(("methods", "rule", "text"), BROKEN)
 def test_what_breaks_the_rules_of_matches_ends_the_pool_with_a_line(methods: dict, rule: str, text: str):
-    with pytest.raises(EnvFailure, match=rf"lanes 0, 1, 2: .*{text}.*\(rule {rule};") as e:
+    def run() -> None:
         with closing(scripted(3, broken(**methods)).open(0)) as pool:
             play(pool, 20, np.zeros((20, 3), np.int64))
+
+    with pytest.raises(EnvFailure, match=rf"lanes 0, 1, 2: .*{text}.*\(rule {rule};") as e:
+        run()
     assert "\n" not in str(e.value)
