@@ -141,7 +141,7 @@ def test_what_cannot_be_padded_is_refused():
         def observation_space(self, agent: str) -> spaces.Space:
             return spaces.Box(0, 255, (3, 4 if agent == "left" else 5), np.uint8)
 
-    with pytest.raises(UserError, match="pads vectors .*left sees Box.*SuperSuit"):
+    with pytest.raises(UserError, match=r"pads vectors .*left sees Box.*SuperSuit"):
         Envs(Images, 2, wrappers=PAD).spec  # noqa: B018
 
 
