@@ -76,7 +76,7 @@ class Padded:
     def step(self, actions: Batch) -> tuple[Batch, Batch, Batch, Batch, Batch]:
         """As ParallelEnv."""
         obs, *rest, infos = self.env.step({agent: self._own(agent, action) for agent, action in actions.items()})
-        return self._padded(obs), *rest, self._masked(infos)  # type: ignore[return-value]
+        return self._padded(obs), *rest, self._masked(infos)
 
     def _own(self, agent: Agent, action: Any) -> Any:
         space = self._acted[agent]

@@ -179,7 +179,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
         raise UserError(f"{given}, but the policy of this run does not search: leave it out")
     whose = choose_agent(found.parents[1], found, options.agent)
     policy = play.load_player(wired, found, where, options.simulations, whose)
-    told = {"device": where if where == "cpu" else device.device_name(where)}
+    told: Row = {"device": where if where == "cpu" else device.device_name(where)}
     told |= {} if options.agent is None else {"agent": whose}
     return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
 

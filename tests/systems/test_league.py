@@ -120,6 +120,7 @@ def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(450)
 def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_path):
     directory, before = tmp_path / "league-of-six", leftovers.names()
     chaos = "kill=act:4,kill=referee:4"
@@ -136,7 +137,7 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
             was, had, selves = versions(directory), rated(directory), set((directory / "selves").iterdir())
             played = _lines(directory)
             run = _command("resume", str(directory), "--chaos", chaos)
-            _until(lambda: _lines(directory) > played + 50, "no matches")
+            _until(lambda: _lines(directory) > played + 20, "no matches")
             assert set((directory / "selves").iterdir()) >= selves
             now = rated(directory)
             assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"

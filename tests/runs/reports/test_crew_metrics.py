@@ -61,7 +61,7 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)
     assert len(games) == 1 + EPISODES
-    assert warnings == ["3 games ended faster than they could be counted: they are missing in the reports"]
+    assert warnings == ["3 games ended faster than they could be counted: the reports lack them, and all later such ones"]
 
 
 def test_a_silent_worker_is_named_once_until_it_takes_a_turn_again(crew):
