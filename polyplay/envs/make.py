@@ -57,17 +57,19 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 def describe(envs: Envs) -> EnvSpec:
     """What a lane of `envs` shows and takes. Raises UserError: also of lanes that make no whole matches."""
     spec = _describe(envs)
-    if spec.kinds:
+    if spec.seats > 1:
         check_groups(envs, spec.seats)
     return spec
 
 
 def whole_matches(envs: Envs) -> Envs:
     """The same with so many lanes more that they make whole matches. Raises UserError."""
+    if "spec" in envs.__dict__:  # which was checked
+        return envs
     spec = _describe(envs)
     made = replace(envs, lanes=-(-envs.lanes // spec.seats) * spec.seats)
     made.__dict__["spec"] = spec
-    if spec.kinds:
+    if spec.seats > 1:
         check_groups(made, spec.seats)
     return made
 

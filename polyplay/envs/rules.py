@@ -30,6 +30,7 @@ class EnvRule:
     says: str
     fix: str
     run: str = "ends"  # what a run does when it is broken
+    players: bool = False  # it is of environments with several players
 
 
 TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))

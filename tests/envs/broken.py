@@ -193,6 +193,60 @@ def unpicklable() -> Callable[[], Any]:
     return unpicklable
 
 
+class Pair:
+    """A sound game of two players, as PettingZoo's ParallelEnv; each sees what both drew, 8 times."""
+
+    possible_agents = ("left", "right")
+    metadata = {"name": "pair"}  # noqa: RUF012
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0, 1, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        if seed is not None:
+            self._np_random = np.random.default_rng(seed)
+        self.steps, self.agents = 0, list(self.possible_agents)
+        return self._all(lambda: self._np_random.random(2, np.float32)), self._all(dict)
+
+    def _all(self, make: Callable[[], Any]) -> dict[str, Any]:
+        return {agent: make() for agent in self.agents}
+
+    def step(self, actions: dict) -> tuple:
+        self.steps += 1
+        over = self.steps == 8
+        parts = [self._all(lambda: self._np_random.random(2, np.float32)), self._all(lambda: 1.0)]
+        parts += [self._all(lambda: False), self._all(lambda: over), self._all(dict)]
+        self.agents = [] if over else self.agents
+        return tuple(parts)
+
+    def close(self) -> None: ...
+
+
+class Unequal(Pair):
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0, 1, (2 if agent == "left" else 3,), np.float32)
+
+
+class Revived(Pair):
+    """The left one ends after two steps, and is there again after four."""
+
+    def step(self, actions: dict) -> tuple:
+        obs, rewards, dead, late, infos = super().step(actions)
+        dead["left"] = self.steps == 2
+        gone = {"left"} if 2 <= self.steps < 4 else set()
+        self.agents = [a for a in (self.possible_agents if self.agents else ()) if a not in gone]
+        return obs, rewards, dead, late, infos
+
+
+class Unnamed(Pair):
+    def step(self, actions: dict) -> tuple:
+        obs, rewards, *rest = super().step(actions)
+        return obs, {"nobody": rewards["left"]}, *rest
+
+
 RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not even begin
     "factory": unpicklable(),
     "build": Unbuildable,
@@ -212,6 +266,9 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
     "step": Raises,
     "hang": Hangs,
     "crash": Dies,
+    "kinds": Unequal,
+    "agents": Revived,
+    "players": Unnamed,
 }
 
 

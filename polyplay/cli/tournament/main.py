@@ -57,6 +57,7 @@ def _report(result: Row, width: int) -> Iterator[RenderableType]:
     yield _ratings(result, order)
     payoff = _payoff(result, order)
     if _breadth(len(order)) <= width:
+        yield Text("points per match of row against column")
         yield payoff
     else:
         yield Text(f"points per match of every two: {_breadth(len(order))} columns wide; see --picture or --json")
@@ -77,9 +78,7 @@ def _ratings(result: Row, order: Sequence[int]) -> Table:
 def _payoff(result: Row, order: Sequence[int]) -> Table:
     """Points per match of rows against columns, by places in the other table."""
     places = [Column(str(place), justify="right", no_wrap=True) for place in range(1, len(order) + 1)]
-    table = Table(
-        "", *places, box=box.SIMPLE_HEAD, pad_edge=False, title="points per match against", title_justify="left"
-    )
+    table = Table("", *places, box=box.SIMPLE_HEAD, pad_edge=False)
     for place, i in enumerate(order, 1):
         row = [result["payoff"][i][j] for j in order]
         table.add_row(str(place), *("–" if value is None else f"{value:.2f}" for value in row))

@@ -58,7 +58,7 @@ def run_pool_trial(
             pool.close()
             return facts
         start = time.perf_counter()
-        pool.send(lanes, draw(1, row.get("mask")))
+        pool.send(lanes, draw(len(row["first"]), row.get("mask")))
         lanes, row = pool.recv()
         took = time.perf_counter() - start
         facts.steps += int(not row["first"][0])

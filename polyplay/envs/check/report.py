@@ -14,9 +14,10 @@ from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
-from polyplay.envs.check import random_play, trial
+from polyplay.envs.check import match_trial, random_play, trial
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
+from polyplay.envs.make import whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.envs.pools.client import pickled_factory
 from polyplay.envs.pools.turn import LaneJob
@@ -57,7 +58,7 @@ def check_env(
         again, other = checker.trial(0), checker.trial(1)
     trials = first, again, other
     broke = other.broke | again.broke | first.broke
-    findings = [finding(rule, broke, trials, step_timeout) for rule in rules.RULES]
+    findings = [finding(name, broke, trials, step_timeout) for name in checker.rules]
     card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
@@ -80,25 +81,36 @@ class EnvChecker:
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
+        self.refused = False  # for what several players do
+        self.described = False
 
     @property
     def own(self) -> bool:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
         return self.envs.title.startswith(("ALE/", "toy:", "game:", "envpool:")) or self.envs.spec.vector
 
+    @property
+    def rules(self) -> list[str]:
+        """Those that are of such an environment."""
+        several = self.refused or (self.described and self.envs.spec.seats > 1)
+        return [name for name, rule in rules.RULES.items() if several or not rule.players]
+
     def trial(self, lane: int) -> TrialResult:
         """One lane by itself. Raises UserError: no such environment."""
         envs = self.envs
         try:
-            spec = envs.spec  # built once, in a process of its own
+            envs = self.envs = whole_matches(envs)  # one is built, in a process of its own
+            spec, self.described = envs.spec, True
         except UserError as e:
             rule = rules.rule_of(str(e))
             if rule is None:
                 raise
+            self.refused = rules.RULES[rule].players
             return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=trial.TrialFacts(), whole=False)
         maker = b"" if self.own else pickled_factory(envs)
         job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
-        play, own = (random_play.run_pool_trial, (envs,)) if self.own else (trial.run_trial, ())
+        players = match_trial.run_match_trial if spec.kinds else trial.run_trial
+        play, own = (random_play.run_pool_trial, (envs,)) if self.own else (players, ())
         tried = run_watched(play, job, self.steps, self.seconds, *own)
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
         if flaw := rules.image_flaw(spec.obs):
@@ -108,7 +120,7 @@ class EnvChecker:
     def pool(self, seconds: float) -> TrialResult:
         """The pace of a pool, for the card, or what it broke."""
         workers = cores()
-        lanes = LANES * workers
+        lanes = LANES * workers * self.envs.spec.seats
         envs = replace(self.envs, lanes=lanes, workers=workers, max_restarts=0)
         if self.own:
             tried = run_watched(random_play.measure_pool, envs, seconds)

@@ -43,6 +43,7 @@ class CrewMetrics:
         self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
         self.growth, self.at, self.memory = Growth(), time.monotonic(), MemoryWatch(crew)
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
+        self.missed = False  # whether games were missed, which is said once
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
         self.silent: set[int] = set()
 
@@ -76,8 +77,9 @@ class CrewMetrics:
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
-            if missed := first - self.reported.get(row, 0):
-                warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
+            if (missed := first - self.reported.get(row, 0)) and not self.missed:
+                warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
+            self.missed = self.missed or bool(missed)
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
         several = any(role.served for role in self.crew.roles)

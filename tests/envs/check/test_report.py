@@ -39,11 +39,36 @@ def levels(report: checking.CheckReport) -> dict[str, str]:
 def test_a_sound_environment_keeps_to_all_rules():
     report = polyplay.check(broken.Sound, **QUICK)
     assert report.status == 0
-    assert levels(report) == dict.fromkeys(RULES, "ok")
+    assert levels(report) == {name: "ok" for name, rule in RULES.items() if not rule.players}
     assert report.card["observation"] == "float32 [4]"
     assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
     assert {"time limit", "autoreset", "truncation", "one lane"} <= set(report.card)
     assert any("steps/s in" in v for k, v in report.card.items() if k.startswith("pool of"))
+
+
+def test_a_sound_environment_of_several_players_keeps_to_their_rules_too():
+    report = polyplay.check(broken.Pair, **QUICK)
+    assert levels(report) == dict.fromkeys(RULES, "ok")
+    assert report.card["players"] == "left, right"
+    assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
+
+
+def test_what_else_is_wrong_between_players():
+    class Left(broken.Pair):
+        def step(self, actions: dict) -> tuple:
+            parts = super().step(actions)
+            self.agents = list(self.possible_agents)
+            return parts
+
+    class Strange(broken.Pair):
+        def step(self, actions: dict) -> tuple:
+            obs, rewards, *rest = super().step(actions)
+            return obs, {**rewards, "ghost": 1.0}, *rest
+
+    report = checking.check_env(Left, **QUICK)
+    assert (levels(report)["agents"], report.status) == ("warning", 0)
+    (found,) = [f for f in checking.check_env(Strange, **QUICK).findings if f.level == "failed"]
+    assert (found.name, found.seen) == ("players", "step 1: step() gave a reward of ghost, not in possible_agents")
 
 
 @pytest.mark.parametrize("rule", broken.RULES)
