@@ -16,7 +16,7 @@ import torch
 
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import row_to_device
-from polyplay.acting.player import Player, Pull
+from polyplay.acting.player import LanePlayer, Pull
 from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
 from polyplay.buffers.rollout_queue import Producer
 from polyplay.buffers.rollout_slots import RolloutSlots
@@ -38,7 +38,7 @@ class LaneGroup:
     lanes: slice
     noise: LaneUniforms
     state: Batch  # before the row that comes next
-    player: Player  # who acts in it
+    player: LanePlayer  # who acts in it
     slot: int | None = None  # None: its rows are not written
     at: int = -1  # rows of the rollout so far; -1: the first has not begun
     parked: bool = False
@@ -60,11 +60,11 @@ class Actor:
         policy: Policy,
         out: Producer | RolloutSlots,
         first_lane: int,
-        players: Sequence[Player] = (),
+        players: Sequence[LanePlayer] = (),
     ):
         """players: of the groups, in order; none: `policy` acts in all. policy, out: where there is but one."""
         self.ctx, self.pool, self.out = ctx, pool, out
-        self.players = list(players) or [Player(policy, out)]
+        self.players = list(players) or [LanePlayer(policy, out)]
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)

@@ -1,4 +1,4 @@
-"""A player: who acts in a group of lanes, with which weights, and where its rows go."""
+"""Who acts in a group of lanes, with which weights, and where its rows go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pull = Callable[[int], int | None]  # of a round: bring its weights; their versi
 
 
 @dataclass
-class Player:
+class LanePlayer:
     """One may act in several groups of an actor's lanes."""
 
     policy: Policy

@@ -17,7 +17,7 @@ import numpy as np
 
 from polyplay.acting.actor import Actor
 from polyplay.acting.on_device import policy_from_cpu
-from polyplay.acting.player import Player
+from polyplay.acting.player import LanePlayer
 from polyplay.acting.results import MatchResults
 from polyplay.acting.worker import report_faults
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
@@ -73,7 +73,7 @@ def act_at_table(
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
         actor = Actor(ctx, pool, players[0].policy, producer, ctx.index * envs.lanes, players)
-        table = Table(ctx, actor, seats, league)
+        table = ActorTable(ctx, actor, seats, league)
         while not table.begin():
             yield
         for slots in actor.rollouts():
@@ -96,7 +96,7 @@ class Seat:
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
         self.vector = FlatParams(self.net)
-        self.player = Player(policy_from_cpu(self.net), producer)
+        self.player = LanePlayer(policy_from_cpu(self.net), producer)
         self.alike = 1  # players of the same agent at the table
 
     def sit(self, agent: int) -> None:
@@ -120,7 +120,7 @@ class Seat:
         return params.pull(self.vector, player.version)
 
 
-class Table:
+class ActorTable:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None):

@@ -8,7 +8,7 @@ act × actors:  a table of players ─► own copies of weights ─► rollouts 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.acting import act_at_table
@@ -35,30 +35,23 @@ class Config:
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Workers = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    slots: Count = 2  # rollout buffers per player: it fills one, the others wait for a learner
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
     matches: Count = 100  # that a table plays before its players are drawn anew
     selves: Count = 200  # updates of an agent from one past self to the next
-    past: Count = 100  # past selves that are kept; others leave, those that lose most first
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
-    minibatches: Count = 2  # ppo: minibatches per pass
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    optimizer: str = "adam"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 1e-5  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    value_cost: NonNegative = 0.5  # weight of the value loss
-    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
     budget: Count = 1_000_000  # frames to train for when neither --frames nor --steps is given
@@ -75,17 +68,16 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     slots = batches_of(c, envs)
     policy = actor_critic_of(c, envs, previous=c.core != "none")
-    loss: VTrace | APPO = VTrace(c.gamma, c.lam, reduction="mean", value_cost=c.value_cost, reward=c.reward)
+    loss: VTrace | APPO = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
     if c.loss == "ppo":
-        loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
-    loss = replace(loss, normalize_advantage=c.normalize_advantage)
-    net, passes = policy(), Epochs(c.epochs, c.minibatches) if c.loss == "ppo" else None
-    update = Local(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm))
+        loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
+    net, passes = policy(), Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
+    update = Local(OptimizerSpec("adam", 1e-5, clip=c.max_grad_norm))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, c.slots, c.agents, apart=True)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
     params = AgentParams(net, c.agents, readers=c.actors)
-    league = League(c.agents, c.actors, envs.spec.teams, c.players, c.past)
+    league = League(c.agents, c.actors, envs.spec.teams, c.players)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=c.selves)
@@ -105,6 +97,4 @@ def batches_of(c: Config, envs: Envs) -> int:
     if rest or not rollouts or (c.lag >= 0 and rollouts > 1):
         most = " and with a --lag no more" if c.lag >= 0 else ", or a multiple"
         raise UserError(f"--batch {c.batch} given; allowed: {own}, the lanes of a player in --lanes {c.lanes}{most}")
-    if c.loss == "ppo" and c.batch < c.minibatches:
-        raise UserError(f"--minibatches {c.minibatches} of {c.batch} trajectories: raise --batch or lower it")
     return rollouts
