@@ -93,7 +93,9 @@ def test_what_cannot_be_played_is_said_in_one_line_and_nothing_is_written(given,
 
 
 def _command(*words: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def _options(given: dict[str, Any]) -> list[str]:
@@ -137,12 +139,12 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
             was, had, selves = versions(directory), rated(directory), set((directory / "selves").iterdir())
             played = _lines(directory)
             run = _command("resume", str(directory), "--chaos", chaos)
-            _until(lambda: _lines(directory) > played + 20, "no matches")
+            _until(lambda played=played: _lines(directory) > played + 20, "no matches")
             assert set((directory / "selves").iterdir()) >= selves
             now = rated(directory)
             assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"
             newest = checkpoint.everything(directory)[-1].name
-            _until(lambda: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
+            _until(lambda newest=newest: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
             assert all(n >= was[agent] for agent, n in versions(directory).items())
         run.send_signal(signal.SIGTERM)
         out = run.communicate(timeout=90)[0].decode()

@@ -13,6 +13,7 @@ from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.board import FLAGS
+from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.seating import Seating
 from polyplay.envs.toys.games import ToyPool, game_rng, game_streams, toy
 from polyplay.envs.toys.seated import SeatedToy
@@ -29,6 +30,7 @@ class MatchPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
+        check_groups(envs, self.spec.seats)
         self._asynchronous = True  # a lane is ready again once its match has stepped
         self.game: SeatedToy = toy(envs)  # type: ignore[assignment]
         self.seating = self._table = Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)

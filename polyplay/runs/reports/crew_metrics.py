@@ -78,7 +78,7 @@ class CrewMetrics:
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if (missed := first - self.reported.get(row, 0)) and not self.missed:
-                warn(f"{missed} games ended faster than they could be counted: the reports lack them, and all later such ones")
+                warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
             self.missed = self.missed or bool(missed)
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count

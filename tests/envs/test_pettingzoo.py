@@ -1,0 +1,167 @@
+"""PettingZoo's environments: recognised, described, converted, trained by their names; padded where they differ."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import polyplay
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
+from polyplay.envs import Discrete, Envs
+from polyplay.envs.padding import pad
+from polyplay.envs.random_actions import action_sampler
+from tests.envs import broken
+from tests.envs.players import Scripted
+
+PAD = ("polyplay.envs.padding:pad",)
+SPREAD, ADVERSARY = "mpe2.simple_spread_v3:parallel_env", "mpe2.simple_adversary_v3:parallel_env"
+TURNS, DEATHS = "pettingzoo.classic.tictactoe_v3:env", "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env"
+
+
+def rows(envs: Envs, steps: int) -> list[dict[str, Any]]:
+    """Copies of rows of random play."""
+    found = []
+    with closing(envs.open(0)) as pool:
+        draw = action_sampler(pool.spec.action, 0)
+        for _ in range(steps):
+            lanes, row = pool.recv()
+            found.append({k: np.array(v) for k, v in row.items() if k != "obs"})
+            pool.send(lanes, draw(pool.lanes, row.get("mask")))
+    return found
+
+
+def test_a_parallel_environment_is_found_by_its_name_and_described():
+    pytest.importorskip("mpe2")
+    spec = Envs(SPREAD, 3).spec
+    assert (spec.seats, spec.kinds, spec.teams) == (3, (0, 0, 0), ())
+    assert (spec.obs, spec.action) == (Field((18,), "float32"), Discrete(5))
+    assert spec.describe["players"] == "agent_0, agent_1, agent_2"
+
+
+def test_a_turn_based_environment_gives_who_waits_one_legal_action():
+    pytest.importorskip("pettingzoo")
+    found = rows(Envs(TURNS, 2, inline=True), 40)
+    for row in found:
+        if not row["over"].any():
+            legal = row["mask"].sum(1)
+            assert legal.min() == 1
+            assert row["mask"][legal.argmin()].argmax() == 0
+    assert found[0]["mask"].sum(1).tolist() == [9, 1], "the first player moves"
+    assert found[1]["mask"].sum(1).tolist() == [1, 8]
+    assert {tuple(row["reward"]) for row in found if row["over"].any()} <= {(1, -1), (-1, 1), (0, 0)}
+
+
+@pytest.mark.parametrize("env", ["pettingzoo.classic.rps_v2:env", "mpe2.simple_spread_v3:env"])
+def test_a_simultaneous_environment_that_is_told_in_turns_is_parallel_again(env: str):
+    pytest.importorskip("mpe2")
+    envs = Envs(env, 6, inline=True)
+    found = rows(envs, 30)
+    assert envs.spec.mask is None
+    assert any(row["over"].all() for row in found)
+
+
+def test_players_of_a_known_game_die_before_it_ends():
+    pytest.importorskip("pygame")
+    pytest.importorskip("pettingzoo")
+    found = rows(Envs(DEATHS, 4, inline=True, options={"spawn_rate": 1, "max_zombies": 30}), 400)
+    over = np.stack([row["over"] for row in found])
+    first = np.stack([row["first"] for row in found])
+    assert over.any()
+    assert (over.any(1) & ~over.all(1)).any(), "some end before the others"
+    dead = over[:-1] & ~first[1:].all(1, keepdims=True)
+    assert first[1:][dead].all(), "and have first rows from then on"
+
+
+def test_unequal_seats_are_refused_in_one_line_that_names_padding():
+    with pytest.raises(UserError, match=r"left has float32 \[2\] / 3 discrete, right has float32 \[3\] / 3 disc") as e:
+        Envs(broken.Unequal, 2).spec  # noqa: B018
+    assert "--wrapper polyplay.envs.padding:pad" in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_padded_environment_is_what_the_guide_says():
+    pytest.importorskip("mpe2")
+    spec = Envs(ADVERSARY, 3, wrappers=PAD, inline=True).spec
+    assert (spec.seats, spec.kinds, spec.obs) == (3, (0, 1, 1), Field((12,), "float32"))
+    with closing(Envs(ADVERSARY, 3, wrappers=PAD, inline=True).open(0)) as pool:
+        obs = pool.recv()[1]["obs"]
+    assert obs[:, 10:].tolist() == [[1, 0], [0, 1], [0, 1]]
+    assert not obs[0, 8:10].any()
+    assert obs[1, 8:10].all()
+
+
+class Mixed(broken.Pair):
+    """Left has 2 actions from 5 on, right 3; or vectors of 1 and 2 numbers."""
+
+    def __init__(self, vectors: bool = False):
+        self.vectors = vectors
+        self.acts: list[dict] = []
+
+    def action_space(self, agent: str) -> spaces.Space:
+        left = agent == "left"
+        if self.vectors:
+            return spaces.Box(-1 if left else -2, 1, (1 if left else 2,), np.float32)
+        return spaces.Discrete(2, start=5) if left else spaces.Discrete(3)
+
+    def step(self, actions: dict) -> tuple:
+        self.acts.append(actions)
+        return super().step(actions)
+
+
+def test_surplus_actions_are_masked_or_left_out():
+    env = Mixed()
+    padded = pad(env)
+    _, infos = padded.reset(seed=0)
+    assert padded.action_space("left") == spaces.Discrete(3)
+    assert {a: info["action_mask"].tolist() for a, info in infos.items()} == {
+        "left": [True, True, False], "right": [True, True, True],
+    }  # fmt: skip
+    padded.step({"left": 1, "right": 2})
+    assert env.acts == [{"left": 6, "right": 2}]
+    vectors = Mixed(vectors=True)
+    padded = pad(vectors)
+    padded.reset(seed=0)
+    two = np.array([-2, 0.5], np.float32)
+    padded.step({"left": two, "right": two})
+    assert {a: act.tolist() for a, act in vectors.acts[0].items()} == {"left": [-1], "right": [-2, 0.5]}
+    assert Envs(partial(Mixed), 2, wrappers=PAD).spec.mask == Field((3,), "bool")
+
+
+def test_what_cannot_be_padded_is_refused():
+    with pytest.raises(UserError, match="pads seats; this has one player"):
+        Envs("CartPole-v1", 1, wrappers=PAD).spec  # noqa: B018
+
+    class Images(broken.Pair):
+        def observation_space(self, agent: str) -> spaces.Space:
+            return spaces.Box(0, 255, (3, 4 if agent == "left" else 5), np.uint8)
+
+    with pytest.raises(UserError, match=r"pads vectors .*left sees Box.*SuperSuit"):
+        Envs(Images, 2, wrappers=PAD).spec  # noqa: B018
+
+
+def test_where_all_are_equal_nothing_is_added():
+    spec = Envs(Scripted, 3, wrappers=PAD, inline=True).spec
+    plain = Envs(Scripted, 3, inline=True).spec
+    assert spec.obs == plain.obs
+    assert (spec.kinds, spec.teams, spec.events) == (plain.kinds, plain.teams, plain.events)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("env", "more"),
+    [(SPREAD, {"lanes": 6}), (ADVERSARY, {"lanes": 6, "wrapper": PAD}), (TURNS, {"lanes": 4}), (DEATHS, {"lanes": 4})],
+)
+def test_known_games_pass_check_and_train(env: str, more: dict, tmp_path: Any):
+    pytest.importorskip("mpe2")
+    options = {"wrappers": PAD} if "wrapper" in more else {}
+    assert polyplay.check(env, options=options, steps=200, measure=0.1).status == 0
+    run = polyplay.train(
+        "ppo", env=env, steps=1500, run=str(tmp_path / "run"), network="mlp", tensorboard=False, **more
+    )
+    assert run.exit_code == 0
