@@ -18,7 +18,7 @@ from polyplay.envs.atari import protocols
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.positions import decisive_positions
 from polyplay.envs.boards.solver import solver_of, unsolved
-from polyplay.evaluation.players import Player, PlayerOptions, opponent_of, player_of
+from polyplay.evaluation.players import BoardPlayer, PlayerOptions, opponent_of, player_of
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.strength import Judge, both_colors, moves_kept, unlost
 from polyplay.systems import System
@@ -65,7 +65,7 @@ def _watching(step: GamesEnded) -> Watch:
 
 
 def _solver(
-    player: Player, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
+    player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
 ) -> tuple[list[float], Row]:
     board, connect_four = player.board, GAMES["connect_four"]
     if reason := unsolved(board):
@@ -80,7 +80,7 @@ def _solver(
 
 
 def _versus(
-    player: Player, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
+    player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
 ) -> tuple[list[float], Row]:
     board, name, plies = player.board, str(options.against), options.opening_plies
     perfect = name == "perfect"

@@ -27,7 +27,7 @@ from polyplay.envs.boards.opponents import opponent
 from polyplay.envs.boards.pool import board_of
 from polyplay.envs.toys.games import toy
 from polyplay.evaluation.boards import PLIES
-from polyplay.evaluation.players import MORE, Player, PlayerOptions, player_of_agent
+from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, player_of_agent
 from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
 from polyplay.evaluation.strength import both_colors
 from polyplay.evaluation.tournament import TournamentOptions
@@ -43,7 +43,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Matches:
+class RoundRobin:
     """play: all matches of two entrants by their places; the points of the first. about: what a record says of each
     entrant. opening_plies: of a board game.
     """
@@ -79,7 +79,7 @@ def _entrants(name: str, trust: bool) -> list[Entrant]:
     return [Entrant(agent.name, agent) for agent in find_agents(name, trust)] if is_run(name) else [Entrant(name)]
 
 
-def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Matches:
+def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
     """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
     agents = [entrant.agent for entrant in entrants if entrant.agent]
     first = agents[0].wired.envs
@@ -104,14 +104,14 @@ def _game(envs: Envs) -> str:
 # ------------------------------------------------------------------------------------------ board games
 
 
-def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> Matches:
+def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
     board, plies = board_of(envs), PLIES if options.opening_plies is None else options.opening_plies
 
-    def player(i: int, entrant: Entrant) -> Player:
+    def player(i: int, entrant: Entrant) -> BoardPlayer:
         how = PlayerOptions(options.simulations, options.seed + i, options.greedy, 0.0, where)
         if entrant.agent:
             return player_of_agent(entrant.agent, how)
-        return Player(entrant.name, board, opponent(entrant.name, board, "tournament: ", MORE, plies), {})
+        return BoardPlayer(entrant.name, board, opponent(entrant.name, board, "tournament: ", MORE, plies), {})
 
     players = [player(i, entrant) for i, entrant in enumerate(entrants)]
 
@@ -119,17 +119,17 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
         starts = both_colors(board, options.matches, plies, options.seed)
         return float(match(board, players[i].moves, players[j].moves, starts, options.seed).sum())
 
-    return Matches(f"game:{board.name}", [player.about for player in players], play, plies)
+    return RoundRobin(f"game:{board.name}", [player.about for player in players], play, plies)
 
 
 # ------------------------------------------------------------------------------------------- two teams
 
 
-def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> Matches:
+def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
     _check_teams(envs, options, next(entrant.name for entrant in entrants if entrant.agent))
     players = [_team_player(entrant, options.seed + i, envs, options, where) for i, entrant in enumerate(entrants)]
     about = [entrant.agent.about if entrant.agent else {} for entrant in entrants]
-    return Matches(
+    return RoundRobin(
         envs.title,
         about,
         lambda i, j: float(play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum()),

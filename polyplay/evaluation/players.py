@@ -24,7 +24,7 @@ MORE = ", or the directory of a run"  # beside opponents by name
 
 
 @dataclass(frozen=True)
-class Player:
+class BoardPlayer:
     """name: as it was given. about: what a record says of it."""
 
     name: str
@@ -68,15 +68,15 @@ class PlayerOptions:
     trust: bool = False
 
 
-def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> Player:
+def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
     from polyplay.acting.play import PlayOptions
 
     moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
-    return Player(name, moves.board, moves, about)
+    return BoardPlayer(name, moves.board, moves, about)
 
 
-def player_of_agent(found: RunAgent, options: PlayerOptions) -> Player:
+def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
     """Raises UserError: its run plays no board game."""
     from polyplay.acting.play import load_player
 
@@ -86,12 +86,12 @@ def player_of_agent(found: RunAgent, options: PlayerOptions) -> Player:
     return player_of(found.wired, policy, found.about, options, found.name)
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> Player:
+def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> BoardPlayer:
     """A run of that game, or an opponent by name. plies: random moves before a game; option: the words before the name
     in messages. Raises UserError.
     """
     if not is_run(name):
-        return Player(name, board, opponent(name, board, option, MORE, plies), {})
+        return BoardPlayer(name, board, opponent(name, board, option, MORE, plies), {})
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
         raise UserError(

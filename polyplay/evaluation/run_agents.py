@@ -9,7 +9,15 @@ from pathlib import Path
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, split_checkpoint, weights_digest, wire_system
+from polyplay.runs.load import (
+    choose_agent,
+    choose_checkpoint,
+    crew_of,
+    load_run,
+    split_checkpoint,
+    weights_digest,
+    wire_system,
+)
 from polyplay.systems import System
 
 OPPONENT = re.compile(r"random|perfect|bot|mcts:.*")  # by name
@@ -42,7 +50,7 @@ def is_run(name: str) -> bool:
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     """Who a name means. RUN: every agent of a run's newest checkpoint; RUN/checkpoints/NAME: of that one; either with
-    :N: agent N; RUN/selves/NAME.safetensors: a past self. Raises UserError.
+    :N or :best: that agent; RUN/selves/NAME.safetensors: a past self. Raises UserError.
     """
     path, agent = _split_agent(name)
     alone = path.suffix == checkpoint.ARRAYS
@@ -55,11 +63,9 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     if alone:
         return [RunAgent(name, wired, found)]
     there = checkpoint.agents_of(found)
-    if agent is not None and agent not in there:
-        raise UserError(f"{name} given, but {path} has agents {', '.join(map(str, there))}: name one of them")
-    if agent is not None or len(there) == 1:
-        return [RunAgent(name, wired, found, there[0] if agent is None else agent)]
-    return [RunAgent(f"{name}:{n}", wired, found, n) for n in there]
+    if agent is None and len(there) > 1:
+        return [RunAgent(f"{name}:{n}", wired, found, n) for n in there]
+    return [RunAgent(name, wired, found, choose_agent(run, found, agent, name))]
 
 
 def find_agent(name: str, trust: bool = False) -> RunAgent:
@@ -70,9 +76,9 @@ def find_agent(name: str, trust: bool = False) -> RunAgent:
     return found[0]
 
 
-def _split_agent(name: str) -> tuple[Path, int | None]:
-    """RUN:N: (RUN, N)."""
-    path, _, number = name.rpartition(":")
-    if path and number.isdecimal() and Path(path).is_dir() and not Path(name).exists():
-        return Path(path), int(number)
+def _split_agent(name: str) -> tuple[Path, str | None]:
+    """RUN:N and RUN:best: (RUN, N or best)."""
+    path, _, agent = name.rpartition(":")
+    if path and (agent.isdecimal() or agent == "best") and Path(path).is_dir() and not Path(name).exists():
+        return Path(path), agent
     return Path(name), None

@@ -46,18 +46,18 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     return found
 
 
-def choose_agent(directory: Path, found: Path, which: str | None) -> int:
+def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
     """The agent that `which` names in a checkpoint: best (by its Elo in the league), or its number; None: the first.
-    Raises UserError.
+    option: what named it. Raises UserError.
     """
-    there = sorted(int(p.name) for p in (found / "agents").iterdir() if p.name.isdecimal())
+    there = checkpoint.agents_of(found)
     if which is None:
         return there[0]
     if which == "best":
         rated = _ratings(directory)
         return max(there, key=lambda agent: rated.get(agent, 0.0))
     if not which.isdecimal() or int(which) not in there:
-        raise UserError(f"--agent: {which!r} given, allowed: best, {', '.join(map(str, there))}")
+        raise UserError(f"{option}: {which!r} given, allowed: best, {', '.join(map(str, there))}")
     return int(which)
 
 

@@ -54,6 +54,8 @@ def _make_league(run: Path) -> None:
         arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
         part.arrays(checkpoint.policy_name(agent), arrays)
     checkpoint.complete(run, 9, {"steps": 180, "frames": 180, "updates": 9})
+    rated = [{"kind": "agent", "agent": agent, "elo": 900.0 + 200 * agent} for agent in (0, 1)]
+    (run / "league.json").write_text(json.dumps({"players": rated}))
     (run / "selves").mkdir()
     checkpoint.write_arrays(run / "selves" / "0-5.safetensors", arrays)
 
@@ -97,11 +99,12 @@ def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], 
             "LEAGUE:1",
             "LEAGUE/selves/0-5.safetensors",
             "LEAGUE/checkpoints/000000000009-steps-180:1",
+            "LEAGUE:best",
             "LEAGUE:0",
         )
     ]
-    assert of[0] == of[1] == of[2]
-    assert of[0] != of[3]
+    assert of[0] == of[1] == of[2] == of[3]
+    assert of[0] != of[4]
 
 
 def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
@@ -125,7 +128,7 @@ def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
         ("SOLO bot --matches 5", "--matches 5 given, but half of them are played on each side: give an even number"),
         ("SOLO bot --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
         ("SOLO bot --opening-plies 2", "--opening-plies is for board games (game:NAME)"),
-        ("LEAGUE:7 bot", "LEAGUE:7 given, but LEAGUE has agents 0, 1: name one of them"),
+        ("LEAGUE:7 bot", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
         ("LEAGUE/selves/4-4.safetensors bot", "4-4.safetensors: there is no such file of a past self"),
