@@ -20,7 +20,8 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, said
 from dummies import SOURCES, Policy, Pool
 
 from polyplay.acting.actor import Actor
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters

@@ -13,7 +13,7 @@ import torch
 from common import Row
 
 from polyplay import systems
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl

@@ -19,7 +19,7 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
 from polyplay import nets
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Field

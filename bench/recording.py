@@ -12,7 +12,8 @@ import numpy as np
 from polyplay import nets, systems
 from polyplay.acting.exploration import EpsilonLadder
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.shared_memory import Layout

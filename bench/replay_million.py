@@ -26,7 +26,7 @@ import numpy as np
 from common import RESULTS, Row, about, command_line
 
 from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common.files import write_json
 from polyplay.common.tree import Field
 

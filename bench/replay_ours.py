@@ -20,7 +20,7 @@ from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
 from polyplay.buffers.replay.copy_kernels import _memcpy
 from polyplay.buffers.replay.rng import CounterRng, compiled
 from polyplay.buffers.replay.sum_tree import SumTree
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common.tree import Field
 
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))

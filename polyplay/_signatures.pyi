@@ -385,6 +385,41 @@ class Impala(RunOptions, total=False):
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
     budget: int  # frames to train for when neither --frames nor --steps is given
 
+class League(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
+    agents: int  # that learn, each by its own games
+    players: int  # at a table: each holds a group of an actor's lanes
+    actors: int  # acting workers, each with a table
+    lanes: int  # seats in matches (num-envs) of each actor, divided among its players
+    learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    slots: int  # rollout buffers per player: it fills one, the others wait for a learner
+    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    unroll: int  # agent steps per lane in a rollout
+    opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
+    matches: int  # that a table plays before its players are drawn anew
+    selves: int  # updates of an agent from one past self to the next
+    past: int  # past selves that are kept; others leave, those that lose most first
+    batch: int  # trajectories in one update of an agent, or for the passes of one batch
+    loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
+    epochs: int  # ppo: passes over a batch
+    minibatches: int  # ppo: minibatches per pass
+    clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: float  # discount
+    lam: float  # λ of V-trace
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    learning_rate: float  # learning rate at the start; see --anneal
+    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer_eps: float  # the optimizer's ε
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
+    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    entropy_cost: float  # weight of the entropy bonus
+    value_cost: float  # weight of the value loss
+    normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    budget: int  # frames to train for when neither --frames nor --steps is given
+
 class Pbt(RunOptions, total=False):
     over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
     population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
@@ -526,6 +561,10 @@ def train(
 @overload
 def train(
     system: Literal["impala"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Impala]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["league"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[League]
 ) -> Run: ...
 @overload
 def train(

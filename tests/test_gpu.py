@@ -9,7 +9,8 @@ import torch
 import polyplay
 from polyplay import nets
 from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common import checkpoint, tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.shared_memory import SharedBlock

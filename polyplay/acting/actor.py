@@ -7,7 +7,7 @@ the lag allows), actions of the parked rows are chosen again if the weights are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +16,7 @@ import torch
 
 from polyplay.acting.exploration import Exploration
 from polyplay.acting.on_device import row_to_device
+from polyplay.acting.player import Player, Pull
 from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
 from polyplay.buffers.rollout_queue import Producer
 from polyplay.buffers.rollout_slots import RolloutSlots
@@ -37,8 +38,9 @@ class LaneGroup:
     lanes: slice
     noise: LaneUniforms
     state: Batch  # before the row that comes next
-    slot: int | None = None  # None: the first rollout has not begun
-    at: int = 0  # rows in the slot
+    player: Player  # who acts in it
+    slot: int | None = None  # None: its rows are not written
+    at: int = -1  # rows of the rollout so far; -1: the first has not begun
     parked: bool = False
     step: Batch = field(default_factory=dict)  # the parked row as it arrived,
     outputs: Batch = field(default_factory=dict)  # the policy's outputs there,
@@ -46,10 +48,23 @@ class LaneGroup:
 
 
 class Actor:
-    """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can."""
+    """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can.
 
-    def __init__(self, ctx: WorkerContext, pool: Pool, policy: Policy, out: Producer | RolloutSlots, first_lane: int):
-        self.ctx, self.pool, self.policy, self.out = ctx, pool, policy, out
+    One player acts in all groups of lanes, or each has its own (a table, see acting.table).
+    """
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        pool: Pool,
+        policy: Policy,
+        out: Producer | RolloutSlots,
+        first_lane: int,
+        players: Sequence[Player] = (),
+    ):
+        """players: of the groups, in order; none: `policy` acts in all. policy, out: where there is but one."""
+        self.ctx, self.pool, self.out = ctx, pool, out
+        self.players = list(players) or [Player(policy, out)]
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
@@ -57,57 +72,69 @@ class Actor:
         self.groups = list[LaneGroup]()
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
-            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
-            self.groups.append(LaneGroup(lanes, noise, policy.initial(self.width)))
-        self.version = -1  # of the weights that act; -1: none yet
+            player = self.players[i % len(self.players)]
+            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], player.policy.noise)
+            self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored = False
+        self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
 
-    def rollouts(self, pull: Callable[[int], int | None]) -> Iterator[list[int] | None]:
-        """Yield the slots of each finished rollout, one per group, before they are given away; None: nothing yet.
+    def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
+        """Yield the slots of each finished rollout, one per group whose rows are written, before they are given away;
+        None: nothing yet.
 
         pull(k) brings the weights for round k, a rollout of every group, and returns their version; None: they are not
-        published yet.
+        published yet. Players of a table bring their own.
         """
-        yield from self._pull(pull, 0)
+        if pull is not None:
+            self.players[0].pull = pull
+        yield from self._pull(0)
         k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
             yield from self._gather()
         while True:
             slots: list[int] = []
             with self.ctx.counters.timed("wait"):
-                while len(slots) < len(self.groups):
+                written = [group for group in self.groups if group.player.out is not None]
+                while len(slots) < len(written):
                     if (slot := self.out.slot()) is None:
                         yield None
                     else:
+                        written[len(slots)].slot = slot
                         slots.append(slot)
-            again = (yield from self._pull(pull, k)) or self.restored
-            k, self.restored = k + 1, False
-            for group, slot in zip(self.groups, slots, strict=True):  # row 0 is the parked row
-                if again or not self.bootstrap:
+            yield from self._pull(k)
+            again, k, self.restored = self.restored, k + 1, False
+            for group in self.groups:  # row 0 is the parked row
+                if again or group.player.fresh or not self.bootstrap:
                     self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
                     group.outputs, group.after = self._act(group, group.step)
-                tree.write(self.out.state, slot, tree.map(lambda x: x.numpy(), group.state))
-                write_row(self.out.rows, (slot, 0), group.step, group.outputs, self.version)
-                group.slot, group.at, group.parked, group.step = slot, 0, False, {}
+                if group.slot is not None:
+                    tree.write(self.out.state, group.slot, tree.map(lambda x: x.numpy(), group.state))
+                    self.out.rows["agent"][group.slot] = group.player.agent
+                    self._write(group, 0, group.step, group.outputs)
+                group.at, group.parked, group.step = 0, False, {}
                 self._send(group, group.outputs, group.after)
             yield from self._gather()
             yield slots
 
-    def _pull(self, pull: Callable[[int], int | None], k: int) -> Generator[None, None, bool]:
-        """Whether the weights for round k are new; they stay for a rollout."""
-        with self.ctx.counters.timed("wait"):
-            while (version := pull(k)) is None:
-                yield None
-        if version == self.version:
-            return False
-        self.version = version
-        if hasattr(self.policy, "hold"):
-            with self.ctx.counters.timed("infer"):
-                self.policy.hold()
-        return True
+    def _pull(self, k: int) -> Generator[None, None, None]:
+        """The weights of all players for round k; they stay for a rollout."""
+        for player in self.players:
+            with self.ctx.counters.timed("wait"):
+                while (version := player.pull(k)) is None:
+                    yield None
+            player.fresh = version != player.version
+            if not player.fresh:
+                continue
+            player.version = version
+            if hasattr(player.policy, "hold"):
+                with self.ctx.counters.timed("infer"):
+                    player.policy.hold()
+
+    def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
+        write_row(self.out.rows, (cast("int", group.slot), at), step, outputs, group.player.version)
 
     def _gather(self) -> Iterator[None]:
         """Receive, act, write and send until every group is parked on its last row."""
@@ -119,13 +146,15 @@ class Actor:
             except TimeoutError:
                 yield None
                 continue
-            self.games.count(self.ctx, lanes, step, self.first_lane)
             assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
             group = self.groups[lanes.start // self.width]
-            last = group.slot is None or group.at == self.out.T
+            self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
+            if self.watch is not None:
+                self.watch(lanes, step)
+            last = group.at < 0 or group.at == self.out.T
             outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
             if group.slot is not None:
-                write_row(self.out.rows, (group.slot, group.at), step, outputs, self.version)
+                self._write(group, group.at, step, outputs)
             if last:
                 group.step, group.outputs, group.after, group.parked = step, outputs, after, True
                 waiting -= 1
@@ -140,7 +169,7 @@ class Actor:
             if self.explore is not None:
                 inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])
             self.acts[group.lanes] += 1
-            outputs, after = self.policy.act(as_tensors(inputs), group.state)
+            outputs, after = group.player.policy.act(as_tensors(inputs), group.state)
         self.ctx.counters.served(self.width)
         return outputs, after
 

@@ -169,16 +169,20 @@ class PlayableSystem(Protocol):
 
 
 def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
-    policy = system.policy()
-    checkpoint.load_into(policy, checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent)))
+    """path: a checkpoint, or the file of an agent's weights alone."""
+    policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
+    folder, name = (path.parent, path.stem) if alone else (path, checkpoint.policy_name(agent))
+    checkpoint.load_into(policy, checkpoint.open_checkpoint(folder).arrays(name))
     return policy
 
 
-def load_player(system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None) -> Policy:
+def load_player(
+    system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0
+) -> Policy:
     """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
     own number).
     """
-    policy, player = load_policy(system, path).to(device), getattr(system, "player", None)
+    policy, player = load_policy(system, path, agent).to(device), getattr(system, "player", None)
     if player is None:
         return policy_from_cpu(policy)
     search = player(policy)

@@ -25,7 +25,8 @@ class EpisodeCounter:
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int) -> None:
+    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int, agent: int = 0) -> None:
+        """agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count."""
         first, over = step["first"], step["over"]
         if first.any():
             # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
@@ -34,12 +35,13 @@ class EpisodeCounter:
             self.length[lanes] = np.where(new, 0.0, self.length[lanes])
         self.ret[lanes] += step["reward"]
         self.length[lanes] += ~first
-        if over.any():
+        if over.any() and agent >= 0:
             for i in np.arange(len(self.ret))[lanes][over]:
-                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i))
+                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i), agent)
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over
-        ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
+        if agent >= 0:
+            ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
 
 
 def policy_inputs(step: Batch) -> Batch:

@@ -37,9 +37,10 @@ class Queue(ABC):
 
 
 class SharedQueue(Queue, SharedObject):
-    """Slots between processes, in one block of memory. Every pair of a writer and a reader has its `share` of them, and
-    two rings of their numbers, of the empty and of the full ones: so every ring has one writer and one reader, and
-    whoever is killed leaves no lock. Pair i's reader is i mod `readers`.
+    """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
+    numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
+    leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
+    one another.
 
     A reader may ask its writers for their parts of a checkpoint: writer i answers reader i mod those that ask.
     """
@@ -52,9 +53,18 @@ class SharedQueue(Queue, SharedObject):
     _last: np.ndarray
     _closed: np.ndarray
 
-    def __init__(self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], more_bells: int = 0):
+    def __init__(
+        self,
+        fields: Spec,
+        slots: int,
+        pairs: int,
+        readers: int,
+        asks: tuple[int, int],
+        more_bells: int = 0,
+        each: int = 1,
+    ):
         """asks: how many ask for parts, and how many answer. more_bells: than one for each reader."""
-        self.slots, self.share, self.readers = slots, slots // pairs, readers
+        self.slots, self.share, self.readers, self.each = slots, slots * each // pairs, readers, each
         self._bells = Semaphores(readers + more_bells)
         super().__init__(
             **fields,
@@ -66,7 +76,7 @@ class SharedQueue(Queue, SharedObject):
             _closed=(LINE // 8, np.int64),
         )
         for slot in range(slots):
-            self._empty[slot // self.share].put(slot)
+            self._empty[slot // self.share * self.each].put(slot)
 
     def _attach(self) -> None:
         super()._attach()
@@ -88,7 +98,8 @@ class SharedQueue(Queue, SharedObject):
     def held(self, pairs: slice, holder: int) -> list[int]:
         """Slots of these pairs that are in no ring and that such a holder took last."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
-        own = np.arange(self.slots).reshape(-1, self.share)[pairs].ravel().tolist()
+        owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
+        own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:

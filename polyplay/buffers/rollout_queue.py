@@ -2,7 +2,8 @@
 
 A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers, so every ring has one writer and one reader. Imports no torch.
+consumer p mod consumers. Where consumers learn `apart`, each the policy of another agent, a producer feeds all, and a
+commit names the one. So every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import gcd
 import numpy as np
 
 from polyplay.buffers.queue_base import FILLING, READING, QueueBatches, SharedQueue
-from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, row_spec
+from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, rows_of
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.semaphores import Semaphore
@@ -57,9 +58,10 @@ class RolloutQueue(SharedQueue):
         producers: int = 1,
         consumers: int = 1,
         groups: int = 1,
+        apart: bool = False,
     ):
-        """groups: of an actor's lanes, which fill a slot each in a round."""
-        if slots % producers or producers < consumers:
+        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds all consumers."""
+        if slots % producers or (producers < consumers and not apart):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups
         fields = {
@@ -69,26 +71,37 @@ class RolloutQueue(SharedQueue):
             "base": (producers, np.int64),
             "turns": (consumers, np.int64),
         }
-        super().__init__(fields, slots, producers, consumers, (consumers, producers), more_bells=producers)
+        each = consumers if apart else 1
+        asks = consumers, producers
+        super().__init__(fields, slots, producers * each, consumers, asks, more_bells=producers, each=each)
 
     @classmethod
     def of(
-        cls, envs: EnvsLike, policy: PolicyLike, T: int, actors: int, slots: int = 4, readers: int = 1
+        cls,
+        envs: EnvsLike,
+        policy: PolicyLike,
+        T: int,
+        actors: int,
+        slots: int = 4,
+        readers: int = 1,
+        apart: bool = False,
     ) -> RolloutQueue:
         """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
         actor.
         """
-        rows, width = (
-            row_spec(envs.spec.obs, policy.spec(), envs.spec.mask, envs.spec.team_fields),
-            envs.lanes // envs.groups,
-        )
-        return cls(rows, policy.state_spec(), T, width, actors * slots * envs.groups, actors, readers, envs.groups)
+        rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
+        n = actors * slots * envs.groups
+        return cls(rows, policy.state_spec(), T, width, n, actors, readers, envs.groups, apart)
 
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
 
     def writer_bell(self, i: int) -> Semaphore:
-        return self._bells[self.consumers + i]
+        return self._bells[self.consumers + i // self.each]
+
+    def pairs(self, p: int) -> slice:
+        """Those of producer `p`, one with each consumer that it feeds."""
+        return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
         """The acting end number `p`. A worker that replaces a lost one gets back the slots that one was filling."""
@@ -96,15 +109,15 @@ class RolloutQueue(SharedQueue):
 
     def made(self, p: int) -> int:
         """Rollouts that producer `p` gave away, in earlier runs too."""
-        return int(self.base[p]) + int(self._full[p]._tail[0])
+        return int(self.base[p]) + int(self.ends[self.pairs(p), 1].sum())
 
     def learnt(self, p: int) -> int:
         """Rollouts of producer `p` that a learner took, in earlier runs too."""
-        return int(self.base[p]) + int(self._full[p]._head[0])
+        return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def unfinished(self, p: int) -> tuple[int, int]:
         """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
-        slots = self.held(slice(p, p + 1), FILLING)
+        slots = self.held(self.pairs(p), FILLING)
         written = self.rows["version"][slots] != UNWRITTEN
         steps = written[:, 1:] & ~self.rows["first"][slots, 1:]
         return int(written.any((1, 2)).sum()), int(np.count_nonzero(steps))
@@ -123,12 +136,16 @@ class RolloutQueue(SharedQueue):
 
     def reading(self, p: int) -> int:
         """Slots of producer `p` that its consumer has taken and not given back yet."""
-        return len(self.held(slice(p, p + 1), READING))
+        return len(self.held(self.pairs(p), READING))
 
     def reclaim(self, c: int) -> None:
         """Give back what a predecessor of consumer `c`, one that was lost or of an earlier run, was reading."""
-        for slot in self.held(slice(c, None, self.consumers), READING):
-            self._empty[slot // self.share].put(slot)
+        for slot in self.held(slice(c, None, self.consumers), READING + (self.each > 1) * c):
+            self.give_back(c, slot)
+
+    def give_back(self, c: int, slot: int) -> None:
+        """Consumer `c` has read a slot."""
+        self._empty[slot // self.share * self.each + (self.each > 1) * c].put(slot)
 
 
 class Producer:
@@ -136,8 +153,9 @@ class Producer:
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
-        self._empty, self._full, self._bell = queue._empty[p], queue._full[p], queue.writer_bell(p)
-        self._reclaimed = queue.held(slice(p, p + 1), FILLING)  # by a lost predecessor
+        pairs = queue.pairs(p)
+        self._empty, self._full, self._bell = queue._empty[pairs], queue._full[pairs], queue.writer_bell(pairs.start)
+        self._reclaimed = queue.held(pairs, FILLING)  # by a lost predecessor
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
@@ -147,7 +165,7 @@ class Producer:
         slot: int | None = self._reclaimed.pop() if self._reclaimed else None
         if slot is None:
             until = time.monotonic() + queue.patience
-            while (slot := self._empty.take(queue.use, FILLING)) is None and (left := until - time.monotonic()) > 0:
+            while (slot := self._take(FILLING)) is None and (left := until - time.monotonic()) > 0:
                 self._bell.wait(left)  # a token may be that of a slot that was taken before it came
                 queue.check()
             if slot is None:
@@ -156,15 +174,23 @@ class Producer:
         self.rows["version"][slot] = UNWRITTEN
         return slot
 
+    def _take(self, holder: int) -> int | None:
+        taken = (ring.take(self.queue.use, holder) for ring in self._empty)
+        return next((slot for slot in taken if slot is not None), None)
+
     @property
     def committed(self) -> int:
         """Rollouts this end has given away, its predecessors' included."""
         return self.queue.made(self.p)
 
+    def made(self, to: int) -> int:
+        """Those that it gave to this consumer, of all that it feeds."""
+        return int(self._full[to]._tail[0])
+
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
-        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(self._full.peek())}
+        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(self._full[0].peek())}
 
     def give(self, flight: Batch, reading: int = 0) -> None:
         """The inverse, on a stream that nothing went through yet. reading: slots to lack until the learner begins: it
@@ -177,15 +203,17 @@ class Producer:
             tree.write(self.state, slot, kept.get("state", {}))
             self.commit(slot, int(kept["by"]))
         for _ in range(reading):
-            self._empty.take(self.queue.use, READING)
+            self._take(READING)
             self._bell.wait(0)  # its token
 
-    def commit(self, slot: int, by: int = 0) -> None:
-        """Hand a finished slot to the learner. Its number is all that crosses. `by`: see RolloutQueue."""
+    def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
+        """Hand a finished slot to the learner, or where it feeds several to one. Its number is all that crosses. `by`:
+        see RolloutQueue.
+        """
         self.queue.by[slot] = by
         if (self.rows["version"][slot] == UNWRITTEN).any():
             raise RuntimeError(f"slot {slot} was committed with rows that nobody wrote")
-        self._full.put(slot)
+        self._full[to].put(slot)
 
 
 class RolloutBatches(QueueBatches[RolloutQueue]):
@@ -231,7 +259,7 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
             yield join(slots)
             join.done()
             for slot in slots:
-                queue._empty[slot // queue.share].put(slot)
+                queue.give_back(c, slot)
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
@@ -269,9 +297,18 @@ class Collator:
         if self.n == 1:
             return tree.at(self.rows, slots[0]), tree.at(self.state, slots[0])
         for i, slot in enumerate(slots):
-            lanes = slice(i * self.lanes, (i + 1) * self.lanes)
-            tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
-            tree.write(self._state, lanes, tree.at(self.state, slot))
+            self.put(i, slot)
+        return self.joined
+
+    def put(self, i: int, slot: int) -> None:
+        """Place a slot in a batch of several."""
+        lanes = slice(i * self.lanes, (i + 1) * self.lanes)
+        tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
+        tree.write(self._state, lanes, tree.at(self.state, slot))
+
+    @property
+    def joined(self) -> tuple[Batch, Batch]:
+        """The batch, once all its places were taken."""
         return self._rows, self._state
 
     def done(self) -> None:

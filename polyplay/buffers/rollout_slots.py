@@ -47,6 +47,11 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | Non
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
+def rows_of(spec: EnvSpecLike, policy: Spec) -> Spec:
+    """The same for environments."""
+    return row_spec(spec.obs, policy, spec.mask, spec.team_fields)
+
+
 class RolloutSlots:
     """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyplay.buffers.queue_base import Queue, QueueBatches
-from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, row_spec
+from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, rows_of
 from polyplay.common import tree
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.tree import Batch, Spec
@@ -46,7 +46,7 @@ class TrainingQueue(Queue):
     @classmethod
     def of(cls, envs: EnvsLike, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
         """For chunks of T steps of such environments' lanes, with this network."""
-        rows = row_spec(envs.spec.obs, policy.spec(), envs.spec.mask, envs.spec.team_fields)
+        rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
     def label(self) -> str:

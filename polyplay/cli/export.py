@@ -11,7 +11,7 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import options as run_options
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run
+from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run
 from polyplay.workers import process
 
 
@@ -23,6 +23,8 @@ class ExportOptions:
     """file to write"""
     checkpoint: str | None = None
     """checkpoint to export: best, or the number of its update (none: the newest)"""
+    agent: str | None = None
+    """agent of a league: best (by its Elo), or its number (none: the first)"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
 
@@ -32,10 +34,10 @@ def command(words: list[str]) -> None:
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
-    print_result(export(directory, Path(options.onnx), options.checkpoint, options.trust))
+    print_result(export(directory, Path(options.onnx), options.checkpoint, options.trust, options.agent))
 
 
-def export(directory: Path, file: Path, which: str | None = None, trust: bool = False) -> Row:
+def export(directory: Path, file: Path, which: str | None = None, trust: bool = False, agent: str | None = None) -> Row:
     """Write the policy of a checkpoint (default: the newest whole one) as an ONNX file; what was written."""
     from polyplay.acting import play
     from polyplay.nets import onnx
@@ -54,4 +56,6 @@ def export(directory: Path, file: Path, which: str | None = None, trust: bool = 
         "checkpoint": found.name,
         "counters": checkpoint.manifest(found)["counters"],
     }
-    return onnx.export_onnx(play.load_policy(wired, found), spec, file, about)
+    whose = choose_agent(directory, found, agent)
+    about |= {"agent": whose} if agent is not None else {}
+    return onnx.export_onnx(play.load_policy(wired, found, whose), spec, file, about)

@@ -31,7 +31,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "new": ("FILE.py", "write a short example script"),
     "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
     "scores": ("[RUN …]", "compare runs with published Atari scores"),
-    "arena": ("RUN …", "rate runs of a board game by matches"),
+    "tournament": ("RUN …", "rate agents by matches of every two"),
     "verify": ("RUN", "repeat a saved evaluation and compare the score"),
     "starts": ("RUN --out FILE", "save start states for --protocol human-starts"),
     "export": ("RUN --onnx FILE", "export a run's policy to ONNX"),
@@ -41,6 +41,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
+RENAMED = {"arena": "tournament"}
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
 
@@ -84,6 +85,8 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
+    if verb in RENAMED:
+        raise UserError(f"{verb} is called {RENAMED[verb]} now: polyplay {RENAMED[verb]} {VERBS[RENAMED[verb]][0]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"

@@ -27,16 +27,23 @@ from polyplay.common.files import Row, is_number, is_row, read_object, write_byt
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+ARRAYS = ".safetensors"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
 CHAMPION = "champion-"  # the same, of the weights that won a match
 NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
 LANES = re.compile(r"\d+\+\d+")  # the first, and how many
+POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
 UNUSED = "unused-"  # and the update: passed over when the run went on from one before
 
 
 def policy_name(agent: int) -> str:
     """What an agent's policy is called in a checkpoint."""
     return f"agents/{agent}/policy"
+
+
+def self_path(directory: Path, agent: int, version: int) -> Path:
+    """Where a past self of an agent is: its weights as they were at `version`."""
+    return directory / "selves" / f"{agent}-{version}.safetensors"
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -228,6 +235,11 @@ def manifest(path: Path) -> Row:
     if not all(is_row(file, ("bytes",)) and isinstance(file.get("sha256"), str) for file in files.values()):
         raise ValueError("a file in it lacks bytes or sha256")
     return found
+
+
+def agents_of(path: Path) -> list[int]:
+    """The agents whose policies a checkpoint has."""
+    return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
 
 
 def flaw(path: Path, within: str = "") -> str | None:

@@ -74,6 +74,7 @@ class WorkerContext:
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "remark" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
+    served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
     rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
 
     @cached_property

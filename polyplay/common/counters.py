@@ -16,7 +16,7 @@ COLUMNS = [*EVENTS, *SECONDS, *LOAD, *OPEN]
 SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two readings of the main process
-EPISODE = ("return", "length", "lane", "wall")
+EPISODE = ("return", "length", "lane", "agent", "wall")
 METRICS = 48
 
 
@@ -65,9 +65,9 @@ class WorkerCounters:
         self.add("depth_sum", n)
         self.add("depth_count", 1)
 
-    def episode(self, ret: float, length: float, lane: int) -> None:
+    def episode(self, ret: float, length: float, lane: int, agent: int = 0) -> None:
         n = int(self.get("episodes"))
-        self.games[n % EPISODES] = (ret, length, lane, time.time())
+        self.games[n % EPISODES] = (ret, length, lane, agent, time.time())
         self.add("episodes", 1)
 
     def losses(self, metrics: dict[str, float]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 # how a role holds an edge: it writes into it, takes from it, publishes weights or reads them, updates through it, or
-# serves it
-End = Literal["out", "source", "publish", "params", "update", "server"]
+# serves it; of a league: it seats players, makes past selves, or rates
+End = Literal["out", "source", "publish", "params", "update", "server", "plays", "posts", "rates"]
 
 
 class Arrow(NamedTuple):

@@ -71,9 +71,9 @@ class JsonLines:
         self.file = AppendFile(path)
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
-    def write(self, row: Mapping[str, object]) -> None:
-        """Raises OSError."""
-        self.file.write((json.dumps(to_plain(row), allow_nan=False) + "\n").encode())
+    def write(self, *rows: Mapping[str, object]) -> None:
+        """One write, however many rows. Raises OSError."""
+        self.file.write("".join(json.dumps(to_plain(row), allow_nan=False) + "\n" for row in rows).encode())
 
     def close(self) -> None:
         self.file.close()

@@ -17,7 +17,7 @@ from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.process import ProcessPool
 from polyplay.envs.pools.vector import VectorPool
 from polyplay.envs.pools.vector_modes import check_lanes
-from polyplay.envs.toys import games
+from polyplay.envs.toys import games, matches
 
 
 def _describe_board(envs: Envs) -> EnvSpec:
@@ -35,7 +35,7 @@ def _connect_board(envs: Envs, seed: int, lane: int) -> Pool:
 # by how a name begins; all others are Gymnasium environments
 OWN: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
-    "toy:": (games.describe, games.ToyPool),
+    "toy:": (games.describe, matches.connect),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
     "game:": (_describe_board, _connect_board),
 }

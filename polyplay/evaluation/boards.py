@@ -39,7 +39,7 @@ def play_board_protocol(
     how = PlayerOptions(
         options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
     )
-    player, mine = player_of(wired, policy, found, how), watch or GamesWatch()
+    player, mine = player_of(wired, policy, {}, how), watch or GamesWatch()
     asked = options.episodes or protocols.protocol(options.protocol).episodes
     mine.max_steps, begun = options.max_steps, time.monotonic()
     what = "positions" if options.protocol == "solver" else "games"

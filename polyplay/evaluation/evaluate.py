@@ -30,7 +30,7 @@ from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.evaluation.window import Window
 from polyplay.runs.directory import config_hash
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
@@ -78,6 +78,8 @@ class EvaluateOptions:
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
     """checkpoint to load: best, or the number of its update (none: the newest)"""
+    agent: str | None = None
+    """agent of a league: best (by its Elo), or its number (none: the first)"""
     greedy: bool = False
     """take the most probable action instead of a sampled one"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -175,8 +177,10 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     if wired.player is None and options.simulations is not None:
         given = f"--simulations {options.simulations} given"
         raise UserError(f"{given}, but the policy of this run does not search: leave it out")
-    policy = play.load_player(wired, found, where, options.simulations)
-    told = {"device": where if where == "cpu" else device.device_name(where)}
+    whose = choose_agent(found.parents[1], found, options.agent)
+    policy = play.load_player(wired, found, where, options.simulations, whose)
+    told: Row = {"device": where if where == "cpu" else device.device_name(where)}
+    told |= {} if options.agent is None else {"agent": whose}
     return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
 
 
@@ -192,6 +196,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
     slug = re.sub(r"[^\w.]+", "-", label).strip("-")
     parts = ["evaluation", found] + ([] if slug == "run" else [slug])
+    parts += [] if options.agent is None else [f"agent-{options.agent}"]
     parts += [] if options.epsilon is None else [f"eps{options.epsilon:g}"]
     return "-".join([*parts, f"seed{options.seed}", *(["greedy"] if options.greedy else [])])
 

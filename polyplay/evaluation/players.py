@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,7 @@ from polyplay.envs.atari import protocols
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.boards.pool import board_of, show_all
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, split_checkpoint, weights_digest, wire_system
+from polyplay.evaluation.run_agents import RunAgent, find_agent, is_run
 from polyplay.systems import System
 
 if TYPE_CHECKING:  # they import torch
@@ -69,31 +68,22 @@ class PlayerOptions:
     trust: bool = False
 
 
-def player_of(wired: System, policy: Policy, found: Path, options: PlayerOptions, name: str = "") -> Player:
+def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> Player:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
     from polyplay.acting.play import PlayOptions
 
     moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
-    about = {"checkpoint": found.name, "checkpoint_sha256": weights_digest(found)}
     return Player(name, moves.board, moves, about)
 
 
-def load_run_player(name: str, options: PlayerOptions) -> Player:
-    """The player of a run's directory, or of one of its checkpoints'. Raises UserError."""
+def player_of_agent(found: RunAgent, options: PlayerOptions) -> Player:
+    """Raises UserError: its run plays no board game."""
     from polyplay.acting.play import load_player
 
-    path, which = split_checkpoint(Path(name))
-    page, settings, run_options, _ = load_run(path, options.trust)
-    found = choose_checkpoint(path, which)
-    wired = wire_system(page, settings, crew_of(replace(run_options, device="cpu")))
-    if not protocols.is_board(wired.envs):
-        raise UserError(f"{name} plays {wired.envs.title}, and matches are of board games (game:NAME)")
-    return player_of(wired, load_player(wired, found, options.device, options.simulations), found, options, name)
-
-
-def is_run(name: str) -> bool:
-    """Whether this is a directory and no opponent by name."""
-    return name not in ("random", "perfect") and Path(name).is_dir()
+    if not protocols.is_board(found.wired.envs):
+        raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
+    policy = load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
+    return player_of(found.wired, policy, found.about, options, found.name)
 
 
 def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> Player:
@@ -102,7 +92,7 @@ def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, opti
     """
     if not is_run(name):
         return Player(name, board, opponent(name, board, option, MORE, plies), {})
-    found = load_run_player(name, options)
+    found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
         raise UserError(
             f"{option}{name}: it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"

@@ -35,14 +35,23 @@ class DeviceCollator(Collator):
         rows, state = super().__call__(slots)
         if self.n == 1:
             return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
+        return rows, state
+
+    def put(self, i: int, slot: int) -> None:
+        """See Collator."""
+        super().put(i, slot)
         if self.obs is None:
             wide = self.n * self.lanes
             self.obs = tree.map(
                 lambda x: torch.empty((x.shape[1], wide, *x.shape[3:]), dtype=x.dtype, device=self.device), self.source
             )
-        for i, slot in enumerate(slots):
-            at = slice(i * self.lanes, (i + 1) * self.lanes)
-            tree.map(lambda into, x, s=slot, at=at: into[:, at].copy_(x[s], non_blocking=True), self.obs, self.source)
+        at = slice(i * self.lanes, (i + 1) * self.lanes)
+        tree.map(lambda into, x: into[:, at].copy_(x[slot], non_blocking=True), self.obs, self.source)
+
+    @property
+    def joined(self) -> tuple[Batch, Batch]:
+        """See Collator."""
+        rows, state = super().joined
         return {**rows, "obs": self.obs}, state
 
     def done(self) -> None:

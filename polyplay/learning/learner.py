@@ -75,6 +75,9 @@ class Learner:
         elif self.counts.fresh and not ctx.incarnation % 1000:
             self._save_initial()
         self.counts.begin(self.version, self.learnt)
+        if spec.among is not None:
+            spec.among.learnt[spec.agent] = self.learnt
+            self.extra_parts = None  # one agent alone makes no checkpoint
         while not self.counts.ready:
             ctx.turn()
             time.sleep(0.01)
@@ -83,12 +86,24 @@ class Learner:
             self._set_target(self._saved_target())
         self.target_copies = self._copies_due()
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
-            self._trace = JsonLines(ctx.directory / "updates.jsonl")
+            whose = f"-{spec.agent}" if spec.agent else ""
+            self._trace = JsonLines(ctx.directory / f"updates{whose}.jsonl")
         ctx.rescue = self.rescue
 
     def remaining(self) -> float:
         """The part of the run that is left."""
-        return max(0.0, 1.0 - self.learnt / self.spec.total)
+        return max(0.0, 1.0 - self.progress / self.spec.total)
+
+    @property
+    def progress(self) -> float:
+        """Agent steps learnt from, by all agents of the run."""
+        among = self.spec.among
+        return self.learnt if among is None else among.together
+
+    @property
+    def over(self) -> bool:
+        """Whether the run, or this part of it, is at its end."""
+        return self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def rate(self, left: float | None = None) -> float:
         left = self.remaining() if left is None else left
@@ -234,7 +249,7 @@ class Learner:
         total = yield from self.update.agree(self._sums(steps, 0.0))
         self.counts.rest(total[0])
         self.learnt = self.counts.learnt
-        self.ctx.counters.set("learnt", self.learnt)
+        self._set_learnt()
         self._heed(total)
         return float(total[0] / total[4])
 
@@ -246,7 +261,16 @@ class Learner:
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
         self.saving = self.agreed > self.saves
-        self.done = bool(sums[2]) or self.learnt >= min(self.spec.total, self.ctx.control.until)
+        self.done = bool(sums[2]) or self.over
+
+    def _set_learnt(self) -> None:
+        self.ctx.counters.set("learnt", self.learnt)
+        if self.spec.among is not None:
+            self.spec.among.learnt[self.spec.agent] = self.learnt
+
+    def heed(self) -> None:
+        """Look whether to save or to end, while nothing comes to learn from."""
+        self._heed(self._sums(0.0, 0.0))
 
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
@@ -256,11 +280,11 @@ class Learner:
         counters = self.ctx.counters
         counters.lag(lags)
         counters.set("updates", self.version - self.counts.begun)
-        counters.set("learnt", self.learnt)
+        self._set_learnt()
         if self.version % self.spec.report == 0:
             counters.losses(to_floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
         show = self.ctx.control.show
-        if show is not None and show.asked and self.ctx.index == 0:
+        if show is not None and show.asked and self.ctx.index == self.spec.agent == 0:
             show.answer(self.vector, self.version)
         if (trace := self._trace) is not None:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
@@ -271,7 +295,8 @@ class Learner:
     def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
         if self.ctx.directory is not None:
-            path = self.ctx.directory / f"not-finite-{self.version}-{self.ctx.index}.safetensors"
+            whose = f"agent-{self.spec.agent}-" if self.spec.agent else ""
+            path = self.ctx.directory / f"not-finite-{whose}{self.version}-{self.ctx.index}.safetensors"
             try:
                 checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
                 where = str(path)
@@ -288,12 +313,13 @@ class Learner:
         """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
         return self.update.still() if self.saver else contextlib.nullcontext()
 
-    def save(self, more: WritePart = lambda part: None, at: int | None = None) -> None:
+    def save(self, more: WritePart = lambda part: None, at: int | None = None, number: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
-        are there. at: the update whose checkpoint it is, where others write theirs under that number too.
+        are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
+        checkpoint of several agents, each at an update of its own.
         """
         with self.still():
-            self._save(more, at)
+            self._save(more, at, number)
 
     def _save_initial(self) -> None:
         """The checkpoint of update 0: from the moment that a run begins, it can go on."""
@@ -321,22 +347,23 @@ class Learner:
             self.saved = version
             self.ctx.counters.set("saved", version + 1)
 
-    def _save(self, more: WritePart, at: int | None) -> None:
+    def _save(self, more: WritePart, at: int | None, number: int | None) -> None:
         ctx, version = self.ctx, self.counts.newest()
         self.version, self.learnt = version if at is None else at, self.counts.learnt
-        self.saves, self.saved = self.agreed, self.version
+        self.saves, self.saved, self.saving = self.agreed, self.version, False
+        number = self.version if number is None else number
         if ctx.directory is None or not self.saver:
             return
         with ctx.counters.timed("wait"):
             try:
-                part = checkpoint.CheckpointPart(ctx.directory, self.version)
+                part = checkpoint.CheckpointPart(ctx.directory, number)
                 if ctx.index == 0:
                     self._write(part, f"agents/{self.spec.agent}")
                 more(part)
-                ctx.counters.set("saved", self.version + 1)
+                ctx.counters.set("saved", number + 1)
             except OSError as e:
-                ctx.counters.set("saved", -(self.version + 1))
-                ctx.say("unsaved", f"checkpoint of update {self.version}: {e.strerror or e}")
+                ctx.counters.set("saved", -(number + 1))
+                ctx.say("unsaved", f"checkpoint of update {number}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
         if not bool(self.vector.flat.isfinite().all()):

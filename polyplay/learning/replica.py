@@ -14,8 +14,7 @@ from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.rollout_slots import RolloutSlots
+from polyplay.buffers.rollout_slots import RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
@@ -90,8 +89,7 @@ def replica(
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
     """What a row holds, and the state before a rollout."""
-    spec, policy = envs.spec, learner.policy
-    return row_spec(spec.obs, policy.spec(), spec.mask, spec.team_fields), policy.state_spec()
+    return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
 
 
 def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:

@@ -10,6 +10,7 @@ from polyplay.common.tree import Batch
 from polyplay.learning.epochs import Epochs
 from polyplay.learning.losses.base import Loss
 from polyplay.nets.policy import PolicyFactory
+from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.update import Update
 
 
@@ -25,6 +26,7 @@ class LearnerSpec:
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
     passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
+    among: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
     acted: bool = False  # the last row's value was stored while acting: one row less to unroll
     same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Source
 from polyplay.learning.learner import Learner
-from polyplay.learning.sources import open_source
+from polyplay.learning.sources import OpenSource, open_source
 from polyplay.learning.spec import LearnerSpec
 from polyplay.weights.params import Params
 
@@ -16,7 +17,11 @@ from polyplay.weights.params import Params
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
     """Take batches from a source (see open_source), update, and publish the weights where others hold copies."""
     learner = Learner(ctx, spec)
-    feed = open_source(source, ctx, learner, params)
+    yield from learn_from(open_source(source, ctx, learner, params), ctx, learner)
+
+
+def learn_from(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> Iterator[None]:
+    """The loop."""
     yield  # actors begin with these weights, also where all take turns
     before = time.perf_counter()
     for batch in feed.batches():
@@ -24,6 +29,8 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Para
         ctx.counters.stamp()
         if batch is not None:
             yield from feed.step(batch)
+        if batch is None and learner.spec.among is not None:
+            learner.heed()
         ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
         learner.done = ends
         if ends or learner.saving:

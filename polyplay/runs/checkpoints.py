@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter
@@ -64,6 +65,9 @@ class CheckpointCompleter:
             self.fail(f"checkpoint of update {version}: {getattr(e, 'strerror', None) or e}")
             return
         self.failure = ""
+        for old in checkpoint.partial_versions(self.directory):  # a save that not all agents made: a newer one came
+            if old < version:
+                checkpoint.discard(self.directory, old)
         checkpoint.prune(self.directory, self.keep)
         self.listen(checkpoint.everything(self.directory)[-1])
 
@@ -90,15 +94,23 @@ class CheckpointCompleter:
         if self.last < 1:  # whoever acts already does so again
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         steps, games = self._totals(version)
+        agents = self._agents(version)
         return {
             "steps": steps,
             "frames": steps * self.metrics.frames_per_step,
-            "updates": version,
+            "updates": sum(agents.values()) if agents else version,
             "episodes": self.reporter.episodes,
             "games": games,
             "episodic_return_mean": self.reporter.return_mean,
             "wall_seconds": round(self.reporter.wall_seconds, 3),
+            **({"agents": agents} if agents else {}),
         }
+
+    def _agents(self, number: int) -> dict[str, int]:
+        """Of a run of several agents: the update that each is at in the checkpoint `number`."""
+        n = max((len(role.served) for role in self.metrics.crew.roles), default=0)
+        root = checkpoint.partial(self.directory, number) / "agents"
+        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text())["version"]) for a in range(n)}
 
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""

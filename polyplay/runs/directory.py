@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, is_row, parse_json, read_object, write_bytes, write_json
 from polyplay.common.machine import stamp
+from polyplay.population.match_log import LOG, has_league
 from polyplay.population.ranking import rank_members
 from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.trust import signature
@@ -69,7 +70,8 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     for name in ("decisions", "evaluations"):
         _cut(directory / f"{name}.jsonl", _rows(("steps",)), lambda row: row["steps"] <= steps, say)
     played = max(updates, 1)  # the match of the checkpoint's own update is played again
-    _cut(directory / "matches.jsonl", _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
+    if not has_league(directory):  # a league's matches were played, wherever learning goes on from
+        _cut(directory / LOG, _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
     _cut(directory / "updates.jsonl", _rows(("update",)), lambda row: row["update"] <= updates, say)
     _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)
     for path in directory.glob("deliveries-*.jsonl"):

@@ -12,7 +12,7 @@ from typing import Any
 from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row
+from polyplay.common.files import Row, read_object
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
@@ -44,6 +44,30 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     if wrong is not None:
         raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
     return found
+
+
+def choose_agent(directory: Path, found: Path, which: str | None) -> int:
+    """The agent that `which` names in a checkpoint: best (by its Elo in the league), or its number; None: the first.
+    Raises UserError.
+    """
+    there = sorted(int(p.name) for p in (found / "agents").iterdir() if p.name.isdecimal())
+    if which is None:
+        return there[0]
+    if which == "best":
+        rated = _ratings(directory)
+        return max(there, key=lambda agent: rated.get(agent, 0.0))
+    if not which.isdecimal() or int(which) not in there:
+        raise UserError(f"--agent: {which!r} given, allowed: best, {', '.join(map(str, there))}")
+    return int(which)
+
+
+def _ratings(directory: Path) -> dict[int, float]:
+    """The Elo of each agent of a league; empty where there is none."""
+    try:
+        players = read_object(directory / "league.json").get("players", [])
+        return {row["agent"]: float(row["elo"]) for row in players if row["kind"] == "agent"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from polyplay.buffers.rollout_slots import ROWS, row_spec
+from polyplay.buffers.rollout_slots import ROWS, rows_of
 from polyplay.common import tree
 from polyplay.common.machine import cores
 from polyplay.envs.make import native
@@ -85,6 +85,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
+            own *= max(1, len(role.served) / role.n)
             parts["learning"] += role.n * BACKWARD * saved * _batch(role) * crew.where.on_cpu
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
@@ -103,7 +104,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
             parts["trees"] = parts.get("trees", 0.0) + role.n * searches * trees
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
-        parts[edge.memory] += edge.nbytes
+        parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
 
 
@@ -197,8 +198,7 @@ def _batch(role: Role) -> int:
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
-        spec = role.envs.spec
-        rows = row_spec(spec.obs, net.spec(), spec.mask, spec.team_fields)
+        rows = rows_of(role.envs.spec, net.spec())
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))

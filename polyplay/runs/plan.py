@@ -61,6 +61,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
+    checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
     checkpoint += int(0 if own else parts["replay"])
     when = f"every {options.checkpoint_every:g} s, the last {options.keep} and the best stay"
     lines = [
@@ -195,7 +196,7 @@ def rows_per_update(crew: Any) -> int:
 
 def _steps_per_update(crew: Any) -> float:
     role = next(r for r in crew.roles if r.learner)
-    together, replay = 1 if role.apart else role.n, role.drawn_replay
+    together, replay = 1 if role.apart or role.served else role.n, role.drawn_replay
     if replay is not None:
         return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
     return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
@@ -243,7 +244,7 @@ def resumes_exactly(crew: Any) -> bool:
     checkpoints hold all that decides what comes next.
     """
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    return crew.where.on_cpu and _fixed(crew) and not ahead and not any(r.apart for r in crew.roles)
+    return crew.where.on_cpu and _fixed(crew) and not ahead and not any(r.apart or r.served for r in crew.roles)
 
 
 def _in_step(crew: Any) -> bool:
@@ -260,6 +261,8 @@ def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
+    if any(r.served for r in crew.roles):
+        return "restores each agent's weights, optimiser, counters; ratings, past selves; matches under way are lost"
     if whole and not ahead:
         return f"restores weights, optimiser, counters; {ANEW}, replays start empty"
     if not whole and any(r.apart for r in crew.roles):

@@ -199,6 +199,9 @@ def _resume(
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    if any(role.served for role in crew.roles):
+        seed = context.seed_of(crew.seed, 1000 * crew.resumes)
+        return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
 
 

@@ -56,18 +56,19 @@ def _table() -> dict[str, Any]:
 def choose(page: Any, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
+    plain = "paper" if "paper" in page.PRESETS else next(iter(page.PRESETS))
     if str(page.Config().env).startswith("game:"):  # its presets are for games
         return next((name for name, make in page.PRESETS.items() if name != "paper" and make().env == env), "quick")
     if where in ("atari", "toy") or where in there or not there:
-        return where if where in there else "paper"
+        return where if where in there else plain
     try:
         spec = Envs(env, 1, **made).spec
     except UserError:  # building the system says what is wrong
-        return "paper"
+        return plain
     if isinstance(spec.obs, Field) and len(spec.obs.shape) == 3:
-        return "paper"
+        return plain
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
-    return next((name for name in (likeliest, "classic", "mujoco") if name in there), "paper")
+    return next((name for name in (likeliest, "classic", "mujoco") if name in there), plain)
 
 
 def domain(env: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
-from polyplay.buffers.rollout_queue import PolicyLike, row_spec
+from polyplay.buffers.rollout_queue import PolicyLike, rows_of
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs import Envs, rules, spaces
@@ -144,6 +144,6 @@ def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes:
     spec = envs.spec
     left = {"agent"} if getattr(sampler, "first", "") == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
-    rows = {k: v for k, v in row_spec(spec.obs, net.spec(), spec.mask, spec.team_fields).items() if k not in left}
+    rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k not in left}
     drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)
     return replace(drawn, start=c.start, stack=stack)

@@ -1,5 +1,6 @@
 """The weights of an agent as one flat vector: how versions are published and pulled, how gradients reach them."""
 
+from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.allreduce import AllReduce, averaged
 from polyplay.weights.chunked import Chunked
 from polyplay.weights.flat import param_sizes
@@ -11,6 +12,7 @@ from polyplay.weights.params import Params
 from polyplay.weights.update import Local, OptimizerSpec
 
 __all__ = [
+    "AgentParams",
     "AllReduce",
     "Chunked",
     "Hogwild",

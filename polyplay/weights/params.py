@@ -33,6 +33,7 @@ class Params(SharedArrays):
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
     _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
+    _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # rollouts of that reader, where it asks for them
     _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
@@ -65,28 +66,43 @@ class Params(SharedArrays):
     def arrows(self) -> list[Arrow]:
         return [Arrow(self.label(), ("publish",), ("params",))]
 
-    def publish(self, vector: FlatParams, version: int, round: int) -> None:  # noqa: A002 - the design's word
+    def publish(
+        self,
+        vector: FlatParams,
+        version: int,
+        round: int,  # noqa: A002 - the design's word
+        learnt: np.ndarray | None = None,
+    ) -> None:
+        """learnt: rollouts of each reader that these weights have learnt from."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
         self._newest.write(vector.flat, version)
+        if learnt is not None:
+            self._learnt[:] = learnt
         self._head[_VERSION], self._head[_ROUND] = version, round
         memory_barrier()
         for i in np.flatnonzero(self._waiting):
             self._bells[int(i)].post()
 
-    def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """True once round ≥ `atleast`; False after `timeout` seconds. Raises Closed."""
-        if self.round >= atleast:
+    def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
+        """True once round ≥ `atleast`, and the weights have learnt from that many rollouts of this reader; False after
+        `timeout` seconds. Raises Closed.
+        """
+
+        def there() -> bool:
+            return self.round >= atleast and (not learnt or int(self._learnt[reader]) >= learnt)
+
+        if there():
             return True
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
         memory_barrier()  # seen by who publishes from now on, before the round is looked at
-        while self.round < atleast and not self._closed[0] and (left := until - time.monotonic()) > 0:
+        while not there() and not self._closed[0] and (left := until - time.monotonic()) > 0:
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
         self.check()
-        return self.round >= atleast
+        return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""

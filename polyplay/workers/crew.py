@@ -90,7 +90,10 @@ class Crew:
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
-        self._rows = iter(range(SEATS))
+        self._rows, self._extra = (
+            iter(range(SEATS)),
+            SEATS,
+        )  # extra: the first row of the counters that is free for more
 
     # --------------------------------------------------------------------------------------------- wiring
 
@@ -110,18 +113,22 @@ class Crew:
         drain: bool = False,
         on: Kind | None = None,
         threads: int = 0,
+        serves: int = 0,
         **holds: Any,
     ) -> Role:
         """`n` workers that run `work(ctx, **holds)`: fields of Role, and settings of its own. A value wrapped in `each`
         is made per worker. `on`: what they are, if not what the crew's workers are otherwise.
 
         `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
-        ended at its next turn, a process at once.
+        ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
+        own.
         """
         held = {k: holds.pop(k) for k in Role.HOLDS if k in holds}
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         self._reserve(role, n)
+        role.served = tuple(range(self._extra, self._extra + serves))
+        self._extra += serves
         self.roles.append(role)
         return role
 
@@ -147,7 +154,7 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(SEATS, metrics)
+        self.counters = Counters(self._extra, metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         prepare()
         if threads:
@@ -184,11 +191,13 @@ class Crew:
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
         """Of the counters; `past`: also those of workers that have left."""
-        return [ctx.row for ctx in role.past.values()] if past else [w.ctx.row for w in role.workers.values()]
+        own = [ctx.row for ctx in role.past.values()] if past else [w.ctx.row for w in role.workers.values()]
+        return own + list(role.served)
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
-        return [row for r in self.roles if r.learner for row in self.rows(r)[: 1 if r.apart else None]]
+        saving = (r.served or self.rows(r)[: 1 if r.apart else None] for r in self.roles if r.learner)
+        return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
         """Stop a run that has failed, and have a learner save what is whole first: its row of the counters, or none.
@@ -197,8 +206,10 @@ class Crew:
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
         writer = self._rescuer(marks, saved)
-        if writer is None or abs(marks[writer.ctx.row]) > saved:
-            return [] if writer is None else [writer.ctx.row]
+        if writer is None or writer.role.served:
+            return []
+        if abs(marks[writer.ctx.row]) > saved:
+            return [writer.ctx.row]
         self.control.rescue(writer.ctx.index)
         if self.serial:
             rescue(writer.ctx)
@@ -268,6 +279,7 @@ class Crew:
             device=self.where.of(role, index),
             heads=role.size,
             drains=role.drain,
+            served=role.served,
             patience=0.0 if self.serial else 0.1,
             **{name: getattr(self, name) for name in OF_ALL},
         )

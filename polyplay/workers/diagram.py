@@ -28,12 +28,15 @@ def _holds(role: Role) -> list[str]:
     rows: list[str] = []
     if role.envs is not None:
         groups = f" in {role.envs.groups} groups" if role.envs.groups > 1 else ""
+        groups = f" at a table of {role.envs.agents} players" if role.envs.agents > 1 else groups
         rows.append(f"envs    {role.envs.title} × {role.envs.lanes} lanes{groups}")
     if role.agents is not None:
         rows.append(f"agents  {role.agents.label()}")
     policy = role.policy or (role.spec and role.spec.policy)
     if policy is not None:
         rows.append(f"policy  {_name(policy)}")
+    if role.served:
+        rows.append(f"agents  {len(role.served)}, each by what it acted")
     if role.T:
         rows.append(f"rollout {role.T} steps, {_lag(role)}")
     if role.held_replay is not None:
@@ -44,7 +47,13 @@ def _holds(role: Role) -> list[str]:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:
         rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
-    for thing in (role.spec and role.source, role.server, role.spec, role.settings.get("evolution")):
+    for thing in (
+        role.spec and role.source,
+        role.server,
+        role.spec,
+        role.settings.get("evolution"),
+        role.settings.get("opponents"),
+    ):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]
 

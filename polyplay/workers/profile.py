@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from polyplay.acting.rows import policy_inputs
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import rows_of
 from polyplay.common import tree
 from polyplay.common.errors import EnvFailure
 from polyplay.common.tree import Batch
@@ -151,7 +151,7 @@ class CostProfile:
     def _rows(self, shape: tuple[int, ...]) -> Batch:
         """Rows of noise; every action is legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
-        rows = tree.zeros(row_spec(spec.obs, self.policy.spec(), spec.mask, spec.team_fields), shape)
+        rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
         for _, x in tree.leaves(rows["obs"]):
             x[...] = rng.integers(0, 256, x.shape, np.uint8) if x.dtype == np.uint8 else 0
         for _, x in tree.leaves(rows.get("mask", {})):

@@ -70,10 +70,12 @@ class Role:
     lag: int | None = None
     explore: Exploration | None = None
     server: Any = None  # a parameter server that it serves
+    league: Any = None  # that it plays in, makes past selves for, or rates
     best: Any = None  # the weights that it publishes, if it does not learn
     settings: dict[str, Any] = field(default_factory=dict)
     workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
+    served: tuple[int, ...] = ()  # rows of the counters of agents that its workers learn for
     most: int = 0  # workers there is room for
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
@@ -101,6 +103,7 @@ class Role:
         "explore",
         "server",
         "best",
+        "league",
     )
 
     def arguments(self, index: int) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class Role:
             **({} if self.best is None else {"publish": self.best}),
             "update": self.spec and self.spec.update,
             "server": self.server,
+            "posts" if self.learner else "plays" if self.envs else "rates": self.league,
         }
         return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
 

@@ -19,7 +19,7 @@ import torch
 from polyplay import nets
 from polyplay.acting.predictor import AgentTable
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs, Greedy

@@ -11,7 +11,8 @@ import torch
 
 from polyplay import nets
 from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.shared_memory import SharedBlock

@@ -167,6 +167,16 @@ def test_a_package_that_is_not_there_has_no_version():
     assert machine.version("no-such-package-at-all") is None
 
 
+def test_matches_of_a_gate_are_cut_off_and_those_of_a_league_stay(tmp_path: Path):
+    counters = {"steps": 100, "frames": 100, "updates": 5}
+    gate = [{"steps": 60, "candidate": 3}, {"steps": 110, "candidate": 6}]
+    league = [{"begin": 1}, {"actor": 0, "draw": 1, "of": [], "played": []}]
+    for rows, left in ((gate, gate[:1]), (league, league)):
+        (tmp_path / "matches.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+        rewind(tmp_path, counters, lambda text: None)
+        assert list(files.read_lines(tmp_path / "matches.jsonl")) == left
+
+
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     lines = {
         "metrics.jsonl": [{"steps": s, "frames": s, "updates": 1, "wall_seconds": 1.0} for s in (50, 100, 150)],

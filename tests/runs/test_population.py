@@ -136,7 +136,7 @@ def population(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "words",
     ["evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN",
-     "arena RUN random", "play RUN", "starts RUN --out x", "scores RUN"],
+     "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"],
 )  # fmt: skip
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

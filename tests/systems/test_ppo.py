@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import polyplay
 from polyplay import systems
 from polyplay.common.errors import UserError
+from polyplay.envs.toys.seated import Skirmish
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
+from tests.envs.toys.skirmishes import outcome
 from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant", "normalize_advantage": True}
@@ -95,3 +98,15 @@ def test_lanes_that_cannot_be_parted_are_refused():
         page.build(page.Config(env="toy:memory", network="mlp", core="gru", lanes=6), Crew(0))
     with pytest.raises(UserError, match="--lanes 8 does not divide among --replicas 3"):
         page.build(page.Config(env="toy:catch", network="mlp", replicas=3), Crew(0))
+
+
+@pytest.mark.long
+def test_self_play_learns_to_beat_the_scripted_team(tmp_path):
+    """One policy in all seats of toy:skirmish; the bot was never seen."""
+    optim = {"epochs": 4, "minibatches": 4, "learning_rate": 2e-3, "max_grad_norm": 0.5, "clip_range": 0.2}
+    loss = {"normalize_advantage": True, "lam": 0.9, "entropy_cost": 0.003, "network": "separate"}
+    size = {"lanes": 64, "replicas": 1, "unroll": 16, "steps": 150_000}
+    run = polyplay.train("ppo", env="toy:skirmish", run=str(tmp_path / "run"), quiet=True, **optim, **loss, **size)
+    agent = polyplay.load(str(run.directory))
+    won, _ = outcome(lambda obs: np.asarray(agent.act(obs)[0]), Skirmish.bot, seed=5, n=500)
+    assert won >= 0.95  # random play: 0.69

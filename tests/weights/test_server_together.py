@@ -13,7 +13,8 @@ import pytest
 
 from polyplay import nets
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import Closed
 from polyplay.envs import Envs

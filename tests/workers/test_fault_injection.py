@@ -194,7 +194,8 @@ def test_a_run_recovers_from_what_is_asked_for_tells_it_and_can_be_resumed(tmp_p
 KILLED = textwrap.dedent("""
     import multiprocessing, os, random, signal, sys, time
     import numpy as np
-    from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+    from polyplay.buffers.rollout_queue import RolloutQueue
+    from polyplay.buffers.rollout_slots import row_spec
     from polyplay.common import tree
     from polyplay.common.tree import Field
 

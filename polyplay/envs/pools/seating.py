@@ -51,10 +51,10 @@ class Seating:
         self.lanes, self.drawn, self.seat = arrays["lanes"], arrays["drawn"], arrays["seat"]
 
     def state(self) -> Batch:
-        return {"lanes": self.lanes.copy(), "drawn": self.drawn.copy()}
+        return {"lanes": self.lanes.copy(), "drawn": self.drawn.copy(), "keys": self._keys.copy()}
 
     def load(self, state: Batch) -> None:
-        self.lanes[:], self.drawn[:] = state["lanes"], state["drawn"]
+        self.lanes[:], self.drawn[:], self._keys[:] = state["lanes"], state["drawn"], state["keys"]
         self._place(np.arange(self.matches))
 
 

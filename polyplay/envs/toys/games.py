@@ -5,6 +5,7 @@ toy:memory    a cue shown in the first row only, blank rows, then repeat it; wit
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
 toy:still     the same picture for ever: costs nothing (still.py).
+toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players (seated.py).
 
 toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
 name: toy:still+planes=1, toy:module:Class+mask.
@@ -12,8 +13,8 @@ name: toy:still+planes=1, toy:module:Class+mask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import FLAGS
 from polyplay.envs.pools.build import imported
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
+from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
 from polyplay.envs.toys.still import Arrays, Draw, Still
 
 
@@ -174,6 +176,8 @@ TOYS: dict[str, type] = {
     "pendulum": Pendulum,
     "cartpole": CartPole,
     "still": Still,
+    "rps": RockPaperScissors,
+    "skirmish": Skirmish,
 }
 
 
@@ -203,7 +207,19 @@ def describe(envs: Envs) -> EnvSpec:
     mask = getattr(game, "legality", None)
     if mask is not None:
         text["action mask"] = "of the toy's own"
-    return EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
+    spec = EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
+    return _with_seats(spec, game) if getattr(game, "seats", 1) > 1 else spec
+
+
+def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
+    seats, events = game.seats, getattr(game, "events", ())
+    teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
+    return replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
+
+
+def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
+    """The counters of n lanes' random streams, the first of which is `lane` of the run: uint64 [n]."""
+    return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # they lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -218,8 +234,7 @@ class ToyPool(BasePool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
         self.game = toy(envs)
-        seeds = lane_seeds(seed, lane, envs.lanes).astype(np.uint64)
-        self._counters = seeds * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
+        self._counters = game_streams(seed, lane, envs.lanes)
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)

@@ -43,6 +43,7 @@ class CrewMetrics:
         self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
         self.growth, self.at, self.memory = Growth(), time.monotonic(), MemoryWatch(crew)
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
+        self.missed = False  # whether games were missed, which is said once
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
         self.silent: set[int] = set()
 
@@ -64,8 +65,11 @@ class CrewMetrics:
         """Of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
         those that have left count too.
         """
-        rows = [self.crew.rows(role, past=True) for role in self.crew.roles if role.learner]
-        return self.before["updates"] + int(sum(self.counters.column("updates")[r].max(initial=0) for r in rows))
+        made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
+        apart = sum(made[list(role.served)].sum() for role in roles)
+        return self.before["updates"] + int(
+            apart + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
+        )
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
@@ -73,12 +77,15 @@ class CrewMetrics:
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
-            if missed := first - self.reported.get(row, 0):
-                warn(f"{missed} games ended faster than they could be counted: they are missing in the reports")
+            if (missed := first - self.reported.get(row, 0)) and not self.missed:
+                warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
+            self.missed = self.missed or bool(missed)
             games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
-        for return_, length, lane, _ in sorted(games, key=lambda game: float(game[-1])):
-            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane))
+        several = any(role.served for role in self.crew.roles)
+        for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
+            whose = int(agent) if several else None
+            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose)
 
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""
@@ -94,6 +101,7 @@ class CrewMetrics:
             lag_count=float(column("lag_count").sum()),
             lag_max=self._lag_max(),
             losses=self._losses(),
+            elo=self._elo(),
             queue_depth=self._queue_depth(),
             service={**self.read_service(), "leak_mb_per_hour": self.memory.leaking},
             memory_mb=memory,
@@ -105,6 +113,13 @@ class CrewMetrics:
         sums = self.counters.metrics.sum(0)
         new, self.losses = sums - self.losses, sums
         return {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+
+    def _elo(self) -> dict[str, float]:
+        """Of each agent of a league, once the referee has begun."""
+        league = next((role.league for role in self.crew.roles if role.league is not None), None)
+        if league is None or not league.begun:
+            return {}
+        return {str(agent): round(float(league.elo[agent]), 1) for agent in range(league.agents)}
 
     def _lag_max(self) -> int:
         """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""

@@ -41,6 +41,7 @@ class Snapshot:
     lag_max: int | None = None  # since the last report
     losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
     service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
+    elo: Mapping[str, float] = field(default_factory=dict)  # of each agent of a league
     queue_depth: float | None = None
     restarts: int = 0
     memory_mb: float | None = None
@@ -81,6 +82,7 @@ class Reporter:
         self.return_best: float | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
         self.roles: dict[str, dict[str, float]] = {}
         self.growth = Growth()
         self.row, self.base = self._earlier(start or {})
@@ -98,7 +100,7 @@ class Reporter:
         for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:
-                self._count(game["episodic_return"], game["episodic_length"])
+                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"))
         return row, wall
 
     @property
@@ -111,17 +113,26 @@ class Reporter:
         """Mean return of the last 100 finished full games; None before the first."""
         return _mean(self.returns)
 
+    @property
+    def agent_returns(self) -> dict[str, float | None]:
+        """Of each agent of several, the mean return of its last 100 finished games."""
+        return {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+
     def reached(self, target: float) -> bool:
         """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
-    def episode(self, return_: float, length: int, frames: int, steps: int, lane: int | str) -> None:
-        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was."""
+    def episode(
+        self, return_: float, length: int, frames: int, steps: int, lane: int | str, agent: int | None = None
+    ) -> None:
+        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was; in a run of
+        several agents also whose it was.
+        """
         game = {"episodic_return": float(return_), "episodic_length": int(length)}
         counters = {"frames": int(frames), "steps": int(steps)}
-        self._count(float(return_), int(length))
-        self._append("episodes", {**counters, **game, "lane": lane})
+        self._count(float(return_), int(length), agent)
+        self._append("episodes", {**counters, **game, "lane": lane, **({} if agent is None else {"agent": agent})})
         self._event(int(steps), metric_names.of_episode(self.style, game))
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
@@ -167,6 +178,8 @@ class Reporter:
             "episodic_length_mean": _mean(self.lengths),
             "lag_mean": _ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
             "lag_max": snapshot.lag_max if lags else None,
+            **({"agent_return_means": self.agent_returns} if self.agents else {}),
+            **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
             **self._times(snapshot),
             "queue_depth": snapshot.queue_depth,
             "restarts": snapshot.restarts,
@@ -204,6 +217,8 @@ class Reporter:
                 "episodic_return_mean": self.return_mean,
                 "episodic_return_mean_best": self.return_best,
                 "episodic_length_mean": _mean(self.lengths),
+                **({"agent_return_means": self.agent_returns} if self.agents else {}),
+                **({"agent_elo": self.row["agent_elo"]} if "agent_elo" in self.row else {}),
                 "restarts": self.row.get("restarts", 0),
                 "finished": now(),
                 **extra,
@@ -220,8 +235,10 @@ class Reporter:
                 self.tracker.close(summary)
         return summary
 
-    def _count(self, return_: float, length: int) -> None:
+    def _count(self, return_: float, length: int, agent: int | None = None) -> None:
         self.episodes += 1
+        if agent is not None:
+            self.agents.setdefault(agent, deque(maxlen=WINDOW)).append(return_)
         self.returns.append(return_)
         self.lengths.append(length)
         mean = self.return_mean

@@ -24,6 +24,7 @@ from polyplay.runs.reports.reporter import KINDS, Reporter
 from polyplay.runs.reports.screen import EVERY, Screen
 
 Fact = tuple[str, str]  # a heading and what is under it
+FEW = 4  # agents whose returns are all told
 MOST_ROLES = 4  # keeps the panel within 12 lines
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
@@ -244,12 +245,22 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
         f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
         f"{_number(row['fps'], 0):>7} frames/s",
         f"{_number(row['sps'], 0):>7} steps/s",
-        f"return {_number(row['episodic_return_mean']):>9}",
-        f"best {_number(best):>9}",
+        *_returns(row, best),
         f"lag {_number(row['lag_mean']):>5}",
         f"queue {_number(row['queue_depth'], 0):>3}",
     ]
     return "  ".join(p for p in parts if p)
+
+
+def _returns(row: Row, best: float | None) -> list[str]:
+    """Of one agent its return, and the best so far; of several whose is which, of many the extremes."""
+    means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
+    if means is None:
+        return [f"return {_number(row['episodic_return_mean']):>9}", f"best {_number(best):>9}"]
+    there = sorted((k for k in means if means[k] is not None), key=lambda k: means[k])
+    shown = list(means) if len(means) <= FEW else [there[0], there[-1]] if there else []
+    rated = {k: f" (Elo {elo[k]:,.0f})" if k in elo else "" for k in shown}
+    return ["return " + ", ".join(f"agent {k} {_number(means[k])}{rated[k]}" for k in shown)]
 
 
 def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list[str]:
@@ -259,12 +270,16 @@ def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list
     return [
         f"frames {frames:,}   steps {steps:,}   updates {row['updates']:,}",
         f"speed  {_number(row['fps'], 0)} frames/s   {_number(row['sps'], 0)} steps/s   {memory}",
-        f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}   "
+        f"{'   '.join(_returns(row, best)) if 'agent_return_means' in row else _window(row, best)}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
         f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{alone}   "
         f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
         *([_service(row)] if "agents" in row else []),
     ]
+
+
+def _window(row: Row, best: float | None) -> str:
+    return f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}"
 
 
 def _service(row: Row) -> str:
@@ -310,9 +325,10 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     verb = "resume" if summary["exit_code"] else "evaluate"
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
+    told = f"return {_number(mean)}" if "agent_return_means" not in summary else _returns(summary, None)[0]
     return (
         f"{why} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
-        + (f" · return {_number(mean)} (last 100 games)" if mean is not None else "")
+        + (f" · {told} (last 100 games)" if mean is not None else "")
         + command
     )
 

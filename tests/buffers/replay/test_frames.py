@@ -11,7 +11,7 @@ import pytest
 
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay.copy_kernels import as_cells, gather, scatter
-from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.rollout_slots import row_spec
 from polyplay.common.tree import Field
 from tests.buffers.replay.plain import Plain, World
 

@@ -67,7 +67,7 @@ def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():
     assert (one.lanes != other.lanes).any()
     saved = one.state()
     one.draw(np.arange(16))
-    resumed = Seating(32, 2, 2, 7, 0)
+    resumed = Seating(32, 2, 2, 8, 0)
     resumed.load(saved)
     resumed.draw(np.arange(16))
     assert (one.lanes == resumed.lanes).all()

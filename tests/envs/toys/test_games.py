@@ -10,6 +10,8 @@ from polyplay.common.tree import Field
 from polyplay.envs import Box, Discrete, Envs, Greedy
 from polyplay.envs.toys.games import TOYS, game_rng
 
+ALONE = [name for name, game in TOYS.items() if getattr(game, "seats", 1) == 1]  # the others: test_matches.py
+
 
 def policy(pool, rng, n):
     action = pool.spec.action
@@ -32,7 +34,7 @@ def play(pool, turns, rng):
     return seen
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", ALONE)
 def test_rows_follow_the_convention(name):
     pool = Envs(f"toy:{name}", 6).open(1)
     seen = play(pool, 450, np.random.default_rng(0))
@@ -152,7 +154,7 @@ def test_cartpole_is_gymnasiums():
 
 
 @pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"batching": Greedy(2)}])
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", ALONE)
 def test_state_and_load_go_on_to_the_bit(name, kw):
     """Saved between a recv and its send, loaded into a pool with another seed and past."""
     envs = Envs(f"toy:{name}", 6, **kw)

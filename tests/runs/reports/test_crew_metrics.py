@@ -9,7 +9,7 @@ import pytest
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.runs.reports.crew_metrics import SILENCE, CrewMetrics
 
-HOLDS = {"source": None, "agents": None, "server": None, "held_replay": None}
+HOLDS = {"served": (), "league": None, "source": None, "agents": None, "server": None, "held_replay": None}
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew):
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
-    assert (games, warnings) == ([(1.5, 20, 0, 0, 7)], [])
+    assert (games, warnings) == ([(1.5, 20, 0, 0, 7, None)], [])
     for _ in range(EPISODES + 3):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)
     assert len(games) == 1 + EPISODES
-    assert warnings == ["3 games ended faster than they could be counted: they are missing in the reports"]
+    assert warnings == ["3 games ended faster than they could be counted: reports lack them and later such ones"]
 
 
 def test_a_silent_worker_is_named_once_until_it_takes_a_turn_again(crew):

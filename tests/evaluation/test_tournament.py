@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyplay.cli import main
-from polyplay.evaluation.arena import ArenaOptions, play_arena
 from polyplay.evaluation.elo import rate
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from tests import made
 
 
@@ -23,10 +23,11 @@ def test_ratings_are_those_of_the_points(run: Path):
     told = list[str]()
     earlier = str(run / "checkpoints" / "000000000003-steps-60")
     names = [str(run), earlier, "mcts:100"]
-    found = play_arena(names, ArenaOptions(anchor="random", games=10), told.append)
+    found = play_tournament(names, TournamentOptions(anchor="random", matches=10), told.append)
     assert found["game"] == "game:tic_tac_toe"
     assert [row["name"] for row in found["players"]] == [*names, "random"]
-    points = np.array(found["points"])
+    assert [found["payoff"][i][i] for i in range(4)] == [None] * 4
+    points = 10 * np.nan_to_num(np.array(found["payoff"], float))
     assert (points + points.T == 10 - 10 * np.eye(4)).all()
     assert [row["points"] for row in found["players"]] == points.sum(1).tolist()
     for row, rating in zip(found["players"], rate([*names, "random"], points, "random"), strict=True):
@@ -38,45 +39,45 @@ def test_ratings_are_those_of_the_points(run: Path):
     assert told[2].endswith(" random")
 
 
-def test_the_same_arena_has_the_same_points(run: Path):
+def test_the_same_tournament_has_the_same_payoffs(run: Path):
     once, again, other = (
-        play_arena([str(run), "mcts:5"], ArenaOptions(games=20, seed=seed))["points"] for seed in (0, 0, 1)
+        play_tournament([str(run), "mcts:5"], TournamentOptions(matches=20, seed=seed))["payoff"] for seed in (0, 0, 1)
     )
     assert once == again
     assert once != other
 
 
-def test_the_table_and_the_json(run: Path, capsys: pytest.CaptureFixture):
-    words = ["arena", str(run), "random", "--games", "4", "--opening-plies", "1"]
-    assert main.main(words) == 0
-    out, err = capsys.readouterr()
-    assert len(err.splitlines()) == 1
-    assert "game:tic_tac_toe: 4 games of every two players, 1 random plies first" in out
-    assert "anchor" in out
-    assert main.main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["anchor"], found["games"]) == (str(run), 4)
+def test_opening_plies_are_two_unless_given(run: Path):
+    of = [
+        play_tournament([str(run), "random"], TournamentOptions(matches=2, opening_plies=plies))
+        for plies in (None, 2, 3)
+    ]
+    assert [found["opening_plies"] for found in of] == [2, 2, 3]
+    assert of[0]["payoff"] == of[1]["payoff"]
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("RUN", "arena takes two players at least: polyplay arena RUN RUN …, or RUN --anchor mcts:100"),
-        ("", "arena takes two players at least"),
+        ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
+        ("", "tournament takes two players at least"),
         ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
         ("RUN RUN", "given twice: name each player once"),
-        ("RUN mtcs:5", "arena: mtcs:5 given, allowed: random, mcts:N with N simulations"),
-        ("RUN OTHER", "it plays game:connect_four; a match is of one game: give a run of game:tic_tac_toe"),
-        ("RUN CATCH", "plays toy:catch, and matches are of board games (game:NAME)"),
-        ("RUN perfect", "arena: perfect given, but game:tic_tac_toe has no solver"),
-        ("RUN random --games 3", "--games 3 given, but both colours play every opening: give an even number"),
-        ("RUN --anchor nobody", "arena: nobody given, allowed: random"),
+        ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
+        ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
+        ("RUN CATCH", "tournament: CATCH plays toy:catch, and RUN game:tic_tac_toe: name runs of one game"),
+        ("CATCH random", "CATCH plays toy:catch, which has one player: a tournament needs two teams of seats"),
+        ("RUN perfect", "tournament: perfect given, but game:tic_tac_toe has no solver"),
+        ("RUN random --matches 3", "--matches 3 given, but half of them are played on each side: give an even number"),
+        ("RUN --anchor nobody", "tournament: nobody given, allowed: random"),
     ],
 )
 def test_mistakes_are_one_line(words: str, says: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     made.run(tmp_path / "OTHER", "game:connect_four", network="mlp")
     made.run(tmp_path / "CATCH", network="mlp")
     paths = {"RUN": str(run), "OTHER": str(tmp_path / "OTHER"), "CATCH": str(tmp_path / "CATCH")}
-    assert main.main(["arena", *(paths.get(word, word) for word in words.split())]) == 2
+    assert main.main(["tournament", *(paths.get(word, word) for word in words.split())]) == 2
     [line] = capsys.readouterr().err.splitlines()
+    for word, path in paths.items():
+        says = re.sub(rf"\b{word} plays", f"{path} plays", says).replace(f"and {word} ", f"and {path} ")
     assert says in line

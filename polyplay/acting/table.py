@@ -1,0 +1,188 @@
+"""The worker that acts at a table: several players share its matches, each with a group of its lanes.
+
+An agent's player holds a copy of its weights and writes rollouts for its learner. A past self's weights come from a
+file, and its rows are not written. Players change between two rollouts, while all matches rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from polyplay.acting.actor import Actor
+from polyplay.acting.on_device import policy_from_cpu
+from polyplay.acting.player import Player
+from polyplay.acting.results import MatchResults
+from polyplay.acting.worker import report_faults
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue
+from polyplay.common import checkpoint
+from polyplay.common.context import WorkerContext
+from polyplay.envs.pool import Envs
+from polyplay.nets.device import enter_device
+from polyplay.nets.factory import build_network
+from polyplay.nets.policy import PolicyFactory
+from polyplay.weights.agent_params import AgentParams
+from polyplay.weights.flat import FlatParams
+
+
+class SeatedPlayer(Protocol):
+    """Of a player: an agent, and of a past self the version of its weights."""
+
+    @property
+    def agent(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+
+
+class Tables(Protocol):
+    """What an actor asks of a league (population.league)."""
+
+    agents: int
+
+    def table(self, actor: int) -> tuple[int, np.ndarray]: ...
+    def wait(self, actor: int) -> bool: ...
+    def acknowledge(self, actor: int, draw: int) -> None: ...
+    def identity(self, player: int) -> SeatedPlayer: ...
+    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None: ...
+
+
+def act_at_table(
+    ctx: WorkerContext,
+    *,
+    policy: PolicyFactory,
+    out: RolloutQueue,
+    params: AgentParams,
+    envs: Envs,
+    league: Tables | None = None,
+    lag: int | None = None,
+    nice: int = 0,
+) -> Iterator[None]:
+    """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
+    rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each.
+    """
+    if nice and multiprocessing.parent_process() is not None:
+        os.nice(nice)
+    producer = out.producer(ctx.index)
+    with contextlib.closing(envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)) as pool:
+        seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
+        players = [seat.player for seat in seats]
+        actor = Actor(ctx, pool, players[0].policy, producer, ctx.index * envs.lanes, players)
+        table = Table(ctx, actor, seats, league)
+        while not table.begin():
+            yield
+        for slots in actor.rollouts():
+            if slots is not None:
+                for group in actor.groups:
+                    if group.slot is not None:
+                        producer.commit(group.slot, ctx.incarnation, to=group.player.agent)
+                        ctx.counters.add("rollouts", 1)
+                table.between()
+            report_faults(ctx, pool)
+            yield
+
+
+class Seat:
+    """A place at a table: one player, whoever sits there, and the memory of its weights."""
+
+    def __init__(
+        self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int | None
+    ):
+        self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
+        self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
+        self.vector = FlatParams(self.net)
+        self.player = Player(policy_from_cpu(self.net), producer)
+        self.alike = 1  # players of the same agent at the table
+
+    def sit(self, agent: int) -> None:
+        """From the next rollout on a living agent plays here."""
+        player = self.player
+        player.agent, player.out, player.pull, player.version = agent, self.producer, self.pull, -1
+
+    def sit_frozen(self, path: Path, version: int) -> None:
+        """From the next rollout on weights from a file play here, and do not learn from it."""
+        checkpoint.load_into(self.net, checkpoint.read_arrays(path))
+        player = self.player
+        player.agent, player.out, player.pull, player.version = -1, None, lambda k: version, -1
+
+    def pull(self, k: int) -> int | None:
+        """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
+        player = self.player
+        due = 0 if self.lag is None else self.producer.made(player.agent) - self.lag * self.alike
+        params = self.params.each[player.agent]
+        if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
+            return None
+        return params.pull(self.vector, player.version)
+
+
+class Table:
+    """Who sits at an actor's table, and what comes of its matches."""
+
+    def __init__(self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None):
+        self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
+        self.draw, self.numbers = 0, np.zeros(len(seats), np.int32)
+        self.results: MatchResults | None = None
+        if league is not None:
+            self.results = MatchResults(actor.pool, actor.games, actor.width)
+            actor.watch = self.results.watch
+
+    def begin(self) -> bool:
+        """Seat the first players; False: the league has drawn none yet."""
+        if self.league is None:
+            agents = self.seats[0].params.agents
+            self._sit((self.ctx.index * len(self.seats) + np.arange(len(self.seats))) % agents)
+            return True
+        draw, players = self.league.table(self.ctx.index)
+        if not draw:
+            self.league.wait(self.ctx.index)
+            return False
+        self._sit(players)
+        self._acknowledge(draw)
+        return True
+
+    def between(self) -> None:
+        """Between two rollouts: report what was played, and change players where others were drawn and all rest."""
+        if self.league is None or self.results is None:
+            return
+        matches, outcomes = self.results.take()
+        if len(matches):
+            self.league.report(self.ctx.index, self.numbers[matches], outcomes)
+        draw, players = self.league.table(self.ctx.index)
+        if draw == self.draw:
+            return
+        if not (players == self.numbers).all():
+            if not self.actor.pool.resting:
+                self.actor.pool.hold(True)
+                return
+            self._sit(players)
+        self.actor.pool.hold(False)
+        self._acknowledge(draw)
+
+    def _acknowledge(self, draw: int) -> None:
+        assert self.league is not None
+        self.draw = draw
+        self.league.acknowledge(self.ctx.index, draw)
+
+    def _sit(self, players: np.ndarray) -> None:
+        """Whoever stays keeps its weights."""
+        changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
+        for i in np.flatnonzero(changed):
+            self._seat(self.seats[i], int(players[i]))
+            group = self.actor.groups[i]
+            group.slot, group.state = None, group.player.policy.initial(self.actor.width)
+        for seat, player in zip(self.seats, players, strict=True):
+            seat.alike = int((players == player).sum())
+        self.numbers = np.array(players)
+
+    def _seat(self, seat: Seat, player: int) -> None:
+        if self.league is None or player < self.league.agents:
+            seat.sit(player)
+            return
+        who = self.league.identity(player)
+        assert self.ctx.directory is not None
+        seat.sit_frozen(checkpoint.self_path(self.ctx.directory, who.agent, who.version), who.version)

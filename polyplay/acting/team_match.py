@@ -1,0 +1,100 @@
+"""Matches of two players on an environment with seats: each player has all seats of one team."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+
+from polyplay.acting.play import LANES, SEED, PlayOptions, choose_actions
+from polyplay.common import tree
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs import All, Envs
+from polyplay.envs.pool import EnvSpec, Pool, lane_seeds
+from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.spaces import fields
+from polyplay.nets.policy import Policy
+
+Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
+TeamPlayer = Callable[[EnvSpec, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
+
+
+def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
+    """A policy with a state for each lane."""
+
+    def begin(spec: EnvSpec, lanes: np.ndarray) -> Choose:
+        state, acts = policy.initial(len(lanes)), itertools.count()
+
+        def choose(step: Batch) -> Tree:
+            nonlocal state
+            action, state = choose_actions(spec, policy, how, lanes, step, state, next(acts))
+            return action
+
+        return choose
+
+    return begin
+
+
+def random_player(seed: int) -> TeamPlayer:
+    """Every legal action with the same chance."""
+
+    def begin(spec: EnvSpec, lanes: np.ndarray) -> Choose:
+        draw = action_sampler(spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
+        return lambda step: draw(len(lanes), step.get("mask"))
+
+    return begin
+
+
+def scripted_player(bot: Callable[[Tree], Tree]) -> TeamPlayer:
+    """Actions by the observations alone."""
+    return lambda spec, lanes: lambda step: bot(step["obs"])
+
+
+def teams_of(spec: EnvSpec) -> np.ndarray:
+    """int64 [seats]: 0 … of each seat. An environment that names no teams has one for every seat."""
+    return np.unique(spec.teams or range(spec.seats), return_inverse=True)[1]
+
+
+def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
+    """float64 [matches]: the player's points, 1 for a win and ½ for a draw. In the first half of the matches it is the
+    first team, in the second half, from the same seeds, the other.
+    """
+    half = matches // 2
+    return np.concatenate(
+        [play_teams(envs, (player, other), half, seed), 1 - play_teams(envs, (other, player), half, seed)]
+    )
+
+
+def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int) -> np.ndarray:
+    """float64 [matches]: points of the first team, whose returns are summed over its seats; more is a win. Every place
+    for a match has its quota, so short matches don't crowd in.
+    """
+    at_once, team = min(matches, LANES), teams_of(envs.spec)
+    points, board = np.full(matches, np.nan), (at_once, len(team))
+    lanes = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
+    ret, played, done = np.zeros(board), np.zeros(at_once, bool), np.zeros(at_once, np.int64)
+    with closing(_open(envs, at_once, seed)) as pool:
+        choosers = [player(pool.spec, own) for player, own in zip(players, lanes, strict=True)]
+        action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
+        while True:
+            which, step = pool.recv()
+            for i in np.flatnonzero(played & step["first"].reshape(board).all(1)):  # its next match begins
+                if (number := done[i] * at_once + i) < matches:
+                    points[number] = (1 + np.sign(ret[i, team == 0].sum() - ret[i, team == 1].sum())) / 2
+                ret[i], played[i], done[i] = 0.0, False, done[i] + 1
+            if not np.isnan(points).any():
+                return points
+            ret += step["reward"].reshape(board)
+            played |= step["over"].reshape(board).any(1)
+            for choose, own in zip(choosers, lanes, strict=True):
+                tree.write(action, own, choose(tree.at(step, own)))
+            pool.send(which, action)
+
+
+def _open(envs: Envs, matches: int, seed: int) -> Pool:
+    """So many matches in step; match m has lanes m·seats …, in the order of the seats."""
+    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0, "max_restarts": 0}
+    return replace(envs, lanes=matches * envs.spec.seats, **how).open(seed + SEED)

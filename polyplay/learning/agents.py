@@ -1,0 +1,104 @@
+"""The worker that learns for several agents, one of them at a turn, each from its own rollouts to its own weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from polyplay.buffers.agent_batches import AgentBatches
+from polyplay.common import checkpoint
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import Hyperparameters
+from polyplay.learning.collate import collator_for
+from polyplay.learning.learner import Learner
+from polyplay.learning.past_selves import PastSelves, Posts
+from polyplay.learning.sources import Rollout
+from polyplay.learning.spec import LearnerSpec
+from polyplay.learning.worker import learn_from
+from polyplay.weights.agent_params import AgentParams
+from polyplay.weights.params import Params
+
+APART = 7_919  # between the seeds of agents: no two begin with the same weights
+REST = 0.001  # seconds between two looks, where several agents wait for rollouts
+
+
+def learn_agents(
+    ctx: WorkerContext,
+    *,
+    source: AgentBatches,
+    spec: LearnerSpec,
+    params: AgentParams,
+    league: Posts | None = None,
+    selves: int = 0,
+) -> Iterator[None]:
+    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. selves:
+    updates of an agent from one past self to the next.
+    """
+    own = range(ctx.index, params.agents, ctx.n)
+    source = replace(source, wait=len(own) == 1)
+    turns = dict[int, Iterator[None]]()
+    for agent in own:
+        context = agent_context(ctx, agent)
+        learner = Learner(context, agent_spec(spec, agent, params))
+        past = None if league is None else PastSelves(context, learner, league, selves)
+        turns[agent] = learn_from(AgentSource(source, context, learner, params.each[agent], past), context, learner)
+    while turns:
+        for agent, turn in list(turns.items()):
+            if next(turn, turns) is turns:
+                del turns[agent]
+        if not source.wait and not any(source.ready(agent) for agent in turns):
+            time.sleep(min(ctx.patience, REST))
+        yield
+
+
+def agent_context(ctx: WorkerContext, agent: int) -> WorkerContext:
+    """The context of a learner that is alone with its agent."""
+    return replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
+
+
+def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpec:
+    return replace(spec, agent=agent, among=params, hyperparameters=Hyperparameters(**spec.hyperparameters.configured))
+
+
+class AgentSource:
+    """The end of a queue at which one agent learns."""
+
+    alone = True
+
+    def __init__(
+        self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params, past: PastSelves | None = None
+    ):
+        assert learner.spec.among is not None
+        self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
+        self.queue, self.agent, self.among = source.queue, learner.spec.agent, learner.spec.among
+        self.first = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # the save that it goes on from
+        self.number = self.first  # of the last save
+        self.rounds = 0
+        self.past = past
+        self.publish()
+
+    def publish(self) -> None:
+        taken = self.queue.ends[self.agent :: self.queue.consumers, 0]
+        self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
+
+    def batches(self) -> Iterator[Rollout | None]:
+        return self.source.consumer(self.agent, collator_for(self.queue, self.source.n, self.learner.device))
+
+    def step(self, batch: Rollout) -> Iterator[None]:
+        yield from self.learner.step(*batch)
+        self.rounds += 1
+        self.publish()
+        if self.past is not None:
+            self.past.look()
+        self.ctx.counters.depth(self.queue.depth)
+
+    def save(self) -> Iterator[None]:
+        """Its part of the checkpoint that is due. Actors begin new matches in a run that goes on from it."""
+        learner = self.learner
+        while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
+            time.sleep(min(self.ctx.patience, REST))
+            yield
+        if self.first + n > self.number:
+            self.number = self.first + n
+            learner.save(number=self.number)

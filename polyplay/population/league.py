@@ -1,0 +1,258 @@
+"""The league of a run, in shared memory: who plays, how well, and at which table. Imports no torch.
+
+    actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
+    learner ──► its weights are a past self from now on ──► referee
+
+Every array has one writer, so whoever is killed leaves no lock. Players are numbers: the living agents 0 … A-1, then
+room for past selves, then bots. The referee alone writes ratings, players and tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from polyplay.common.edges import Arrow
+from polyplay.common.errors import Closed
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import LINE, SharedObject
+
+NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
+KINDS = "nobody", "agent", "past self", "bot"
+RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
+RESULTS = 4096  # matches that an actor may report before the referee takes them
+_HEAD, _TAIL, _LOST, _PLAYED, _DRAW, _SEATED = (i * LINE // 8 for i in range(6))  # cells of an actor, a cache line each
+_ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
+
+
+class Identity(NamedTuple):
+    """Who a player is. agent: whose weights; of a bot, its place among `League.bots`."""
+
+    kind: int
+    agent: int
+    version: int  # of a past self's weights
+
+
+class Results(NamedTuple):
+    """Matches that were played, in their order."""
+
+    draw: np.ndarray  # int64 [n]
+    players: np.ndarray  # int32 [n, blocks]: of each block of seats
+    outcomes: np.ndarray  # float32 [n, teams]: more is better, equal is a draw
+
+
+class League(SharedObject):
+    """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
+    player in each: as many blocks as players, or as seats where these are fewer.
+    """
+
+    memory: ClassVar[str] = "league"
+    patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+    elo: np.ndarray  # float64 [players]
+    mu: np.ndarray  # of TrueSkill
+    sigma: np.ndarray
+    quality: np.ndarray  # of past selves
+    games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
+    points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
+    kind: np.ndarray  # int8 [players]
+    agent: np.ndarray  # int32 [players]
+    version: np.ndarray  # int64 [players]
+    _tables: np.ndarray
+    _actors: np.ndarray
+    _agents: np.ndarray
+    _draws: np.ndarray
+    _players: np.ndarray
+    _outcomes: np.ndarray
+    _run: np.ndarray
+
+    def __init__(
+        self, agents: int, actors: int, teams: Sequence[int], seated: int = 2, past: int = 100, bots: Sequence[str] = ()
+    ):
+        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players."""
+        self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
+        self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
+        self.teams, self.blocks = tuple(teams), min(seated, len(teams))
+        per = len(teams) // self.blocks
+        self.sides = [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
+        self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
+        one, pairs = (self.players, np.float64), (self.players, self.players)
+        super().__init__(
+            elo=one,
+            mu=one,
+            sigma=one,
+            quality=one,
+            games=(pairs, np.int64),
+            points=(pairs, np.float64),
+            kind=(self.players, np.int8),
+            agent=(self.players, np.int32),
+            version=(self.players, np.int64),
+            _tables=((actors, 2, seated), np.int32),
+            _actors=((actors, 6 * LINE // 8), np.int64),
+            _agents=((agents, 4 * LINE // 8), np.int64),
+            _draws=((actors, RESULTS), np.int64),
+            _players=((actors, RESULTS, self.blocks), np.int32),
+            _outcomes=((actors, RESULTS, len(self.sides)), np.float32),
+            _run=(LINE // 8, np.int64),
+        )
+        self._agents[:, _RESERVE] = -1
+
+    # ------------------------------------------------------------------------------------------------ actors
+
+    def table(self, actor: int) -> tuple[int, np.ndarray]:
+        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
+        self.check()
+        draw = int(self._actors[actor, _DRAW])
+        return draw, self._tables[actor, draw % 2].copy()
+
+    def wait(self, actor: int) -> bool:
+        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
+        self.check()
+        return self._bells[1 + actor].wait(self.patience)
+
+    def acknowledge(self, actor: int, draw: int) -> None:
+        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
+        there is no other, and no weights of a past self at either table go.
+        """
+        self._actors[actor, _PLAYED] = 0
+        self._actors[actor, _SEATED] = draw
+        self._bells[0].post()
+
+    def acknowledged(self, actor: int) -> int:
+        """The draw that the actor plays with; 0: none yet."""
+        return int(self._actors[actor, _SEATED])
+
+    def played(self, actor: int, draw: int) -> int:
+        """Matches that the actor has reported of this draw; 0 if it plays with another one."""
+        cells = self._actors[actor]
+        return int(cells[_PLAYED]) if cells[_SEATED] == draw else 0
+
+    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
+        """Matches that are over, in their order, played with the acknowledged draw.
+
+        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
+        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
+        """
+        self.check()
+        cells = self._actors[actor]
+        tail, n = int(cells[_TAIL]), len(players)
+        taken = min(n, RESULTS - tail + int(cells[_HEAD]))
+        at = np.arange(tail, tail + taken) % RESULTS
+        self._draws[actor, at] = cells[_SEATED]
+        self._players[actor, at] = players[:taken]
+        self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
+        cells[_PLAYED] += n
+        cells[_LOST] += n - taken
+        cells[_TAIL] = tail + taken
+        self._bells[0].post()
+
+    def identity(self, player: int) -> Identity:
+        """Who it is; of a player at a table that was drawn and not given up yet."""
+        return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
+
+    # ------------------------------------------------------------------------------------------------ learners
+
+    def post(self, agent: int, version: int) -> int | None:
+        """Make a past self of the agent's weights, whose file is there. Its player's number; the same again if there is
+        one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
+        """
+        self.check()
+        there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
+        cells = self._agents[agent]
+        if len(there):
+            return int(there[0])
+        if cells[_POSTED] != cells[_ENTERED] or cells[_RESERVE] < 0:
+            return None
+        player = int(cells[_RESERVE])
+        cells[_VERSION] = version
+        cells[_POSTED] += 1
+        self._bells[0].post()
+        return player
+
+    # ------------------------------------------------------------------------------------------------ the referee
+
+    @property
+    def begun(self) -> bool:
+        """Whether a referee has been here."""
+        return bool(self._run[1])
+
+    def begin(self) -> None:
+        self._run[1] = 1
+
+    def rest(self) -> None:
+        """Wait up to `patience` seconds for something to be handed over. Raises Closed."""
+        self.check()
+        self._bells[0].wait(self.patience)
+        while self._bells[0].wait(0):  # of what is looked at now
+            pass
+
+    def results(self, actor: int, begin: int, most: int) -> Results:
+        """Copies of up to `most` matches of an actor, from number `begin` on."""
+        at = np.arange(begin, min(int(self._actors[actor, _TAIL]), begin + most)) % RESULTS
+        return Results(self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at])
+
+    def take(self, actor: int, end: int) -> None:
+        """Matches before number `end` are written down."""
+        self._actors[actor, _HEAD] = end
+
+    def lost(self, actor: int) -> int:
+        return int(self._actors[actor, _LOST])
+
+    def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
+        """Publish a draw: the actor has acknowledged the one before, or none."""
+        self._tables[actor, draw % 2] = players
+        self._fence()
+        self._actors[actor, _DRAW] = draw
+        self._bells[1 + actor].post()
+
+    def put(self, player: int, who: Identity) -> None:
+        """Publish who a player is."""
+        self.agent[player], self.version[player] = who.agent, who.version
+        self.kind[player] = who.kind
+
+    def posted(self, agent: int, entered: int) -> Identity | None:
+        """The past self of an agent of which `entered` were entered before; None: there is no new one."""
+        cells = self._agents[agent]
+        return Identity(PAST, agent, int(cells[_VERSION])) if cells[_POSTED] > entered else None
+
+    def reserve(self, agent: int) -> int:
+        """The player that the agent's next past self will be; -1: none is free."""
+        return int(self._agents[agent, _RESERVE])
+
+    def entered(self, agent: int) -> int:
+        """Past selves of the agent that were entered, as its learner knows."""
+        return int(self._agents[agent, _ENTERED])
+
+    def enter(self, agent: int, entered: int, reserve: int) -> None:
+        """So many past selves of the agent were entered; the next one will be that player."""
+        self._agents[agent, _RESERVE] = reserve
+        self._fence()
+        self._agents[agent, _ENTERED] = entered
+
+    def _fence(self) -> None:
+        """What the referee wrote is there before what it writes next."""
+        self._bells[0].post()
+        self._bells[0].wait(0)
+
+    # ------------------------------------------------------------------------------------------------ an edge
+
+    def label(self) -> str:
+        bots = f", bots: {', '.join(self.bots)}" if self.bots else ""
+        return f"{self.agents} agents, up to {self.past} past selves{bots}"
+
+    def arrows(self) -> list[Arrow]:
+        return [
+            Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
+            Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
+            Arrow("past selves", ("posts",), ("rates",)),
+        ]
+
+    def close(self) -> None:
+        self._run[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
+
+    def check(self) -> None:
+        if self._run[0]:
+            raise Closed

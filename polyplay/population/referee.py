@@ -1,0 +1,231 @@
+"""The referee: rates the matches that actors report, enters past selves, and draws tables.
+
+    League ──► results, past selves ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
+
+A line is written before anything is made of it, and what was handed over leaves the memory only then. So a referee that
+is lost, or a run that goes on, has every rating again: from league.json and the lines after it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from polyplay.common.context import WorkerContext
+from polyplay.common.files import Row
+from polyplay.common.rng import uniform
+from polyplay.population.league import League
+from polyplay.population.league_state import LeagueState
+from polyplay.population.match_log import LOG, SUMMARY, MatchLog
+from polyplay.population.matchmaking import Candidates, Opponents, keep_seats
+from polyplay.population.ratings import Elo, TrueSkill
+
+MOST = 256  # matches of one line
+SAVE = 30.0  # seconds from one league.json to the next
+ELO, TRUESKILL = Elo(), TrueSkill()
+
+
+def referee(
+    ctx: WorkerContext,
+    *,
+    league: League,
+    opponents: Opponents,
+    matches: int,
+    elo: Elo = ELO,
+    skill: TrueSkill = TRUESKILL,
+) -> Iterator[None]:
+    """Rate what is reported. matches: that a table plays before its players are drawn again."""
+    office = Referee(ctx, league, opponents, matches, elo, skill)
+    try:
+        while True:
+            if not office.turn():
+                league.rest()
+            yield
+    finally:
+        office.close()
+
+
+class Referee:
+    """Its state is that of the lines in the log, and the League's memory follows it."""
+
+    def __init__(
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, elo: Elo, skill: TrueSkill
+    ):
+        assert ctx.directory is not None
+        self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
+        self.log = MatchLog(ctx.directory, ctx.say)
+        self.state = restore(self.log, partial(LeagueState, league, elo, skill))
+        if not league.begun:
+            self.log.write([line := self.state.beginning()])
+            self.state.apply(line)
+        self.failed, self.warned = False, False  # to write; of lost matches
+        self._publish()
+        self.saved = 0.0
+        self._save()
+
+    def _publish(self) -> None:
+        """All that a League has to have, which may be new or that of a referee before this one."""
+        state, league = self.state, self.league
+        state.ratings.bind(league)
+        for player in range(league.players):
+            league.put(player, state.identity(player))
+        for actor, table in state.tables.items():
+            if table.draw:
+                league.seat(actor, table.draw, table.players)
+        league.begin()
+        self._hand_back()
+        self._make_room()
+
+    def turn(self) -> bool:
+        """Take what there is; whether there was anything."""
+        acknowledged = [self.league.acknowledged(a) for a in range(self.league.actors)]  # before its last matches
+        lines = [*self._results(), *self._posts()]
+        if self._take(lines):
+            self._hand_back()
+            self._make_room(acknowledged)
+            drawn = self._draws(acknowledged)
+            if self._take(drawn):
+                for line in drawn:
+                    table = self.state.tables[line["actor"]]
+                    self.league.seat(line["actor"], table.draw, table.players)
+        if time.monotonic() > self.saved + SAVE:
+            self._save()
+        return bool(lines)
+
+    def _take(self, lines: list[Row]) -> bool:
+        """Write lines down, then make of them what they say; False: they cannot be written now."""
+        if not lines:
+            return True
+        try:
+            self.log.write(lines)
+        except OSError as e:
+            if not self.failed:
+                self.ctx.say("warning", f"{LOG}: {e.strerror or e}; matches are rated once it can be written again")
+            self.failed = True
+            time.sleep(self.ctx.patience)
+            return False
+        self.failed = False
+        for line in lines:
+            self.state.apply(line)
+        return True
+
+    # ------------------------------------------------------------------------------------------------ handed over
+
+    def _results(self) -> Iterator[Row]:
+        """A line for the next matches of each actor that has some; draws of tables do not mix in one."""
+        names = self.state.names
+        for actor in range(self.league.actors):
+            found = self.league.results(actor, self.state.taken[actor], MOST)
+            if len(found.draw):
+                n = int(np.argmax(found.draw != found.draw[0])) or len(found.draw)
+                kinds, played = dict[tuple, int](), list[int]()
+                for players, outcome in zip(found.players[:n].tolist(), found.outcomes[:n].tolist(), strict=True):
+                    if not all(names[p] for p in players):
+                        raise RuntimeError(f"actor {actor} reported a match of players {players}: some are not there")
+                    played.append(kinds.setdefault((tuple(players), tuple(outcome)), len(kinds)))
+                of = [[[names[p] for p in players], list(outcome)] for players, outcome in kinds]
+                yield {"actor": actor, "draw": int(found.draw[0]), "of": of, "played": played}
+            if lost := self.league.lost(actor) - self.state.lost[actor]:
+                yield {"actor": actor, "lost": lost}
+                if not self.warned:
+                    self.warned = True
+                    self.ctx.say(
+                        "warning", f"actor {actor}: {lost} matches came too fast to be rated; {LOG} counts them"
+                    )
+
+    def _posts(self) -> Iterator[Row]:
+        for agent in range(self.league.agents):
+            who = self.league.posted(agent, self.state.entered[agent])
+            if who is not None:
+                yield {"post": f"{agent}-{who.version}", "player": self.league.reserve(agent)}
+
+    def _hand_back(self) -> None:
+        """What was handed over is written down."""
+        for actor in range(self.league.actors):
+            self.league.take(actor, self.state.taken[actor])
+        for agent in range(self.league.agents):
+            if (player := self.league.reserve(agent)) >= 0 and self.state.names[player]:
+                self.league.put(player, self.state.identity(player))
+
+    # ------------------------------------------------------------------------------------------------ decisions
+
+    def _make_room(self, acknowledged: list[int] | None = None) -> None:
+        """Have a player in reserve for each agent's next past self: who leaves has the lowest quality, the oldest of
+        several, and sits at no table.
+        """
+        state, league = self.state, self.league
+        reserves = {agent: league.reserve(agent) for agent in range(league.agents)}
+        for agent, player in reserves.items():
+            if player < 0 or state.names[player]:
+                taken = {p for a, p in reserves.items() if a != agent}
+                free = next((p for p in state.places if not state.names[p] and p not in taken), -1)
+                reserves[agent] = free if free >= 0 else self._dismiss(acknowledged)
+            elif league.entered(agent) == state.entered[agent]:
+                continue
+            league.enter(agent, state.entered[agent], reserves[agent])
+
+    def _dismiss(self, acknowledged: list[int] | None) -> int:
+        """Have a past self leave, not the newest; -1: all others sit somewhere."""
+        state, seated = self.state, set[int]()
+        for actor, table in state.tables.items():
+            left = acknowledged is not None and acknowledged[actor] == table.draw
+            waiting = self.league.results(actor, state.taken[actor], 1).draw
+            seated.update(table.players, () if left and (waiting == table.draw).all() else table.before)
+        quality = {p: float(state.ratings.quality[p]) for p in state.selves[:-1] if p not in seated}
+        player = min(quality, key=lambda p: quality[p], default=-1)
+        if player < 0 or not self._take([{"leave": state.names[player]}]):
+            return -1
+        self.league.put(player, state.identity(player))
+        return player
+
+    def _draws(self, acknowledged: list[int]) -> list[Row]:
+        """A line for each actor that has no table yet, or has played long enough with the one it has."""
+        lines = []
+        for actor in range(self.league.actors):
+            table = self.state.tables[actor]
+            if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
+                lines.append(self._draw(actor, table.draw + 1, table.players))
+        return lines
+
+    def _draw(self, actor: int, draw: int, before: list[int]) -> Row:
+        league, names = self.league, self.state.names
+        agents, bots = range(league.agents), range(self.state.places.stop, league.players)
+        among = Candidates(agents, self.state.selves, bots, league.elo, league.quality)
+        random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * league.seated).reshape(-1, 2)
+        first = (actor + draw) % league.agents  # every agent is first as often
+        players, costs = keep_seats(*self.opponents.draw(first, league.seated, among, random), before)
+        return {"actor": actor, "draw": draw, "table": [names[p] for p in players], "costs": costs}
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def _save(self) -> None:
+        self.saved = time.monotonic()
+        try:
+            self.log.save(self.state.save())
+        except OSError as e:
+            self.ctx.say("warning", f"{SUMMARY}: {e.strerror or e}; it is written again later")
+
+    def close(self) -> None:
+        """Take what is left, and write league.json."""
+        while self._take(lines := [*self._results(), *self._posts()]) and lines:
+            self._hand_back()
+            self._make_room()
+        self._save()
+        self.log.close()
+
+
+def restore(log: MatchLog, fresh: Callable[[], LeagueState]) -> LeagueState:
+    """The state that the log makes. Raises UserError: it is that of another league."""
+    saved, state = log.summary(), fresh()
+    try:
+        if saved:
+            state.load(saved)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        log.say("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
+        saved, state = {}, fresh()
+    for line in log.read(saved.get("lines", 0)):
+        state.apply(line)
+    return state

@@ -1,0 +1,110 @@
+"""A league: agents that learn by playing each other and their past selves (Jaderberg et al. 2019, figure 1).
+
+act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
+                 │        ▲    ▲                                              past selves ◄┘ of each agent       │
+     matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄───────────────────────────────┘
+        └─► referee ─┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polyplay.acting import act_at_table
+from polyplay.buffers import AgentBatches, RolloutQueue
+from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Workers
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
+from polyplay.learning.losses import APPO, VTrace
+from polyplay.population.league import League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import referee
+from polyplay.systems._wiring import Crew, System, actor_critic_of
+from polyplay.weights import AgentParams, Local, OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: for small games on a small machine; no league was published for one."""
+
+    env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
+    agents: Agents = 2  # that learn, each by its own games
+    players: Players = 2  # at a table: each holds a group of an actor's lanes
+    actors: SomeWorkers = 1  # acting workers, each with a table
+    lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
+    learners: Workers = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    slots: Count = 2  # rollout buffers per player: it fills one, the others wait for a learner
+    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    unroll: Count = 16  # agent steps per lane in a rollout
+    opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
+    matches: Count = 100  # that a table plays before its players are drawn anew
+    selves: Count = 200  # updates of an agent from one past self to the next
+    past: Count = 100  # past selves that are kept; others leave, those that lose most first
+    batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
+    loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
+    epochs: Count = 2  # ppo: passes over a batch
+    minibatches: Count = 2  # ppo: minibatches per pass
+    clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: Fraction = 0.99  # discount
+    lam: Fraction = 0.95  # λ of V-trace
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
+    optimizer: str = "adam"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε
+    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
+    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    value_cost: NonNegative = 0.5  # weight of the value loss
+    normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    budget: Count = 1_000_000  # frames to train for when neither --frames nor --steps is given
+
+
+PRESETS = {"selfplay": Config}
+ROW = {"envs": "a table of players per actor", "policy runs": "own copy of each player, CPU"}
+ROW |= {"between": "RolloutQueue to each agent", "pace": "free + V-trace", "update": "Local, each agent's own"}
+ROW |= {"weights travel": "pull each rollout", "source": "Jaderberg et al. 2019; Berner et al. 2019"}
+
+
+def build(c: Config, crew: Crew) -> System:
+    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
+    envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
+    slots = batches_of(c, envs)
+    policy = actor_critic_of(c, envs, previous=c.core != "none")
+    loss: VTrace | APPO = VTrace(c.gamma, c.lam, reduction="mean", value_cost=c.value_cost, reward=c.reward)
+    if c.loss == "ppo":
+        loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
+    loss = replace(loss, normalize_advantage=c.normalize_advantage)
+    net, passes = policy(), Epochs(c.epochs, c.minibatches) if c.loss == "ppo" else None
+    update = Local(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm))
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, c.slots, c.agents, apart=True)
+    params = AgentParams(net, c.agents, readers=c.actors)
+    league = League(c.agents, c.actors, envs.spec.teams, c.players, c.past)
+    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
+    actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
+    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=c.selves)
+    learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
+    return System(envs, policy, loss.metrics, {"learners": n})
+
+
+def batches_of(c: Config, envs: Envs) -> int:
+    """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
+    if envs.spec.seats < 2:
+        raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
+    if c.learners > c.agents:
+        raise UserError(f"--learners {c.learners} given; allowed: at most one for each of --agents {c.agents}")
+    own = c.lanes // c.players
+    rollouts, rest = divmod(c.batch, own)
+    if rest or not rollouts or (c.lag >= 0 and rollouts > 1):
+        most = " and with a --lag no more" if c.lag >= 0 else ", or a multiple"
+        raise UserError(f"--batch {c.batch} given; allowed: {own}, the lanes of a player in --lanes {c.lanes}{most}")
+    if c.loss == "ppo" and c.batch < c.minibatches:
+        raise UserError(f"--minibatches {c.minibatches} of {c.batch} trajectories: raise --batch or lower it")
+    return rollouts

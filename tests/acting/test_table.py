@@ -1,0 +1,158 @@
+"""Tables: every row says who chose, with which weights, also where players change."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from polyplay import nets
+from polyplay.acting import table
+from polyplay.acting.table import act_at_table
+from polyplay.buffers.agent_batches import AgentBatches
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common.control import Hyperparameters
+from polyplay.common.files import read_lines
+from polyplay.envs import Envs
+from polyplay.learning import agents as learning
+from polyplay.learning.agents import learn_agents
+from polyplay.learning.losses import policy_gradient
+from polyplay.learning.spec import LearnerSpec
+from polyplay.nets.policy import Policy
+from polyplay.population.league import PAST, League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import referee
+from polyplay.weights.agent_params import AgentParams
+from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.workers.crew import Crew
+from tests.acting.test_worker import Compared
+
+
+def _crew(
+    env: str,
+    loss: Any,
+    agents: int,
+    players: int,
+    steps: int,
+    actors: int = 1,
+    lag: int | None = 0,
+    league: bool = False,
+    directory: Any = None,
+    learners: int = 1,
+    **net: Any,
+) -> tuple[Crew, League]:
+    envs = Envs(env, lanes=4 * players, groups=players, agents=players)
+    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,), **net})
+    made = policy()
+    params = AgentParams(made, agents, readers=actors)
+    queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, apart=True)
+    hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
+    tables = League(agents, actors, envs.spec.teams, players)
+    crew = Crew(seed=3, serial=True, directory=directory)
+    own = {"league": tables} if league else {}
+    crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
+    more = {**own, "selves": 4} if league else {}
+    source = AgentBatches(queue, 1)
+    crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
+    if league:
+        crew.add(referee, league=tables, opponents=Opponents.parse("past:0.4"), matches=20)
+    return crew, tables
+
+
+def _run(crew: Crew, seconds: float = 150.0) -> Crew:
+    crew.start(("loss", "grad_norm", "delta"))
+    until = time.monotonic() + seconds
+    try:
+        while not crew.poll(0.05):
+            assert time.monotonic() < until, "the table stands still"
+    finally:
+        crew.stop()
+    return crew
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bit(core):
+    loss = Compared(policy_gradient.VTrace(reduction="mean"))
+    crew, _ = _crew("toy:skirmish", loss, agents=4, players=4, steps=4000, core=core)
+    _run(crew)
+    updates = crew.counters.column("updates")[list(crew.roles[1].served)]
+    assert (updates >= 40).all()
+    assert len(loss.seen) == updates.sum()
+    assert max(loss.seen) == 0.0, "the approximate KL divergence is exactly 0"
+    assert crew.counters.column("lag_max").max() == 0
+
+
+def digest(flat: torch.Tensor) -> str:
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
+class Logged:
+    """A player's network that logs each of its choices, with the weights that made it."""
+
+    def __init__(self, policy: Policy, choices: dict[bytes, str]):
+        self.policy, self.choices = policy, choices
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def act(self, step, state):
+        out, after = self.policy.act(step, state)
+        self.choices[out["logp"].numpy().tobytes()] = digest(torch.cat([p.detach().ravel() for p in self.parameters()]))
+        return out, after
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_players(core, tmp_path, monkeypatch):
+    """By a log of all choices and one of all weights that were published, each by its bits."""
+    choices, published, checked = dict[bytes, str](), dict[tuple[int, int], str](), list[tuple[int, int]]()
+    monkeypatch.setattr(table, "policy_from_cpu", lambda net: Logged(net, choices))
+    publish, step, sat = learning.AgentSource.publish, learning.AgentSource.step, list[int]()
+
+    def logged_publish(self):
+        published[self.agent, self.learner.version] = digest(self.learner.vector.flat)
+        publish(self)
+
+    def checked_step(self, batch):
+        rows, _ = batch
+        assert (rows["agent"] == self.agent).all()
+        for t in range(len(rows["logp"])):
+            version = int(rows["version"][t, 0])
+            assert (rows["version"][t] == version).all()
+            assert choices[rows["logp"][t].tobytes()] == published[self.agent, version]
+            checked.append((self.agent, version))
+        return step(self, batch)
+
+    def counted_sit(self, player):
+        sat.append(player)
+        return seat(self, player)
+
+    seat = table.Seat.sit
+    monkeypatch.setattr(learning.AgentSource, "publish", logged_publish)
+    monkeypatch.setattr(learning.AgentSource, "step", checked_step)
+    monkeypatch.setattr(table.Seat, "sit", counted_sit)
+    loss = policy_gradient.VTrace(reduction="mean")
+    crew, tables = _crew(
+        "toy:rps+rounds=3",
+        loss,
+        6,
+        2,
+        12_000,
+        actors=2,
+        lag=None,
+        league=True,
+        directory=tmp_path,
+        learners=2,
+        core=core,
+    )
+    _run(crew)
+    assert len(sat) > 30, "players changed often"
+    assert {agent for agent, _ in checked} == set(range(6))
+    assert len(checked) > 1000
+    assert (tables.kind == PAST).sum() > 6
+    lines = list(read_lines(tmp_path / "matches.jsonl"))
+    played = [name for line in lines for players, _ in line.get("of", []) for name in players]
+    assert sum("-" in name for name in played) > 20, "past selves have played"

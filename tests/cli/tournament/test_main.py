@@ -1,0 +1,88 @@
+"""What `polyplay tournament` prints of a result, and its picture."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.cli import main
+from polyplay.cli.tournament import main as verb
+from polyplay.cli.tournament.picture import draw_tournament
+from polyplay.common.files import Row
+from polyplay.evaluation.elo import rate
+
+
+def made_result(n: int, matches: int = 40) -> Row:
+    """Later players are better."""
+    names = [f"runs/league/of/very/many/agents:{i}" for i in range(n)]
+    points = np.zeros((n, n))
+    for i, j in combinations(range(n), 2):
+        points[i, j] = np.round(2 * matches * (i + 1) / (i + j + 2)) / 2
+        points[j, i] = matches - points[i, j]
+    players = [
+        {**vars(r), "points": float(p)} for r, p in zip(rate(names, points, names[0]), points.sum(1), strict=True)
+    ]
+    payoff = [[None if i == j else points[i, j] / matches for j in range(n)] for i in range(n)]
+    told = {"game": "toy:skirmish", "anchor": names[0], "matches": matches, "opening_plies": None}
+    return {**told, "players": players, "payoff": payoff}
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Any:
+    """Lines that the verb prints on a terminal so wide."""
+
+    def of(found: Row, width: int, *more: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(verb, "play_tournament", lambda names, options, told: found)
+        assert main.main(["tournament", "a", "b", *more]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return of
+
+
+def test_the_best_player_comes_first(shown: Any):
+    lines = shown(made_result(3), 100)
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert [row[:2] for row in rows[:3]] == [[str(k), f"runs/league/of/very/many/agents:{3 - k}"] for k in (1, 2, 3)]
+    assert rows[2][2:4] == ["0", "anchor"]
+    assert rows[3] == ["1", "2", "3"]
+    assert rows[4] == ["1", "–", "0.60", "0.75"]
+    assert lines[-1] == "toy:skirmish: 40 matches of every two players, half on each side"
+
+
+@pytest.mark.parametrize("width", [48, 80])
+def test_narrow_terminals_fold_names_and_leave_out_a_matrix_that_is_too_wide(width: int, shown: Any):
+    for n in (4, 30):
+        lines = shown(made_result(n), width)
+        assert max(map(len, lines[: n if n == 30 else -1])) <= width
+        assert f"agents:{n - 1}" in "".join(line[3:].strip().split("  ")[0] for line in lines[3:8])
+        assert any("points per match" in line for line in lines)
+        assert any("columns wide; see --picture or --json" in line for line in lines) == (n == 30)
+
+
+def test_the_picture(shown: Any, tmp_path: Path):
+    out = tmp_path / "x.png"
+    assert shown(made_result(4), 100, "--picture", str(out))[-1] == str(out)
+    assert out.stat().st_size > 10_000
+    payoffs, ratings, _ = draw_tournament(made_result(4)).axes
+    assert [text.get_text() for text in payoffs.texts][:3] == ["0.57", "0.66", "0.80"]
+    names = [label.get_text() for label in payoffs.get_yticklabels()]
+    assert [name.split()[-1] for name in names] == ["1", "2", "3", "4"]
+    assert names[0] == "…eague/of/very/many/agents:3  1"
+    assert len(ratings.lines) == 8
+
+
+def test_json_and_a_picture_print_json_alone(shown: Any, tmp_path: Path):
+    lines = shown(made_result(2), 100, "--json", "--picture", str(tmp_path / "x.png"))
+    assert (lines[0], lines[-1]) == ("{", "}")
+    assert (tmp_path / "x.png").exists()
+
+
+def test_the_former_name_names_the_new_one(capsys: pytest.CaptureFixture):
+    assert main.main(["arena", "a"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "polyplay: error: arena is called tournament now: polyplay tournament RUN …"

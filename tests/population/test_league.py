@@ -1,0 +1,128 @@
+"""The league's memory: what actors and learners hand over arrives once, also where the referee is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
+from polyplay.common.errors import Closed
+from polyplay.population.league import NOBODY, PAST, RESULTS, Identity, League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import referee
+from polyplay.workers.role import Role
+
+
+def test_tables_are_seen_whole_and_in_turn():
+    league = League(agents=3, actors=2, teams=(0, 0, 1, 1))
+    assert league.table(1)[0] == 0
+    assert league.wait(1) is False
+    league.seat(1, 1, [2, 0])
+    assert league.wait(1) is True
+    draw, players = league.table(1)
+    league.seat(1, 2, [1, 1])
+    assert (draw, players.tolist()) == (1, [2, 0]), "a copy"
+    assert league.table(1)[1].tolist() == [1, 1]
+    assert league.table(0)[0] == 0
+
+
+def test_results_carry_the_draw_that_was_acknowledged_and_wrap_around():
+    league = League(agents=2, actors=1, teams=(0, 1))
+    at = 0
+    for draw in range(1, 5):
+        league.acknowledge(0, draw)
+        league.report(0, np.tile([0, 1], (1500, 1)), np.tile([1.0, np.nan], (1500, 1)))
+        found = league.results(0, at, RESULTS)
+        assert found.draw.tolist() == [draw] * 1500
+        assert (found.players == [0, 1]).all()
+        assert (found.outcomes == [1, 0]).all(), "what is no number is 0"
+        at += len(found.draw)
+        league.take(0, at)
+    assert league.lost(0) == 0
+    league.report(0, np.tile([0, 1], (RESULTS + 3, 1)), np.ones((RESULTS + 3, 2)))
+    assert len(league.results(0, at, RESULTS + 3).draw) == RESULTS
+    assert league.lost(0) == 3
+
+
+def test_a_past_self_is_posted_once_a_place_is_in_reserve():
+    league = League(agents=2, actors=1, teams=(0, 1), past=4)
+    assert league.post(1, 10) is None
+    league.enter(1, 0, 5)
+    assert league.post(1, 10) == 5
+    assert league.posted(1, 0) == (PAST, 1, 10)
+    assert league.posted(0, 0) is None
+    assert league.post(1, 11) is None
+    league.put(5, Identity(PAST, 1, 10))
+    league.enter(1, 1, 3)
+    assert league.post(1, 10) == 5
+    assert league.post(1, 11) == 3
+    assert league.identity(3).kind == NOBODY
+
+
+def test_every_wait_ends_when_it_is_closed():
+    league = League(agents=1, actors=1, teams=(0, 1))
+    league.close()
+    for call in (lambda: league.table(0), lambda: league.wait(0), lambda: league.post(0, 1), league.rest):
+        with pytest.raises(Closed):
+            call()
+
+
+def reports(league: League, n: int) -> None:
+    for _ in range(n):
+        league.report(1, np.array([[0, 1]]), np.array([[1, 0]]))
+
+
+def test_another_process_has_the_same_memory():
+    league = League(agents=2, actors=2, teams=(0, 1))
+    worker = multiprocessing.get_context("spawn").Process(target=reports, args=(league, 3))
+    worker.start()
+    worker.join()
+    assert len(league.results(1, 0, 9).draw) == 3
+
+
+def work(league: League, directory: Path) -> None:
+    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory)
+    for _ in referee(ctx, league=league, opponents=Opponents.parse("past:0.5"), matches=20):
+        pass
+
+
+def test_a_referee_that_is_killed_again_and_again_rates_every_match_once(tmp_path):
+    league, rng, n = League(agents=2, actors=1, teams=(0, 1), past=5), np.random.default_rng(0), 0
+    fork = multiprocessing.get_context("fork")
+    for kill in range(12):
+        worker = fork.Process(target=work, args=(league, tmp_path))
+        worker.start()
+        until = time.monotonic() + 5 if kill == 11 else time.monotonic() + rng.uniform(0.02, 0.2)
+        while time.monotonic() < until and (kill < 11 or league.games[0, 1] < n):
+            draw, _ = league.table(0)
+            if draw and kill < 11 and n - league.games[0, 1] < RESULTS // 2:
+                league.acknowledge(0, draw)
+                league.report(0, np.array([[0, 1]] * 7), np.array([[1, 0]] * 7))
+                league.post(kill % 2, n)
+                n += 7
+            time.sleep(1e-4)
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    assert n > 100
+    assert league.games[0, 1] == league.points[0, 1] == n
+    assert (league.kind == PAST).sum() >= 5
+
+
+def test_who_holds_it_in_a_diagram():
+    league = League(agents=3, actors=2, teams=(0, 1), bots=("scripted",))
+    ends = {end for arrow in league.arrows() for end in (*arrow.givers, *arrow.takers)}
+    held = {"plays": {"envs": object()}, "rates": {}, "posts": {"learner": True}}
+    assert ends == set(held)
+    for end, more in held.items():
+        role = Role("r", work, 1, "fail", more.get("learner", False), "process", False, None, 1, more.get("envs"))
+        role.league = league
+        assert role.edges() == {end: league}
+    assert league.label() == "3 agents, up to 100 past selves, bots: scripted"

@@ -1,0 +1,178 @@
+"""Leagues as users run them: each agent learns by itself, goes on where it was, and says whose return is which."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import polyplay
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.common.files import read_lines, read_object
+from tests import leftovers
+
+SIX: dict[str, Any] = {
+    "env": "toy:skirmish",
+    "agents": 6,
+    "actors": 2,
+    "lanes": 16,
+    "batch": 8,
+    "selves": 5,
+    "opponents": "past:0.3",
+    "matches": 20,
+    "network": "mlp",
+    "checkpoint_every": 3.0,
+    "report_every": 2.0,
+    "tensorboard": False,
+}
+QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
+
+
+def versions(directory: Path) -> dict[str, int]:
+    """Of the agents in the newest checkpoint."""
+    return checkpoint.manifest(checkpoint.everything(directory)[-1])["counters"]["agents"]
+
+
+def rated(directory: Path) -> dict[str, int]:
+    """Matches of each player, by league.json."""
+    players = read_object(directory / "league.json")["players"]
+    return {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
+
+
+@pytest.mark.parametrize("loss", ["vtrace", "ppo"])
+def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_path):
+    given = {**QUIET, "env": "toy:rps", "agents": 3, "loss": loss, "core": "gru", "opponents": "elo", "selves": 3}
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=3000, matches=20, **given)
+    before = versions(run.directory)
+    assert set(before) == {"0", "1", "2"}
+    assert min(before.values()) > 3
+    assert run.summary["updates"] == sum(before.values())
+    assert set(run.summary["agent_return_means"]) == {"0", "1", "2"}
+    policies = [checkpoint.read_arrays(p) for p in checkpoint.everything(run.directory)[-1].glob("agents/*/policy.*")]
+    assert len({x["body.0.weight"].tobytes() if "body.0.weight" in x else str(x) for x in policies}) == 3
+    games = list(read_lines(run.directory / "episodes.jsonl"))
+    assert {game["agent"] for game in games} == {0, 1, 2}, "a game of a past self is nobody's"
+    past = {p.stem for p in (run.directory / "selves").iterdir()}
+    assert past >= {f"{agent}-3" for agent in range(3)} if loss == "vtrace" else past
+
+    run = polyplay.resume(run.directory, steps=5000)
+    after = versions(run.directory)
+    assert all(after[agent] > before[agent] for agent in before)
+    assert {p.stem for p in (run.directory / "selves").iterdir()} > past
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"env": "toy:catch"}, "needs an environment with several players"),
+        ({"lanes": 15}, "must divide"),
+        ({"lanes": 34}, "--batch 16 given; allowed: 17"),
+        ({"lag": 0, "batch": 32}, "with a --lag no more"),
+        ({"learners": 3}, "at most one for each of --agents 2"),
+        ({"opponents": "strong"}, "--opponents: strong given; allowed: latest, uniform, elo, or past:P"),
+        ({"loss": "ppo", "minibatches": 17}, "--minibatches 17 of 16 trajectories"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_one_line_and_nothing_is_written(given, said, tmp_path):
+    with pytest.raises(UserError, match=".*".join(said.split(" ", 1))) as e:
+        polyplay.train("league", run=str(tmp_path / "run"), steps=100, serial=True, **{"env": "toy:rps", **given})
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ kills
+
+
+def _command(*words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def _options(given: dict[str, Any]) -> list[str]:
+    names = {k: f"--{k.replace('_', '-')}" for k in given}
+    return [word for k, v in given.items() for word in ([f"--no-{k}"] if v is False else [names[k], str(v)])]
+
+
+def _processes(name: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if f"[{name}]" in " ".join(process.cmdline()) or f"[{name}]" in process.name():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(450)
+def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_path):
+    directory, before = tmp_path / "league-of-six", leftovers.names()
+    chaos = "kill=act:4,kill=referee:4"
+    run = _command("train", "league", "--run", str(directory), "--steps", "10M", "--chaos", chaos, *_options(SIX))
+    try:
+        for victim in ("main", "learn"):
+            _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 3, "no checkpoints")
+            workers = _processes(directory.name)
+            learners = [p for p in workers if "learn" in " ".join(p.cmdline())]
+            os.kill(run.pid if victim == "main" else learners[0].pid, signal.SIGKILL)
+            out = run.communicate(timeout=60)[0].decode()
+            assert run.returncode == (-signal.SIGKILL if victim == "main" else 1), out
+            _until(lambda: not _processes(directory.name), "orphans", 30.0)
+            was, had, selves = versions(directory), rated(directory), set((directory / "selves").iterdir())
+            played = _lines(directory)
+            run = _command("resume", str(directory), "--chaos", chaos)
+            _until(lambda played=played: _lines(directory) > played + 20, "no matches")
+            assert set((directory / "selves").iterdir()) >= selves
+            now = rated(directory)
+            assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"
+            newest = checkpoint.everything(directory)[-1].name
+            _until(lambda newest=newest: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
+            assert all(n >= was[agent] for agent, n in versions(directory).items())
+        run.send_signal(signal.SIGTERM)
+        out = run.communicate(timeout=90)[0].decode()
+        assert "matches under way are counted as lost" in out
+        assert "a new one takes its place" in out
+        assert run.returncode == 128 + signal.SIGTERM, out
+        _until(lambda: not _processes(directory.name), "orphans", 30.0)
+        assert not leftovers.since(before)
+    finally:
+        run.kill()
+
+
+def _lines(directory: Path) -> int:
+    path = directory / "matches.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_metrics_say_whose_and_ratings(tmp_path):
+    run = polyplay.train("league", run=str(tmp_path / "run"), env="toy:skirmish", agents=2, steps=1500, **QUIET)
+    last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert set(last["agent_return_means"]) == set(last["agent_elo"]) == {"0", "1"}
+    with pytest.raises(UserError, match="--agent: '2' given, allowed: best, 0, 1"):
+        _evaluate(run.directory, "2")
+    assert _evaluate(run.directory, "best")["agent"] in (0, 1)
+    assert _evaluate(run.directory, "1")["agent"] == 1
+
+
+def _evaluate(directory: Path, agent: str) -> dict[str, Any]:
+    from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
+
+    return evaluate(directory, EvaluateOptions(episodes=4, agent=agent, device="cpu"))
