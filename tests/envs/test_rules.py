@@ -11,7 +11,7 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import EnvFailure
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.pools.turn import seed_of, take_turn
+from polyplay.envs.pools.turn import unit_seed, take_turn
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken
@@ -189,7 +189,7 @@ def test_lanes_that_share_a_given_seed_are_no_breach():
     """A restarted lane's new seed may be another lane's by chance."""
     pool = Envs(broken.Sound, 2, inline=True).open(7)
     lane = pool._units[0]
-    pool._board.seeds[1] = given = seed_of(lane)
+    pool._board.seeds[1] = given = unit_seed(lane)
     lane.close()
     assert take_turn(lane) == 0
     assert pool._board.seeds.tolist() == [given, given]

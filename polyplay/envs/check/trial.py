@@ -25,7 +25,7 @@ from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.lane import Lane
-from polyplay.envs.pools.turn import START, LaneJob, seed_of
+from polyplay.envs.pools.turn import START, LaneJob, unit_seed
 from polyplay.envs.pools.worker import unpack
 from polyplay.envs.random_actions import action_sampler
 
@@ -128,7 +128,7 @@ class EnvTrial:
 
     def _reset(self) -> bool:
         """Begin an episode; False: that failed."""
-        seed = None if self.facts.resets else seed_of(self.lane)
+        seed = None if self.facts.resets else unit_seed(self.lane)
         self.facts.resets += 1
         start = allow(self.clock, 1, self.facts.steps, self.limit)
         found = self._try("reset", lambda: rules.read_reset(self.env.reset(seed=seed)))

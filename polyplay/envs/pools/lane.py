@@ -20,7 +20,7 @@ from polyplay.envs.pool import CUT, Factory
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import build_env, inspect
-from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, seed_of
+from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, unit_seed
 
 
 class Lane:
@@ -65,7 +65,7 @@ class Lane:
             self.prepare()
         self.allow(self.job.step_timeout)
         self.stage = "reset"
-        seed = None if self.seeded else seed_of(self)
+        seed = None if self.seeded else unit_seed(self)
         obs, info = rules.read_reset(self.env.reset(seed=seed))  # type: ignore[union-attr]
         if seed is not None:
             check_generator(self, self.env, seed)

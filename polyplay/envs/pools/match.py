@@ -20,7 +20,7 @@ from polyplay.envs.pool import Factory
 from polyplay.envs.pools import saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import build_env, inspect
-from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, seed_of
+from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, unit_seed
 from polyplay.envs.spaces import SpaceViolation
 
 NO_INFO: Mapping[str, Any] = {}
@@ -86,7 +86,7 @@ class Match:
             self.prepare()
         self.allow(self.job.step_timeout)
         self.stage = "reset"
-        seed = None if self.seeded else seed_of(self)
+        seed = None if self.seeded else unit_seed(self)
         obs, infos = rules.read_reset(self.env.reset(seed=seed))
         if seed is not None:
             check_generator(self, self.env, seed)

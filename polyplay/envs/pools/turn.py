@@ -90,13 +90,13 @@ def _report(unit: Unit, e: BaseException) -> str:
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
     trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
     last = None if unit.last is None else tree.map(lambda a: np.asarray(a).tolist(), unit.last)
-    head = f"{unit.who} (seed {seed_of(unit)}, last action {last}): "
+    head = f"{unit.who} (seed {unit_seed(unit)}, last action {last}): "
     end = "".join(traceback.format_exception_only(e))[:500].strip()
     text = (head + one_line(e))[:480]
     return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(unit.stage)}'}\n{trace}{end}"
 
 
-def seed_of(unit: Unit) -> int:
+def unit_seed(unit: Unit) -> int:
     """Of the first reset; another one after every restart and return, so that it doesn't run into the same fault, or
     play the same games.
     """

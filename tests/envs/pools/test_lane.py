@@ -13,7 +13,7 @@ from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import build
 from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.pools.lane import Lane
-from polyplay.envs.pools.turn import START, LaneJob, seed_of, take_turn
+from polyplay.envs.pools.turn import START, LaneJob, unit_seed, take_turn
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
@@ -138,9 +138,9 @@ def test_broken_spaces_are_told_with_declared_and_given():
 
 def test_restarts_do_not_repeat_the_seed():
     one, board, _ = lane(faulty.Obedient)
-    before = seed_of(one)
+    before = unit_seed(one)
     board.faults[0] = 1
-    assert seed_of(one) != before
+    assert unit_seed(one) != before
 
 
 def test_one_line_names_the_place():
