@@ -11,7 +11,7 @@ from gymnasium import spaces as gym
 
 from polyplay.common.errors import EnvFailure
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.pools.turn import unit_seed, take_turn
+from polyplay.envs.pools.turn import take_turn, unit_seed
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken

@@ -13,7 +13,7 @@ from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools import build
 from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.pools.lane import Lane
-from polyplay.envs.pools.turn import START, LaneJob, unit_seed, take_turn
+from polyplay.envs.pools.turn import START, LaneJob, take_turn, unit_seed
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
