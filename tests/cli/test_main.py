@@ -102,7 +102,7 @@ def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
 
 def test_export_passes_what_was_said(calls: Calls, run: str, capsys: pytest.CaptureFixture):
     assert main.main(["export", run, "--onnx", "p.onnx", "--checkpoint", "best"]) == 0
-    assert calls == [("export", Path(run), Path("p.onnx"), "best", False)]
+    assert calls == [("export", Path(run), Path("p.onnx"), "best", False, None)]
     assert capsys.readouterr().out == "file   p.onnx\nbytes  9\n"
 
 
