@@ -52,7 +52,7 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
     """
     there = checkpoint.agents_of(found)
     if which is None:
-        return there[0]
+        return min(there, default=0)  # none in a damaged manifest: who reads the weights says so
     if which == "best":
         rated = _ratings(directory)
         return max(there, key=lambda agent: rated.get(agent, 0.0))

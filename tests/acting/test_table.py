@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def digest(flat: torch.Tensor) -> str:
 class Logged:
     """A player's network that logs each of its choices, with the weights that made it."""
 
-    def __init__(self, policy: Policy, choices: dict[bytes, str]):
+    def __init__(self, policy: Policy, choices: dict[bytes, set[str]]):
         self.policy, self.choices = policy, choices
 
     def __getattr__(self, name: str) -> Any:
@@ -101,14 +102,21 @@ class Logged:
 
     def act(self, step, state):
         out, after = self.policy.act(step, state)
-        self.choices[out["logp"].numpy().tobytes()] = digest(torch.cat([p.detach().ravel() for p in self.parameters()]))
+        weights = digest(torch.cat([p.detach().ravel() for p in self.parameters()]))
+        self.choices[out["logp"].numpy().tobytes()].add(
+            weights
+        )  # several: a small update may leave all bits as they are
         return out, after
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_players(core, tmp_path, monkeypatch):
     """By a log of all choices and one of all weights that were published, each by its bits."""
-    choices, published, checked = dict[bytes, str](), dict[tuple[int, int], str](), list[tuple[int, int]]()
+    choices, published, checked = (
+        defaultdict[bytes, set[str]](set),
+        dict[tuple[int, int], str](),
+        list[tuple[int, int]](),
+    )
     monkeypatch.setattr(table, "policy_from_cpu", lambda net: Logged(net, choices))
     publish, step, sat = learning.AgentSource.publish, learning.AgentSource.step, list[int]()
 
@@ -122,7 +130,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_play
         for t in range(len(rows["logp"])):
             version = int(rows["version"][t, 0])
             assert (rows["version"][t] == version).all()
-            assert choices[rows["logp"][t].tobytes()] == published[self.agent, version]
+            assert published[self.agent, version] in choices[rows["logp"][t].tobytes()]
             checked.append((self.agent, version))
         return step(self, batch)
 
