@@ -103,20 +103,15 @@ class Logged:
     def act(self, step, state):
         out, after = self.policy.act(step, state)
         weights = digest(torch.cat([p.detach().ravel() for p in self.parameters()]))
-        self.choices[out["logp"].numpy().tobytes()].add(
-            weights
-        )  # several: a small update may leave all bits as they are
+        self.choices[out["logp"].numpy().tobytes()].add(weights)  # several: a small update may change no bit
         return out, after
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_players(core, tmp_path, monkeypatch):
     """By a log of all choices and one of all weights that were published, each by its bits."""
-    choices, published, checked = (
-        defaultdict[bytes, set[str]](set),
-        dict[tuple[int, int], str](),
-        list[tuple[int, int]](),
-    )
+    choices = defaultdict[bytes, set[str]](set)
+    published, checked = dict[tuple[int, int], str](), list[tuple[int, int]]()
     monkeypatch.setattr(table, "policy_from_cpu", lambda net: Logged(net, choices))
     publish, step, sat = learning.AgentSource.publish, learning.AgentSource.step, list[int]()
 

@@ -19,15 +19,7 @@ def crew(monkeypatch):
     pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
     agents, none = (
         SimpleNamespace(is_open=True, pool=pool),
-        {
-            "agents": None,
-            "source": None,
-            "server": None,
-            "workers": {},
-            "held_replay": None,
-            "served": (),
-            "league": None,
-        },
+        {**dict.fromkeys(("agents", "source", "server", "held_replay", "league")), "workers": {}, "served": ()},
     )
     act = SimpleNamespace(**none | {"agents": agents}, name="act", n=1, learner=False, at=[0], left=[])
     learn = SimpleNamespace(**none | {"source": "chunks"}, name="learn", n=2, learner=True, at=[1, 2], left=[])
