@@ -246,7 +246,8 @@ def flaw(path: Path, within: str = "") -> str | None:
     """What is wrong with a checkpoint, or None. within: look only at files whose names begin so."""
     try:
         found = manifest(path)
-        begun = found.get("update") != 0
+        each = found["counters"].get("agents")  # the updates of several agents; some may have made none
+        updates = each if isinstance(each, dict) else {}
         files = {name: file for name, file in found["files"].items() if name.startswith(within)}
     except (OSError, ValueError) as e:
         return f"its manifest cannot be read ({e})"
@@ -257,7 +258,8 @@ def flaw(path: Path, within: str = "") -> str | None:
         if file.stat().st_size != expected["bytes"] or _digest(file) != expected["sha256"]:
             return f"{name} is damaged (its checksum differs)"
     agents = (name for name in files if name.startswith("agents/") and name.endswith(".safetensors"))
-    return next((wrong for name in agents if (wrong := _unusable(path / name, name, begun)) is not None), None)
+    begun = ((name, updates.get(name.split("/")[1], found.get("update")) != 0) for name in agents)
+    return next((wrong for name, any_ in begun if (wrong := _unusable(path / name, name, any_)) is not None), None)
 
 
 def resume_flaw(path: Path) -> str | None:

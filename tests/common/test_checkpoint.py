@@ -140,3 +140,15 @@ def test_what_a_killed_worker_had_begun_is_no_part_of_a_checkpoint(tmp_path):
     assert not list(final.rglob(".*"))
     assert list(checkpoint.manifest(final)["files"]) == ["workers/act-0.json"]
     assert checkpoint.flaw(final) is None
+
+
+def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
+    """An optimizer without statistics is a flaw only of an agent that has made an update."""
+    counters = {"steps": 10, "frames": 10, "updates": 3, "agents": {"0": 3, "1": 0}, "wall_seconds": 1.0}
+    for version, agents in ((5, counters["agents"]), (6, {"0": 3, "1": 1})):
+        part = checkpoint.CheckpointPart(tmp_path, version)
+        for agent in (0, 1):
+            part.arrays(f"agents/{agent}/policy", {"w": np.ones(2, np.float32)})
+            part.arrays(f"agents/{agent}/optimizer", {} if agent else {"m": np.ones(2, np.float32)})
+        path = checkpoint.complete(tmp_path, version, {**counters, "agents": agents})
+        assert checkpoint.resume_flaw(path) == ("agents/1/optimizer.safetensors is empty" if agents["1"] else None)
