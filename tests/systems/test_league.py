@@ -149,6 +149,9 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
             newest = checkpoint.everything(directory)[-1].name
             _until(lambda newest=newest: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
             assert all(n >= was[agent] for agent, n in versions(directory).items())
+        acting = {p.pid for p in _processes(directory.name) if " act " in " ".join(p.cmdline())}
+        _until(lambda: acting - {p.pid for p in _processes(directory.name)}, "no actor is killed")
+        time.sleep(2.0)  # another takes its place
         run.send_signal(signal.SIGTERM)
         out = run.communicate(timeout=90)[0].decode()
         assert "matches under way are counted as lost" in out
