@@ -196,6 +196,7 @@ def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
     assert contest_limits.turn_of(ppo, "lanes=3 replicas=2") == 1
 
 
+@pytest.mark.long
 def test_the_parts_of_a_contender_are_those_of_its_setting():
     """Real processes and a real game, measured for an instant."""
     given = contest_limits.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")

@@ -46,7 +46,9 @@ def agree(run: Path) -> None:
     assert champions(run) == [0, *(row["candidate"] for row in played if row["passed"])]
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+@pytest.mark.parametrize(
+    "how", [pytest.param({"on": "thread"}, marks=pytest.mark.long), {"on": "process"}, {"serial": True}]
+)
 def test_what_plays_has_won_a_match(how, tmp_path):
     run = trained(tmp_path / "run", steps=6_000, **how)
     agree(run.directory)
@@ -72,7 +74,7 @@ def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
     assert rows[-1]["lag_mean"] > rows[-1]["updates"] / 3, "all rows are of version 0"
 
 
-@pytest.mark.parametrize("stop", [1_500, 3_000])
+@pytest.mark.parametrize("stop", [pytest.param(1_500, marks=pytest.mark.long), 3_000])
 def test_a_run_in_one_thread_goes_on_to_the_bit(stop, tmp_path):
     """The second stops at an update whose weights are a candidate."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}

@@ -95,6 +95,7 @@ def test_a_resumed_run_goes_on_with_its_memory_to_the_bit(more, tmp_path):
         assert all(np.array_equal(mine[k], theirs[k]) for k in mine)
 
 
+@pytest.mark.long
 def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path):
     """With samples drawn ahead, at a ratio at which an update is due now and then."""
     given: Any = {**QUIET, "env": "ALE/Pong-v5", "network": "a3c", "batch": 16, "ratio": 3.0, "target": 20}

@@ -48,7 +48,7 @@ def rated(directory: Path) -> dict[str, int]:
     return {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
 
 
-@pytest.mark.parametrize("loss", ["vtrace", "ppo"])
+@pytest.mark.parametrize("loss", ["vtrace", pytest.param("ppo", marks=pytest.mark.long)])
 def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_path):
     given = {**QUIET, "env": "toy:rps", "agents": 3, "loss": loss, "core": "gru", "opponents": "elo", "selves": 3}
     run = polyplay.train("league", run=str(tmp_path / "run"), steps=3000, matches=20, **given)

@@ -25,6 +25,7 @@ def plain(board: Game, record: np.ndarray) -> tuple[int, int]:
     return max(found, key=lambda f: (f[0], -f[0] * f[1]))
 
 
+@pytest.mark.long
 def test_verdicts_are_those_of_plain_recursion():
     board = game("connect:3x4x3")
     solver = Solver(board, 1 << 12)
