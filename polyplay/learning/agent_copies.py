@@ -25,8 +25,8 @@ class OrderedCopy(Protocol):
 class CopyOrders(Protocol):
     """What a learner asks of a league (population.league)."""
 
-    names: tuple[str, ...]
-    knobs: np.ndarray
+    varied: tuple[str, ...]
+    hyper: np.ndarray
     values: np.ndarray
 
     def order(self) -> OrderedCopy | None: ...
@@ -44,7 +44,7 @@ class AgentCopies:
 
     def _tell(self) -> None:
         hyper = self.learner.spec.hyperparameters
-        self.orders.knobs[self.agent] = [getattr(hyper, name) for name in self.orders.names]
+        self.orders.hyper[self.agent] = [getattr(hyper, name) for name in self.orders.varied]
 
     def look(self) -> None:
         """Do what is ordered of this agent."""
@@ -59,7 +59,7 @@ class AgentCopies:
     def _take(self, number: int) -> None:
         learner = self.learner
         donor_version = self.snapshot.read(learner.vector, learner.update.optimizer)
-        for name, value in zip(self.orders.names, self.orders.values.tolist(), strict=True):
+        for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
         learner.counts.add(0.0)
         self.since = learner.version = learner.counts.version

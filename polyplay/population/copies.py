@@ -18,14 +18,14 @@ from polyplay.population.priors import Prior
 from polyplay.population.ratings import win_probability
 from polyplay.population.rules import EXPLORE, Choice, Standing, is_ready
 
-SURE = 0.7  # probability to win with which one is copied
+SURE = 0.7  # of the probability to win from which on one is copied (Jaderberg et al. 2019)
 RANGE = 10.0  # hyperparameters stay between what was configured ÷ and × this
 SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
 
 
-def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Agent i copies a peer drawn at random that beats it with probability 0.7 or more; scores are Elo ratings. Who has
-    none has not played enough: it neither copies nor is copied.
+def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator, sure: float = SURE) -> Choice:
+    """Agent i copies a peer drawn at random that beats it with probability `sure` or more; scores are Elo ratings. Who
+    has none has not played enough: it neither copies nor is copied.
     """
     mine = standings[i].score
     peers = [(j, s.score) for j, s in enumerate(standings) if j != i and s.score is not None]
@@ -33,45 +33,48 @@ def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator) -
         return Choice(None, "it has not played enough" if mine is None else "no other agent has played enough")
     j, score = peers[rng.integers(len(peers))]
     chance = win_probability(score, mine)
-    return Choice(j if chance >= SURE else None, f"agent {j} beats it with probability {chance:.2f}")
+    return Choice(j if chance >= sure else None, f"agent {j} beats it with probability {chance:.2f}")
 
 
 @dataclass(frozen=True)
 class CopyRule:
     """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters that every agent
-    begins with; one that is 0 stays.
+    begins with; one that is 0 stays. sure: the probability to win from which on one is copied.
     """
 
     every: int = 0
     configured: Mapping[str, float] = field(default_factory=dict)
+    sure: float = SURE
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def varied(self) -> tuple[str, ...]:
         """Hyperparameters that change."""
         return tuple(self.configured) if self.every else ()
 
     def describe(self) -> list[str]:
-        return [f"copies  every {self.every:,} matches of an agent, of one that wins {SURE:.0%}"] if self.every else []
+        """A line for the diagram."""
+        rows = [f"copies  who wins {self.sure:.0%}, every {self.every:,} matches of an agent"]
+        return rows if self.every else []
 
     def due(self, history: CopyHistory, agents: int) -> int | None:
         """An agent that is to look now; None: there is none, or a copy is being made."""
         if not self.every or history.pending is not None:
             return None
-        ready = (a for a in range(agents) if is_ready(history.matches[a], history.looked[a], self.every))
-        return next(ready, None)
+        longest = max(range(agents), key=lambda a: history.matches[a] - history.looked[a])
+        return longest if is_ready(history.matches[longest], history.looked[longest], self.every) else None
 
-    def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, knobs: np.ndarray, seed: int) -> Row:
-        """The line of an agent's look. elo: float64 [players]; knobs: float64 [agents, n], the hyperparameters that are
-        in use, in the order of `configured`.
+    def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
+        """The line of an agent's look. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in
+        use, in the order of `configured`.
         """
         rng = np.random.default_rng([seed, agent, history.looks])
-        enough = [history.matches[a] >= self.every for a in range(len(knobs))]
+        enough = [history.matches[a] >= self.every for a in range(len(hyper))]
         standings = [Standing(float(elo[a]) if played else None) for a, played in enumerate(enough)]
-        choice = outplayed(standings, agent, rng)
+        choice = outplayed(standings, agent, rng, self.sure)
         if choice.donor is None:
             return {"look": agent, "why": choice.why}
         priors = {k: Prior(k, "log", x / RANGE, x * RANGE) for k, x in self.configured.items() if x > 0}
-        copied = dict(zip(self.configured, knobs[choice.donor].tolist(), strict=True))
+        copied = dict(zip(self.configured, hyper[choice.donor].tolist(), strict=True))
         values = EXPLORE["perturb"](copied, priors, rng)
         return {"copy": history.copies + 1, "look": agent, "donor": choice.donor, "values": values, "why": choice.why}
 

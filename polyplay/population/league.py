@@ -67,8 +67,8 @@ class League(SharedObject):
     kind: np.ndarray  # int8 [players]
     agent: np.ndarray  # int32 [players]
     version: np.ndarray  # int64 [players]
-    knobs: np.ndarray  # float64 [agents, names]: hyperparameters that an agent learns with, by its learner
-    values: np.ndarray  # float64 [names]: those that the agent of the order is to learn with
+    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
+    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
     _order: np.ndarray
     _copied: np.ndarray
     _tables: np.ndarray
@@ -87,12 +87,12 @@ class League(SharedObject):
         seated: int = 2,
         past: int = 100,
         bots: Sequence[str] = (),
-        names: Sequence[str] = (),
+        varied: Sequence[str] = (),
     ):
-        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. names: of
-        hyperparameters, which agents that copy others perturb.
+        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
+        hyperparameters that change where agents copy each other.
         """
-        self.names = tuple(names)
+        self.varied = tuple(varied)
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
         self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
@@ -110,8 +110,8 @@ class League(SharedObject):
             kind=(self.players, np.int8),
             agent=(self.players, np.int32),
             version=(self.players, np.int64),
-            knobs=((agents, len(self.names)), np.float64),
-            values=(len(self.names), np.float64),
+            hyper=((agents, len(self.varied)), np.float64),
+            values=(len(self.varied), np.float64),
             _order=(LINE // 8, np.int64),
             _copied=(LINE // 8, np.int64),
             _tables=((actors, 2, seated), np.int32),
@@ -123,6 +123,7 @@ class League(SharedObject):
             _run=(LINE // 8, np.int64),
         )
         self._agents[:, _RESERVE] = -1
+        self.hyper[:] = np.nan
 
     # ------------------------------------------------------------------------------------------------ actors
 
@@ -295,7 +296,7 @@ class League(SharedObject):
             Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
             Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
             Arrow("past selves", ("posts",), ("rates",)),
-            *([Arrow("who copies whom", ("rates",), ("posts",))] if self.names else []),
+            *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
 
     def close(self) -> None:

@@ -203,8 +203,9 @@ class Referee:
     def _looks(self) -> Iterator[Row]:
         """A line of an agent that is to look whom it copies."""
         history, league = self.state.copies, self.league
-        if (agent := self.copies.due(history, league.agents)) is not None:
-            yield self.copies.decide(agent, history, league.elo, league.knobs, self.ctx.seed)
+        agent = None if np.isnan(league.hyper).any() else self.copies.due(history, league.agents)
+        if agent is not None:
+            yield self.copies.decide(agent, history, league.elo, league.hyper, self.ctx.seed)
 
     def _ask(self) -> None:
         """Have the copy made that is pending."""

@@ -52,6 +52,7 @@ class AgentSnapshot(SharedArrays):
     @torch.no_grad()
     def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
         """Bring it into a learner's vector and optimiser; the version of the weights."""
+        memory_barrier()
         state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
         if "exp_avg" in state:
             state["step"] = torch.tensor(float(self._head[_STEPS]))
