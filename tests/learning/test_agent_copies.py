@@ -19,8 +19,10 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.control import Hyperparameters
 from polyplay.envs import Envs
+from polyplay.learning import agents
 from polyplay.learning.agent_copies import AgentCopies
 from polyplay.learning.agents import learn_agents
+from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.factory import build_network
@@ -94,7 +96,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(x.tobytes() == b[k].tobytes() for k, x in a.items())
 
 
-@pytest.mark.parametrize("processes", [0, 1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("processes", [0, 2])
 def test_the_agent_goes_on_with_weights_and_optimiser_of_one_version_of_the_donor(processes, saved, tmp_path):
     before = [agent_of(saved, agent)[0]["version"] for agent in (0, 1)]
     for run in learners(saved, tmp_path, processes):
@@ -180,11 +182,33 @@ def test_one_copy_after_the_other(saved, tmp_path):
         assert run.published(0)[0] == first[0] + 2
 
 
-def test_rows_from_before_the_copy_are_outdated():
-    copies = object.__new__(AgentCopies)
-    copies.since = 7
-    assert not copies.outdated(np.full((6, 4), 7))
-    assert copies.outdated(np.full((6, 4), 6))
-    mixed = np.full((6, 4), 8)
-    mixed[:, 2] = 5
-    assert copies.outdated(mixed)
+def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved, tmp_path, monkeypatch):
+    feeds, learnt = list[agents.AgentSource](), list[int]()
+
+    class Seen(agents.AgentSource):
+        def __init__(self, *args: Any):
+            feeds.append(self)
+            super().__init__(*args)
+
+    def step(learner: Learner, rows: Any, state: Any) -> Iterator[None]:
+        learnt.append(int(rows["version"].max()))
+        yield
+
+    monkeypatch.setattr(agents, "AgentSource", Seen)
+    monkeypatch.setattr(Learner, "step", step)
+    for run in learners(saved, tmp_path, 0):
+        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
+        run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
+        run.until(lambda run=run: run.league.answer(1))
+        new, feed = run.published(1)[0], feeds[1]
+        batches = {(new,) * 4: 0, (new - 1,) * 4: 19, (new, new, new - 1, new): 19, (new + 1,) * 4: 0}
+        for versions, counted in batches.items():
+            rows = {"version": np.tile(versions, (6, 1)), "first": np.zeros((6, 4), bool)}
+            rows["first"][3, 1] = True
+            steps, rounds = run.params.learnt[1], run.params.each[1].round
+            for _ in feed.step((rows, {})):
+                pass
+            assert run.params.each[1].round == rounds + 1, "an actor that waits for it goes on"
+            assert run.published(1)[0] == new
+            assert run.params.learnt[1] == steps + counted
+        assert learnt == [new, new + 1]
