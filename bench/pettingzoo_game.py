@@ -33,6 +33,7 @@ from polyplay.envs.boards.positions import decisive_positions
 from polyplay.evaluation.strength import both_colors, moves_kept
 
 GAME, GAMES_EACH, PLIES = GAMES["connect_four"], 400, 2
+GREEDY = True
 ENV = "pettingzoo.classic.connect_four_v3:env"
 TRAIN = f"--env {ENV} --lanes 64 --unroll 64 --minibatches 4 --epochs 4 --network separate --gamma 0.997"
 TRAIN += " --learning-rate 1e-3 --max-grad-norm 0.5 --normalize-advantage --steps 10000000"
@@ -84,7 +85,7 @@ def measured(choose: Any) -> Row:
     for name, column in AGAINST.items():
         other: Opponent = opponent(name, GAME, "", "", PLIES)
         starts = both_colors(GAME, GAMES_EACH, PLIES, 0)
-        found[column] = float(match(GAME, Player(choose, False), other, starts, 0).mean())
+        found[column] = float(match(GAME, Player(choose, GREEDY), other, starts, 0).mean())
     return {k: round(v, 3) for k, v in found.items()}
 
 

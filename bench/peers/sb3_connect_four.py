@@ -1,11 +1,11 @@
 """sb3-contrib's MaskablePPO plays PettingZoo's connect four against itself, and keeps its policy every so many moves.
 
-    python bench/peers/sb3_connect_four.py --moves 4000000 --out DIR
+    python bench/peers/sb3_connect_four.py --moves 5000000 --out DIR
 
-The manner of PettingZoo's own tutorial: the environment seems to have one player, who moves for both sides in turn and
-is shown the board of who is to move; a move is rewarded with what its player gets at once, so a loser learns of a
-defeat only through the value of the board. Each file of DIR has the policy's layers (`w0`, `b0`, … of tanh units, then
-logits), the moves played and the seconds of training so far. Knows nothing of Polyplay.
+Stable-Baselines3 knows one player, so the environment has the other one: the policy of the moment, which answers all
+games at once. The learner begins every second game of a place. It is rewarded with 1 for a win and -1 for a loss, and
+learns from its own moves, half of those played. Each file of DIR has the policy's layers (`w0`, `b0`, … of tanh units,
+then logits), the moves played by both, and the seconds of training so far. Knows nothing of Polyplay.
 """
 
 from __future__ import annotations
@@ -21,39 +21,94 @@ import torch
 from pettingzoo.classic import connect_four_v3
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import VecEnv
 
 LANES, UNROLL = 64, 64
-SETTINGS: dict[str, Any] = {"n_steps": UNROLL, "batch_size": LANES * UNROLL // 4, "n_epochs": 4, "gamma": 0.997}
-SETTINGS |= {"gae_lambda": 0.95, "ent_coef": 0.01, "vf_coef": 1.0, "max_grad_norm": 0.5, "normalize_advantage": True}
+SETTINGS: dict[str, Any] = {"n_steps": UNROLL, "batch_size": LANES * UNROLL // 4, "n_epochs": 4, "gamma": 1.0}
+SETTINGS |= {"gae_lambda": 0.9, "ent_coef": 0.1, "vf_coef": 1.0, "max_grad_norm": 0.5, "normalize_advantage": True}
 SETTINGS |= {"learning_rate": lambda left: 1e-3 * left, "clip_range": lambda left: 0.1 * left + 1e-9}
+SETTINGS |= {"policy_kwargs": {"net_arch": {"pi": [256, 256], "vf": [256, 256]}}}
 
 
-class BothSides(gymnasium.Env[np.ndarray, int]):
-    def __init__(self) -> None:
-        self.game = connect_four_v3.env()
-        self.action_space = gymnasium.spaces.Discrete(7)
-        self.observation_space = gymnasium.spaces.Box(0, 1, (6, 7, 2), np.int8)
+class SelfPlay(VecEnv):
+    """As many games as lanes, each against `model`."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        self.game.reset(seed)
-        return self.shown(), {}
+    def __init__(self, lanes: int) -> None:
+        seen = gymnasium.spaces.Box(0, 1, (6, 7, 2), np.int8)
+        super().__init__(lanes, seen, gymnasium.spaces.Discrete(7))
+        self.games = [connect_four_v3.env() for _ in range(lanes)]
+        self.side = np.arange(lanes) % 2  # the learner's, in each game
+        self.model: MaskablePPO | None = None
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        mover = self.game.agent_selection
-        self.game.step(int(action))
-        over = self.game.terminations[mover] or self.game.truncations[mover]
-        return self.shown(), float(self.game.rewards[mover]), over, False, {}
+    def look(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What those who are to move see, and may do."""
+        seen = [self.games[i].observe(self.games[i].agent_selection) for i in lanes]
+        masks = np.stack([x["action_mask"] for x in seen]).astype(bool)
+        return np.stack([x["observation"] for x in seen]).astype(np.int8), masks
 
-    def shown(self) -> np.ndarray:
-        seen = self.game.observe(self.game.agent_selection)
-        self.mask = seen["action_mask"].astype(bool) if seen["action_mask"].any() else np.ones(7, bool)
-        return np.asarray(seen["observation"], np.int8)
+    def play(self, lane: int, move: int) -> float:
+        """The mover's reward."""
+        game, mover = self.games[lane], self.games[lane].agent_selection
+        game.step(int(move))
+        return float(game.rewards[mover])
 
-    def action_masks(self) -> np.ndarray:
-        return self.mask
+    def over(self, lane: int) -> bool:
+        game = self.games[lane]
+        return any(game.terminations.values()) or any(game.truncations.values())
+
+    def answer(self, lanes: np.ndarray) -> np.ndarray:
+        """The model moves in these games: what it got."""
+        assert self.model is not None
+        obs, masks = self.look(lanes)
+        moves, _ = self.model.predict(obs, action_masks=masks)
+        return np.array([self.play(i, move) for i, move in zip(lanes.tolist(), moves, strict=True)])
+
+    def begin(self, lanes: np.ndarray) -> None:
+        for i in lanes.tolist():
+            self.games[i].reset()
+        if len(second := lanes[self.side[lanes] == 1]):
+            self.answer(second)
+
+    def reset(self) -> np.ndarray:
+        self.begin(np.arange(self.num_envs))
+        return self.look(np.arange(self.num_envs))[0]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        everyone = np.arange(self.num_envs)
+        reward = np.array([self.play(i, move) for i, move in enumerate(self.actions)], np.float32)
+        ends = np.array([self.over(i) for i in everyone])
+        if len(on := everyone[~ends]):
+            reward[on] -= self.answer(on)
+            ends[on] = [self.over(i) for i in on]
+        infos: list[dict[str, Any]] = [{} for _ in everyone]
+        if len(done := everyone[ends]):
+            for i, last in zip(done, self.look(done)[0], strict=True):
+                infos[i]["terminal_observation"] = last
+            self.side[done] = 1 - self.side[done]
+            self.begin(done)
+        return self.look(everyone)[0], reward, ends, infos
+
+    def env_method(self, name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        assert name == "action_masks", name
+        return list(self.look(np.arange(self.num_envs))[1])
+
+    def has_attr(self, name: str) -> bool:
+        return name == "action_masks"
+
+    def get_attr(self, name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs
+
+    def set_attr(self, name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+    def close(self) -> None:
+        pass
 
 
 class Keep(BaseCallback):
@@ -63,7 +118,8 @@ class Keep(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         self.begun = self.begun or time.perf_counter()
-        if self.num_timesteps >= self.next:
+        moves = 2 * self.num_timesteps
+        if moves >= self.next:
             self.next += self.every
             policy = self.model.policy
             layers = [x for x in policy.mlp_extractor.policy_net if isinstance(x, torch.nn.Linear)]
@@ -71,7 +127,7 @@ class Keep(BaseCallback):
             for i, layer in enumerate([*layers, policy.action_net]):
                 arrays |= {f"w{i}": layer.weight.detach().numpy(), f"b{i}": layer.bias.detach().numpy()}
             seconds = time.perf_counter() - self.begun
-            np.savez(self.out / f"{self.num_timesteps:09d}.npz", moves=self.num_timesteps, seconds=seconds, **arrays)
+            np.savez(self.out / f"{moves:09d}.npz", moves=moves, seconds=seconds, **arrays)
 
     def _on_step(self) -> bool:
         return True
@@ -81,15 +137,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, required=True)
     parser.add_argument("--every", type=int, default=250_000)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True)
-    torch.set_num_threads(2)
-    envs = DummyVecEnv([BothSides] * LANES)
-    model = MaskablePPO("MlpPolicy", envs, seed=asked.seed, device="cpu", **SETTINGS)
+    torch.set_num_threads(asked.threads)
+    envs = SelfPlay(LANES)
+    envs.model = MaskablePPO("MlpPolicy", envs, seed=asked.seed, device="cpu", **SETTINGS)
     keep = Keep(asked.out, asked.every)
-    model.learn(asked.moves, callback=keep)
+    envs.model.learn(asked.moves // 2, callback=keep)
     keep.next = 0
     keep._on_rollout_start()
 
