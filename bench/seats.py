@@ -5,9 +5,9 @@ same four groups.
 
 toy:skirmish, a game of four players that costs little. The workers are those of a run: `four agents` is a league's
 (acting.table), with a copy of the weights for each agent; `one agent` has the same table and the same matches, and its
-one policy acts in all groups; `one agent, whole matches` is an ordinary actor (acting.worker), whose groups hold matches
-of their own. Before each rollout every agent gets new weights, which the worker pulls; only the worker's turns are
-timed. Arms take turns in one process; ratios are taken within a round.
+one policy acts in all groups; `one agent, whole matches` is an ordinary actor (acting.worker), whose groups hold
+matches of their own. Before each rollout every agent gets new weights, which the worker pulls; only the worker's turns
+are timed. Arms take turns in one process; ratios are taken within a round.
 """
 
 from __future__ import annotations
