@@ -80,7 +80,7 @@ def main() -> None:
     )
     register_env("game", lambda _: make(asked.env))
     algo = config(asked).build_algo()
-    module = algo.get_module("shared")
+    module = algo.learner_group._learner.module["shared"]  # the runners' has no value
     print(f"{sum(p.numel() for p in module.parameters())} parameters", flush=True)
     log = Log(asked.log)
     while True:
