@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
 from collections import deque
 from statistics import fmean
 from typing import Any
@@ -86,7 +87,11 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     model = build(asked)
     print(f"{sum(p.numel() for p in model.policy.parameters())} parameters", flush=True)
-    model.learn(asked.steps, callback=Clock(Log(asked.log), asked.minutes))
+    try:
+        model.learn(asked.steps, callback=Clock(Log(asked.log), asked.minutes))
+    finally:
+        for process in multiprocessing.active_children():  # SuperSuit's do not end when they are told to close
+            process.terminate()
 
 
 if __name__ == "__main__":
