@@ -1,4 +1,4 @@
-"""Ours against other libraries on Pong, in turn, each at its own best settings: contests of contests.py.
+"""Ours against other libraries on Pong and simple_spread in turn, each at its own best settings (contests.py).
 
     python bench/compare.py a2c-nature a2c-small --peers PEERS --probe      # every setting first, the fastest plays
     python bench/compare.py ppo-nature --peers PEERS --probe 2 --drop 0.6   # the first 2 settings of each

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from common import Row
-from contests import Contender
+from contests import PONG, Contender
 
 from polyplay.cli.bench import settings
 from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
@@ -24,7 +24,7 @@ from polyplay.common.machine import cores
 def keywords(fixed: str, setting: str) -> dict[str, Any]:
     """'lanes=64 sync=chunked' as polyplay.train takes it."""
     pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
-    return {"env": "ALE/Pong-v5", **{k: _value(v) for k, v in pairs}, **settings.LITTLE}
+    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **settings.LITTLE}
 
 
 def _value(text: str) -> Any:

@@ -45,7 +45,7 @@ def page(name: str, contest: Contest, kept: Row) -> list[str]:
     """Markdown: ratios to the best peer against the target, rates, every window."""
     rows, found = kept["rows"], rates(kept["rows"])
     peer = best_peer(found, contest)
-    text = [f"# {contest.title}: Pong", "", *lines_about(kept)]
+    text = [f"# {contest.title}: {contest.game}", "", *lines_about(kept)]
     text += [f"- {who}: {what}" for who, what in kept["peers"].items()]
     text += ["", *judged(rows, contest, found, peer), "", *table(medians(rows, contest, found, peer, kept))]
     every = [*rows, *kept["probe"]]

@@ -13,6 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TORCH = ("torch", "numpy")
 ATARI = ("gymnasium", "ale-py", "opencv-python-headless")
+MPE = ("pettingzoo", "mpe2")
+PONG, SPREAD = "ALE/Pong-v5", "mpe2.simple_spread_v3:parallel_env"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ PEERS = {
     "tianshou-dqn": Peer("tianshou_dqn.py", "tianshou", ("tianshou", *TORCH, *ATARI)),
     "torchrl-dqn": Peer("torchrl_dqn.py", "torchrl", ("torchrl", *TORCH, *ATARI)),
     "rllib-dqn": Peer("rllib_dqn.py", "rllib", ("ray", *TORCH, *ATARI)),
+    "sb3-spread": Peer("sb3_pettingzoo.py", "ma", ("stable-baselines3", "SuperSuit", "gymnasium", *TORCH, *MPE)),
+    "sample-factory-spread": Peer(
+        "sample_factory_pettingzoo.py", "sf", ("sample-factory", "gymnasium", *TORCH, *MPE), dashes=False
+    ),
+    "rllib-spread": Peer("rllib_pettingzoo.py", "rllib", ("ray", "gymnasium", *TORCH, *MPE)),
 }
 
 
@@ -78,6 +85,7 @@ class Contest:
     parts: float | None = (
         0.88  # of what its parts allow: ours need not be faster, whatever `least` says; None: no parts
     )
+    game: str = "Pong"
 
 
 def both(name: str, system: str, fixed: str, *settings: str) -> tuple[Contender, Contender]:
@@ -211,6 +219,38 @@ TORCHRL_DQN = (
 )
 RLLIB_DQN = ("runners=0 fragment=4", "runners=0 fragment=16", "runners=1 fragment=16", "runners=0 fragment=4 threads=2")
 
+# Of simple_spread, three agents a match: 8, 16, 32 or 64 matches on both sides.
+SPREAD_PPO = ("lanes=48", "lanes=24", "lanes=96", "lanes=192", "lanes=96 groups=2")
+SPREAD_APPO = (
+    "actors=2 lanes=24 batch=48",
+    "actors=2 lanes=48 batch=96",
+    "actors=2 lanes=24 batch=24 slots=3",
+    "actors=1 lanes=48 batch=48",
+)
+SPREAD_SB3 = (
+    "n_envs=16 batch=1536 num_cpus=2 threads=2",
+    "n_envs=16 batch=1536 num_cpus=1 threads=2",
+    "n_envs=8 batch=768 num_cpus=2 threads=2",
+    "n_envs=32 batch=3072 num_cpus=2 threads=2",
+    "n_envs=64 batch=6144 num_cpus=2 threads=2",
+    "n_envs=32 batch=3072 num_cpus=2 threads=1",
+    "n_envs=8 batch=768 num_cpus=1 threads=1",
+)
+SPREAD_SF = (
+    "num_workers=2 num_envs_per_worker=8 rollout=128 batch_size=1536",
+    "num_workers=2 num_envs_per_worker=16 rollout=128 batch_size=3072",
+    "num_workers=2 num_envs_per_worker=8 worker_num_splits=1 rollout=128 batch_size=1536",
+    "num_workers=1 num_envs_per_worker=16 rollout=128 batch_size=1536",
+    "num_workers=1 num_envs_per_worker=16 rollout=128 batch_size=1536 serial_mode=True async_rl=False",
+)
+SPREAD_RLLIB = (
+    "runners=2 envs=8",
+    "runners=2 envs=16",
+    "runners=2 envs=4",
+    "runners=2 envs=1",
+    "runners=0 envs=16 threads=2",
+)
+
 
 # --------------------------------------------------------------------------------------------- contests
 
@@ -269,6 +309,18 @@ def dqn() -> tuple[Contender, ...]:
     )
 
 
+def spread() -> tuple[Contender, ...]:
+    """One policy in all seats; 128 steps of every agent, four passes in four parts each on both sides; all float32."""
+    theirs, spec = f"env={SPREAD} epochs=4", f"env={SPREAD} network=separate unroll=128 epochs=4 minibatches=4"
+    return (
+        Contender("ppo", "ppo", f"{spec} precision=float32", SPREAD_PPO),
+        Contender("appo, 4 epochs", "appo", f"{spec} precision=float32", SPREAD_APPO),
+        Contender("sb3, SuperSuit", "sb3-spread", f"{theirs} n_steps=128 learning_rate=0.00025", SPREAD_SB3),
+        Contender("sample-factory", "sample-factory-spread", f"{theirs} minibatches=4", SPREAD_SF),
+        Contender("rllib", "rllib-spread", f"{theirs} minibatches=4 unroll=128", SPREAD_RLLIB),
+    )
+
+
 CONTESTS = {
     "a2c-nature": Contest("A2C, Nature CNN (1,687,719 parameters)", 2.0, a2c("nature", "nature")),
     "a2c-small": Contest("A2C, A3C's small network (677,943 parameters)", 2.0, a2c("a3c", "small")),
@@ -280,6 +332,9 @@ CONTESTS = {
     ),
     "dqn-nature": Contest(
         "DQN, Nature CNN (1,687,206 parameters), batch 32, 4 steps an update", 2.0, dqn(), 30.0, 0.85, None
+    ),
+    "ppo-spread": Contest(
+        "PPO, one policy in all seats (11,142 parameters)", 2.0, spread(), 60.0, parts=None, game="simple_spread"
     ),
 }
 
@@ -318,7 +373,8 @@ def words(
     if who.ours:
         run = place / "run"
         own = [*flags(who.fixed), *flags(setting), "--seed", str(seed), "--report-every", f"{report:g}"]
-        train = [sys.executable, "-m", "polyplay", "train", who.program, "--env", "ALE/Pong-v5", *own]
+        env = [] if "--env" in own else ["--env", PONG]
+        train = [sys.executable, "-m", "polyplay", "train", who.program, *env, *own]
         return [*train, "--minutes", f"{minutes:g}", "--run", str(run)], run / "metrics.jsonl"
     log = place / "log.jsonl"
     if who.limit:

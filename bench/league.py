@@ -80,7 +80,7 @@ def main() -> None:
             train(SKIRMISH, seed, directory)
         if directory.exists():
             names = [agent.name for agent in find_agents(str(directory))]
-            found = play_tournament([*names, "bot"], TournamentOptions(matches=asked.matches, seed=seed))
+            found = play_tournament([*names, "bot:opposite"], TournamentOptions(matches=asked.matches, seed=seed))
             against.append({"seed": seed, **_against_bot(found)})
     what = about()
     text = ["# Self-play, past selves, and a scripted bot", "", *lines_about(what), ""]

@@ -19,6 +19,10 @@ class Log:
         self.every = every
         self.games: list[float] = []
 
+    def elapsed(self) -> float:
+        """Seconds since it was opened."""
+        return time.perf_counter() - self.begun
+
     def due(self) -> bool:
         return time.perf_counter() - self.last >= self.every
 

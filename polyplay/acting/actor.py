@@ -73,7 +73,7 @@ class Actor:
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
             player = self.players[i % len(self.players)]
-            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], player.policy.noise)
+            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored = False
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come

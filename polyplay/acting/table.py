@@ -1,7 +1,7 @@
 """The worker that acts at a table: several players share its matches, each with a group of its lanes.
 
 An agent's player holds a copy of its weights and writes rollouts for its learner. A past self's weights come from a
-file, and its rows are not written. Players change between two rollouts, while all matches rest.
+file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,12 +17,13 @@ import numpy as np
 
 from polyplay.acting.actor import Actor
 from polyplay.acting.on_device import policy_from_cpu
-from polyplay.acting.player import LanePlayer
+from polyplay.acting.player import ActingPolicy, LanePlayer, ScriptedPolicy
 from polyplay.acting.results import MatchResults
 from polyplay.acting.worker import report_faults
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.envs.bots import Bot, load_bot
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
 from polyplay.nets.factory import build_network
@@ -44,6 +45,8 @@ class Tables(Protocol):
     """What an actor asks of a league (population.league)."""
 
     agents: int
+    players: int
+    bots: tuple[str, ...]  # the last players
 
     def table(self, actor: int) -> tuple[int, np.ndarray]: ...
     def wait(self, actor: int) -> bool: ...
@@ -70,10 +73,11 @@ def act_at_table(
         os.nice(nice)
     producer = out.producer(ctx.index)
     with contextlib.closing(envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)) as pool:
+        bots = [load_bot(envs.spec.bots, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
-        actor = Actor(ctx, pool, players[0].policy, producer, ctx.index * envs.lanes, players)
-        table = ActorTable(ctx, actor, seats, league)
+        actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
+        table = ActorTable(ctx, actor, seats, league, bots)
         while not table.begin():
             yield
         for slots in actor.rollouts():
@@ -96,19 +100,29 @@ class Seat:
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
         self.vector = FlatParams(self.net)
-        self.player = LanePlayer(policy_from_cpu(self.net), producer)
+        self.policy = policy_from_cpu(self.net)
+        self.player = LanePlayer(self.policy, producer)
         self.alike = 1  # players of the same agent at the table
 
     def sit(self, agent: int) -> None:
         """From the next rollout on a living agent plays here."""
         player = self.player
-        player.agent, player.out, player.pull, player.version = agent, self.producer, self.pull, -1
+        player.policy, player.agent, player.out = self.policy, agent, self.producer
+        player.pull, player.version = self.pull, -1
 
     def sit_frozen(self, path: Path, version: int) -> None:
         """From the next rollout on weights from a file play here, and do not learn from it."""
         checkpoint.load_into(self.net, checkpoint.read_arrays(path))
+        self._sit_unwritten(self.policy, version)
+
+    def sit_scripted(self, bot: Bot) -> None:
+        """From the next rollout on a bot plays here."""
+        self._sit_unwritten(ScriptedPolicy(bot), 0)
+
+    def _sit_unwritten(self, policy: ActingPolicy, version: int) -> None:
         player = self.player
-        player.agent, player.out, player.pull, player.version = -1, None, lambda k: version, -1
+        player.policy, player.agent, player.out = policy, -1, None
+        player.pull, player.version = lambda k: version, -1
 
     def pull(self, k: int) -> int | None:
         """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
@@ -123,8 +137,10 @@ class Seat:
 class ActorTable:
     """Who sits at an actor's table, and what comes of its matches."""
 
-    def __init__(self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None):
-        self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
+    def __init__(
+        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None, bots: Sequence[Bot] = ()
+    ):
+        self.ctx, self.actor, self.seats, self.league, self.bots = ctx, actor, seats, league, bots
         self.draw, self.numbers = 0, np.zeros(len(seats), np.int32)
         self.results: MatchResults | None = None
         if league is not None:
@@ -182,6 +198,9 @@ class ActorTable:
     def _seat(self, seat: Seat, player: int) -> None:
         if self.league is None or player < self.league.agents:
             seat.sit(player)
+            return
+        if (bot := player - self.league.players + len(self.bots)) >= 0:
+            seat.sit_scripted(self.bots[bot])
             return
         who = self.league.identity(player)
         assert self.ctx.directory is not None

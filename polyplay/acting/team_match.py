@@ -13,6 +13,7 @@ from polyplay.acting.play import LANES, SEED, PlayOptions, choose_actions
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import All, Envs
+from polyplay.envs.bots import Bot
 from polyplay.envs.pool import EnvSpec, Pool, lane_seeds
 from polyplay.envs.random_actions import action_sampler
 from polyplay.envs.spaces import fields
@@ -48,9 +49,8 @@ def random_player(seed: int) -> TeamPlayer:
     return begin
 
 
-def scripted_player(bot: Callable[[Tree], Tree]) -> TeamPlayer:
-    """Actions by the observations alone."""
-    return lambda spec, lanes: lambda step: bot(step["obs"])
+def scripted_player(bot: Bot) -> TeamPlayer:
+    return lambda spec, lanes: lambda step: bot(step["obs"], step.get("mask"))
 
 
 def teams_of(spec: EnvSpec) -> np.ndarray:

@@ -20,6 +20,7 @@ from polyplay.envs.pools import saved_state
 Agent = Hashable  # an agent's name
 METHODS = ("reset", "step", "observation_space", "action_space")
 EVENTS, TEAM_REWARD = "events", "team_reward"  # keys of an agent's info
+BOTS = "polyplay_bots"  # an attribute of environments
 
 
 def is_parallel(env: object) -> bool:
@@ -119,7 +120,8 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
     text = {"environment": title, **first.describe, **more}
     events = tuple(str(name) for name in getattr(env, "polyplay_events", None) or ())
     kinds = kinds or (0,) * len(agents)
-    return replace(first, describe=text, seats=len(agents), teams=teams, kinds=kinds, events=events)
+    found = replace(first, describe=text, seats=len(agents), teams=teams, kinds=kinds, events=events)
+    return replace(found, bots=_bots(env, title))
 
 
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
@@ -154,6 +156,15 @@ def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int,
     except (KeyError, TypeError, ValueError):
         want = f"{name} must be a dict with a number for each of {', '.join(map(str, agents))}"
         raise UserError(f"{title}: {want}, given {rules.describe_value(given)} {rules.rule_suffix('agents')}") from None
+
+
+def _bots(env: Any, title: str) -> Mapping[str, str]:
+    """What the environment says of its scripted players. Raises UserError: it is no dict of names."""
+    given = getattr(env, BOTS, None) or {}
+    if isinstance(given, Mapping) and all(isinstance(x, str) for pair in given.items() for x in pair):
+        return dict(given)
+    want = f'{BOTS} must be a dict of "module:callable" by name'
+    raise UserError(f"{title}: {want}, given {rules.describe_value(given)} {rules.rule_suffix('agents')}")
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:

@@ -64,7 +64,7 @@ class EnvSpec:
 
     Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
     seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
-    `team_reward`.
+    `team_reward`; scripted `bots`, "module:callable" by name, see envs.bots.
     """
 
     obs: Spec
@@ -81,6 +81,7 @@ class EnvSpec:
     kinds: tuple[int, ...] = ()
     events: tuple[str, ...] = ()
     team_reward: bool = False
+    bots: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def team_fields(self) -> Spec:

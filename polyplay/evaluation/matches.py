@@ -25,7 +25,7 @@ from polyplay.envs import Envs
 from polyplay.envs.atari.protocols import is_board
 from polyplay.envs.boards.opponents import opponent
 from polyplay.envs.boards.pool import board_of
-from polyplay.envs.toys.games import toy
+from polyplay.envs.bots import load_bot
 from polyplay.evaluation.boards import PLIES
 from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, player_of_agent
 from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
@@ -159,8 +159,7 @@ def _team_player(entrant: Entrant, seed: int, envs: Envs, options: TournamentOpt
         return policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
     if entrant.name == "random":
         return random_player(seed)
-    bot = getattr(toy(envs), "bot", None) if envs.title.startswith("toy:") else None
-    if entrant.name == "bot" and bot is not None:
-        return scripted_player(bot)
-    allowed = f"random{', bot' if bot else ''}{MORE}"
-    raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {allowed}")
+    bots = {f"bot:{name}": name for name in envs.spec.bots}
+    if entrant.name in bots:
+        return scripted_player(load_bot(envs.spec.bots, bots[entrant.name]))
+    raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")

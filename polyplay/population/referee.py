@@ -8,9 +8,13 @@ is lost, or a run that goes on, has every rating again: from league.json and the
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -42,14 +46,14 @@ def referee(
     copies: CopyRule = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
-    office = Referee(ctx, league, opponents, matches, elo, skill, copies)
-    try:
-        while True:
-            if not office.turn():
-                league.rest()
-            yield
-    finally:
-        office.close()
+    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
+    with place as directory:
+        office = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
+        with contextlib.closing(office):
+            while True:
+                if not office.turn():
+                    league.rest()
+                yield
 
 
 class Referee:

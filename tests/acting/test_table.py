@@ -18,6 +18,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.control import Hyperparameters
 from polyplay.common.files import read_lines
 from polyplay.envs import Envs
+from polyplay.envs.toys.seated import Skirmish
 from polyplay.learning import agents as learning
 from polyplay.learning.agents import learn_agents
 from polyplay.learning.losses import policy_gradient
@@ -42,6 +43,8 @@ def _crew(
     actors: int = 1,
     lag: int | None = 0,
     league: bool = False,
+    opponents: str = "past:0.4",
+    selves: int = 4,
     directory: Any = None,
     learners: int = 1,
     copies: CopyRule = NO_COPIES,
@@ -54,15 +57,15 @@ def _crew(
     queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, apart=True)
     hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
-    tables = League(agents, actors, envs.spec.teams, players, varied=copies.varied)
+    tables = League(agents, actors, envs.spec.teams, players, bots=tuple(envs.spec.bots), varied=copies.varied)
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
-    more = {**own, "selves": 4} if league else {}
+    more = {**own, "selves": selves} if league else {}
     source = AgentBatches(queue, 1)
     crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
     if league:
-        crew.add(referee, league=tables, opponents=Opponents.parse("past:0.4"), matches=20, copies=copies)
+        crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
 
 
@@ -179,3 +182,30 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
     played = [name for line in lines for players, _ in line.get("of", []) for name in players]
     assert sum("-" in name for name in played) > 20, "past selves have played"
     assert (sum("copied" in line for line in lines) > 10) == bool(copies.every)
+
+
+def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):
+    learnt, asked = set[int](), list[int]()
+    step, scripted = learning.AgentSource.step, Skirmish.focus
+
+    def checked_step(self, batch):
+        assert (batch[0]["agent"] == self.agent).all()
+        learnt.add(self.agent)
+        return step(self, batch)
+
+    def counted(obs, mask=None):
+        asked.append(len(obs))
+        return scripted(obs)
+
+    monkeypatch.setattr(learning.AgentSource, "step", checked_step)
+    monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
+    loss = policy_gradient.VTrace(reduction="mean")
+    crew, _ = _crew(
+        "toy:skirmish", loss, 2, 2, 20_000, lag=None, league=True, opponents="uniform", selves=1000, directory=tmp_path
+    )
+    _run(crew)
+    lines = list(read_lines(tmp_path / "matches.jsonl"))
+    bots = {name for line in lines for name in line.get("table", []) if name.startswith("bot:")}
+    assert bots == {"bot:opposite", "bot:focus"}
+    assert learnt == {0, 1}
+    assert set(asked) == {4}, "all lanes of its group at once"

@@ -22,7 +22,7 @@ from polyplay.common.tree import Batch, Field
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.toys.seated import Skirmish
 
-BOT, BEST = scripted_player(Skirmish.bot), scripted_player(Skirmish.best)
+BOT, BEST = scripted_player(Skirmish.opposite), scripted_player(Skirmish.focus)
 
 
 def one_by_one(envs: Envs, bots: tuple[Any, Any], seed: int, place: int, matches: int) -> list[float]:
@@ -48,7 +48,7 @@ def test_matches_equal_those_played_one_by_one(name: str):
     points = play_teams(envs, (BOT, BEST), 37, seed=5)
     for place in (0, 4, 5, 15):
         own = points[place::16].tolist()
-        assert own == one_by_one(envs, (Skirmish.bot, Skirmish.best), 5, place, len(own))
+        assert own == one_by_one(envs, (Skirmish.opposite, Skirmish.focus), 5, place, len(own))
     assert len(set(points)) > 1
 
 
@@ -62,7 +62,7 @@ def test_sides_are_swapped_exactly():
 
 def test_a_win_a_draw_and_a_loss():
     def always(action: int) -> Any:
-        return scripted_player(lambda obs: np.full(len(obs), action))
+        return scripted_player(lambda obs, mask: np.full(len(obs), action))
 
     envs = Envs("toy:rps", 2)
     for other, points in ((0, 0.5), (2, 1.0), (1, 0.0)):
@@ -85,7 +85,7 @@ class Counting:
 
 def test_a_memory_begins_anew_with_every_match():
     envs = Envs("toy:rps+rounds=2", 2)
-    rock = scripted_player(lambda obs: np.zeros(len(obs), np.int64))
+    rock = scripted_player(lambda obs, mask: np.zeros(len(obs), np.int64))
     counting: Any = Counting()
     found = play_both_sides(envs, policy_player(counting, PlayOptions(1)), rock, 80, 0)
     assert found.tolist() == [1.0] * 80  # rock and paper; paper and scissors had lost
@@ -93,7 +93,7 @@ def test_a_memory_begins_anew_with_every_match():
 
 def test_random_players_are_others_on_the_other_side_and_the_same_again():
     envs = Envs("toy:rps", 2)
-    rock = scripted_player(lambda obs: np.zeros(len(obs), np.int64))
+    rock = scripted_player(lambda obs, mask: np.zeros(len(obs), np.int64))
     found = play_both_sides(envs, random_player(0), rock, 200, 0)
     assert (found == play_both_sides(envs, random_player(0), rock, 200, 0)).all()
     assert (found != play_both_sides(envs, random_player(1), rock, 200, 0)).any()

@@ -163,6 +163,29 @@ with open(sys.argv[1], "a", buffering=1) as file:
 """
 
 
+@pytest.mark.parametrize(
+    ("contest", "who", "env"),
+    [("ppo-nature", "ppo", contests.PONG), ("ppo-spread", "ppo", contests.SPREAD)],
+)
+def test_ours_play_the_game_of_their_contest(contest, who, env, tmp_path):
+    ours = next(c for c in contests.CONTESTS[contest].contenders if c.name == who)
+    line, _ = contests.words(ours, ours.settings[0], tmp_path, 0, tmp_path, 1.0)
+    assert line.count("--env") == 1
+    assert line[line.index("--env") + 1] == env
+    assert contest_limits.keywords(ours.fixed, "")["env"] == env
+
+
+def test_agents_of_simple_spread_learn_in_four_parts_on_both_sides():
+    """128 steps of three agents a match."""
+    for setting in contests.SPREAD_SB3:
+        given = dict(word.split("=") for word in setting.split())
+        assert int(given["batch"]) * 4 == int(given["n_envs"]) * 3 * 128
+    for setting in contests.SPREAD_SF:
+        given = dict(word.split("=") for word in setting.split())
+        matches = int(given["num_workers"]) * int(given["num_envs_per_worker"])
+        assert int(given["batch_size"]) * 4 == matches * 3 * int(given["rollout"])
+
+
 def test_a_window_begins_when_there_are_updates(tmp_path):
     log = tmp_path / "log.jsonl"
     found = measure.measure([sys.executable, "-c", PLAYER, str(log)], log, 0.0, 1.0, tmp_path, stop=True)

@@ -73,8 +73,8 @@ def words(runs: Path) -> Callable[[str], list[str]]:
 
 def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], list[str]]):
     told = list[str]()
-    names = words("LEAGUE LEAGUE/selves/0-5.safetensors bot random")
-    found = play_tournament(names, TournamentOptions(matches=20, anchor="bot"), told.append)
+    names = words("LEAGUE LEAGUE/selves/0-5.safetensors bot:opposite random")
+    found = play_tournament(names, TournamentOptions(matches=20, anchor="bot:opposite"), told.append)
     league = runs / "LEAGUE"
     everyone = [f"{league}:0", f"{league}:1", *names[1:]]
     assert [row["name"] for row in found["players"]] == everyone
@@ -94,7 +94,7 @@ def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], lis
 def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], list[str]]):
     """The past self has the weights of agent 1: as far as seeds and opponents are the same, so are the points."""
     of = [
-        play_tournament([*words(name), "bot"], TournamentOptions(matches=40, greedy=True))["payoff"]
+        play_tournament([*words(name), "bot:opposite"], TournamentOptions(matches=40, greedy=True))["payoff"]
         for name in (
             "LEAGUE:1",
             "LEAGUE/selves/0-5.safetensors",
@@ -123,17 +123,23 @@ def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
         ("CATCH random", "CATCH plays toy:catch, which has one player: a tournament needs two teams of seats"),
         ("FOUR random", "whose 4 seats are of 4 teams: a tournament needs two teams of seats, or a board game"),
         ("COOP random", "whose 2 seats are of 1 team: a tournament needs two teams of seats"),
-        ("RPS bot", "tournament: bot given, allowed for toy:rps: random, or the directory of a run"),
-        ("SOLO bto", "tournament: bto given, allowed for toy:skirmish: random, bot, or the directory of a run"),
-        ("SOLO bot --matches 5", "--matches 5 given, but half of them are played on each side: give an even number"),
-        ("SOLO bot --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
-        ("SOLO bot --opening-plies 2", "--opening-plies is for board games (game:NAME)"),
-        ("LEAGUE:7 bot", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
+        ("RPS bot:x", "tournament: bot:x given, allowed for toy:rps: random, or the directory of a run"),
+        (
+            "SOLO bto",
+            "tournament: bto given, allowed for toy:skirmish: random, bot:opposite, bot:focus",
+        ),
+        (
+            "SOLO bot:opposite --matches 5",
+            "--matches 5 given, but half of them are played on each side: give an even number",
+        ),
+        ("SOLO bot:opposite --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
+        ("SOLO bot:opposite --opening-plies 2", "--opening-plies is for board games (game:NAME)"),
+        ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
-        ("LEAGUE/selves/4-4.safetensors bot", "4-4.safetensors: there is no such file of a past self"),
-        ("SOLO bot --picture x.gif", "--picture: x.gif given, allowed: a file .png, .svg, .pdf"),
-        ("SOLO bot --games 6", "--games"),
+        ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past self"),
+        ("SOLO bot:opposite --picture x.gif", "--picture: x.gif given, allowed: a file .png, .svg, .pdf"),
+        ("SOLO bot:opposite --games 6", "--games"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -158,7 +164,7 @@ def test_seats_of_other_spaces_are_refused(runs: Path):
 
 
 def test_json_is_one_object(words: Callable[[str], list[str]], capsys: pytest.CaptureFixture):
-    assert main.main(["tournament", *words("SOLO bot"), "--matches", "4", "--json", "--greedy"]) == 0
+    assert main.main(["tournament", *words("SOLO bot:opposite"), "--matches", "4", "--json", "--greedy"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["matches"], found["greedy"], len(found["players"])) == (4, True, 2)
     assert found["payoff"][0][0] is None

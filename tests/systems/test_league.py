@@ -270,7 +270,10 @@ def _lines(directory: Path) -> int:
 
 
 def test_metrics_say_whose_and_ratings(tmp_path):
-    run = polyplay.train("league", run=str(tmp_path / "run"), env="toy:skirmish", agents=2, steps=1500, **QUIET)
+    given = {**QUIET, "run": str(tmp_path / "run"), "env": "toy:skirmish", "agents": 2, "steps": 1500}
+    polyplay.train("league", dry_run=True, **given)
+    assert not (tmp_path / "run").exists()
+    run = polyplay.train("league", **given)
     last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert set(last["agent_return_means"]) == set(last["agent_elo"]) == {"0", "1"}
     with pytest.raises(UserError, match="--agent: '2' given, allowed: best, 0, 1"):

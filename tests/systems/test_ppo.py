@@ -108,5 +108,5 @@ def test_self_play_learns_to_beat_the_scripted_team(tmp_path):
     size = {"lanes": 64, "replicas": 1, "unroll": 16, "steps": 150_000}
     run = polyplay.train("ppo", env="toy:skirmish", run=str(tmp_path / "run"), quiet=True, **optim, **loss, **size)
     agent = polyplay.load(str(run.directory))
-    won, _ = outcome(lambda obs: np.asarray(agent.act(obs)[0]), Skirmish.bot, seed=5, n=500)
+    won, _ = outcome(lambda obs: np.asarray(agent.act(obs)[0]), Skirmish.opposite, seed=5, n=500)
     assert won >= 0.95  # random play: 0.69

@@ -19,7 +19,7 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.runs.reports.screen import default_console, print_all
 
 ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
-best), files of past selves in RUN/selves, and opponents: random, bot, in board games also mcts:N, perfect."""
+best), files of past selves in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, perfect."""
 
 
 def command(words: list[str]) -> None:

@@ -32,6 +32,7 @@ UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
     "--wrapper": "module:callable, a function that takes an environment and returns one",
+    "polyplay_bots": "module:callable, a function of observations and masks that returns actions",
 }
 
 # --------------------------------------------------------------------------------------- by its name

@@ -214,7 +214,9 @@ def describe(envs: Envs) -> EnvSpec:
 def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
     seats, events = game.seats, getattr(game, "events", ())
     teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
-    return replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
+    bots = getattr(game, "bots", {})
+    spec = replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
+    return replace(spec, bots=bots)
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:

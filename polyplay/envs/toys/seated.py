@@ -78,8 +78,8 @@ class Skirmish:
     mate's, the first enemy's, the second enemy's. Actions: shoot at the first, at the second enemy. Events of a seat:
     hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
 
-    A team that shoots at the same enemy (`best`) wins 98.6 % of its matches against one whose units shoot each at the
-    enemy opposite (`bot`), and no answer to that bot wins more than 98.7 %. Random play wins about two in three.
+    A team that shoots at the same enemy (`focus`) wins 98.6 % of its matches against one whose units shoot each at the
+    enemy opposite (`opposite`), and no answer to that bot wins more than 98.7 %. Random play wins about two in three.
     """
 
     health: int = 8
@@ -98,6 +98,7 @@ class Skirmish:
     teams = (0, 0, 1, 1)
     events = ("hit", "kill", "death")
     team_reward = True
+    bots = {name: f"{__name__}:Skirmish.{name}" for name in ("opposite", "focus")}  # noqa: RUF012
     obs = Field((5,), "float32")
     action = Discrete(2)
 
@@ -135,14 +136,14 @@ class Skirmish:
         return np.concatenate([place, shown[:, order]], 2, dtype=np.float32)
 
     @staticmethod
-    def bot(obs: np.ndarray) -> np.ndarray:
+    def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
         """Shoots at the enemy opposite, while he is there: actions of observations [..., 5]."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
 
     @staticmethod
-    def best(obs: np.ndarray) -> np.ndarray:
+    def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
         """Shoots at the weaker of the enemies that are there, at the first where they are equal."""
         first, second = obs[..., 3], obs[..., 4]
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)

@@ -12,7 +12,7 @@ from polyplay.envs import Discrete, Envs
 from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
 from tests.envs.toys.skirmishes import outcome
 
-BEST, BOT = Skirmish.best, Skirmish.bot
+BEST, BOT = Skirmish.focus, Skirmish.opposite
 
 
 def test_what_they_say_of_themselves():
