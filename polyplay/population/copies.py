@@ -18,7 +18,7 @@ from polyplay.population.priors import Prior
 from polyplay.population.ratings import win_probability
 from polyplay.population.rules import EXPLORE, Choice, Standing, is_ready
 
-SURE = 0.7  # of the probability to win from which on one is copied (Jaderberg et al. 2019)
+SURE = 0.7  # probability to win from which on one is copied
 RANGE = 10.0  # hyperparameters stay between what was configured ÷ and × this
 SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
 

@@ -3,7 +3,7 @@
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
                  │        ▲    ▲                                              past selves ◄┘ of each agent       │
      matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄───────────────────────────────┘
-        └─► referee ─┘
+        └─► referee ─┴─► who copies whom ─► learn
 """
 
 from __future__ import annotations
