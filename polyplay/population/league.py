@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed
+from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import LINE, SharedObject
 
@@ -90,8 +90,10 @@ class League(SharedObject):
         varied: Sequence[str] = (),
     ):
         """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
-        hyperparameters that change where agents copy each other.
+        hyperparameters that change where agents copy each other. Raises UserError: there is only one.
         """
+        if varied and agents < 2:
+            raise UserError("--copies: given, but --agents 1 has no other to copy; give it 2 or more, or --copies 0")
         self.varied = tuple(varied)
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
         self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve

@@ -174,6 +174,7 @@ def copies_made(directory: Path) -> int:
         ({"lanes": 15}, "must divide"),
         ({"lanes": 34}, "--batch 16 given; allowed: 17"),
         ({"lag": 0, "batch": 32}, "with a --lag no more"),
+        ({"copies": 10, "agents": 1}, "--copies: given, but --agents 1 has no other to copy"),
         ({"learners": 3}, "at most one for each of --agents 2"),
         ({"opponents": "strong"}, "--opponents: strong given; allowed: latest, uniform, elo, or past:P"),
     ],
