@@ -73,7 +73,7 @@ def act_at_table(
         os.nice(nice)
     producer = out.producer(ctx.index)
     with contextlib.closing(envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)) as pool:
-        bots = [load_bot(envs.spec.bots, name) for name in (league.bots if league else ())]
+        bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
         actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
