@@ -110,7 +110,7 @@ class Logged:
         return out, after
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "gru"])
 def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_players(core, tmp_path, monkeypatch):
     """By a log of all choices and one of all weights that were published, each by its bits."""
     choices = defaultdict[bytes, set[str]](set)
