@@ -90,7 +90,8 @@ class League(SharedObject):
         varied: Sequence[str] = (),
     ):
         """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
-        hyperparameters that change where agents copy each other. Raises UserError: there is only one.
+        hyperparameters that change where agents copy each other. Raises UserError: there is only
+        one, or no match of these seats is one of players against others.
         """
         if varied and agents < 2:
             raise UserError("--copies: given, but --agents 1 has no other to copy; give it 2 or more, or --copies 0")
@@ -100,6 +101,9 @@ class League(SharedObject):
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
         per = len(teams) // self.blocks
         self.sides = [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
+        if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
+            few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
+            raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
         self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
         one, pairs = (self.players, np.float64), (self.players, self.players)
         super().__init__(
