@@ -3,11 +3,11 @@
     python bench/pettingzoo_game.py RUN --peer DIR
 
 Trains PPO, one policy in both seats, into RUN if it is not there, by the command that the page prints. DIR: what
-`peers/sb3_connect_four.py --moves 5000000` left. The curve, for each checkpoint and its likeliest moves: how often they keep the
-value of the decisive positions of envs/boards/positions; and points, 1 for a win and ½ for a draw, in 400 games from
-200 openings of 2 random plies, each with both colours, against random moves and against tree search by 50 random
-roll-outs. A move is one player's; in PettingZoo's parallel form the other player has a row too, so that a move is two
-agent steps. Polyplay's policy learns from all moves, the peer's from those of one side.
+`peers/sb3_connect_four.py --moves 5000000` left. The curve, for each checkpoint and its likeliest moves: how often they
+keep the value of the decisive positions of envs/boards/positions; and points, 1 for a win and ½ for a draw, in 400
+games from 200 openings of 2 random plies, each with both colours, against random moves and against tree search by 50
+random roll-outs. A move is one player's; in PettingZoo's parallel form the other player has a row too, so that a move
+is two agent steps. Polyplay's policy learns from all moves, the peer's from those of one side.
 """
 
 from __future__ import annotations
@@ -134,11 +134,10 @@ def main() -> None:
     what = about()
     text = ["# PettingZoo's connect four by self-play", "", *lines_about(what), ""]
     text += [f"Trained by `polyplay train ppo {TRAIN}`.", "", "![curves](pettingzoo_game.png)", ""]
-    text += ["The likeliest moves of each checkpoint. A random move keeps the value of a decisive position in"]
-    text += [
-        f"{decisive_positions().at_random:.0%} of them. Networks, learning rate and passes are the same. Both ran at the same"
-    ]
-    text += ["time, beside other work, so their minutes do not compare.", ""]
+    chance = f"{decisive_positions().at_random:.0%}"
+    text += [f"Of the likeliest moves of each checkpoint; a random move keeps the value in {chance} of the positions."]
+    text += ["Networks, learning rate and passes are the same. Both ran at the same time, beside other work, so their"]
+    text += ["minutes do not compare.", ""]
     for name, rows in curves.items():
         text += [f"## {name}", "", *table(rows), ""]
     publish(RESULTS / "pettingzoo_game", {**what, "curves": curves}, text)
