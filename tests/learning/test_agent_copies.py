@@ -71,7 +71,7 @@ def learners(saved: Path, directory: Path, processes: int) -> Iterator[Learners]
     policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
-    league = League(2, 1, envs.spec.teams, varied=tuple(hyper.configured))
+    league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, apart=True)
     spec = LearnerSpec(policy, policy_gradient.VTrace(reduction="mean"), update, hyper, 1e9)

@@ -138,11 +138,12 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
 @pytest.mark.long
 @pytest.mark.timeout(450)
 def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
-    """Five times, in the midst of many copies between two processes."""
+    """Five times, amid many copies between two processes, while referees and actors are killed too."""
     monkeypatch.setattr(league, "CopyRule", EAGER)
     directory, rng = tmp_path / "league-of-copies", np.random.default_rng(0)
     given = {**SIX, "agents": 3, "actors": 1, "learners": 2, "copies": 3, "checkpoint_every": 0.5}
-    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, **given)
+    chaos = "kill=referee:2,kill=act:4"
+    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, chaos=chaos, **given)
     copies = []
     for kill in range(5):
         begun = copies_made(directory)
@@ -154,7 +155,7 @@ def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
 
         thread = threading.Thread(target=killer)
         thread.start()
-        go_on = partial(polyplay.resume, directory) if kill else start
+        go_on = partial(polyplay.resume, directory, chaos=chaos) if kill else start
         with pytest.raises(WorkerLost):
             go_on()
         thread.join()
