@@ -77,7 +77,7 @@ class EvaluateOptions:
     render: bool = False
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
-    """checkpoint to load: best, or the number of its update (none: the newest)"""
+    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
     agent: str | None = None
     """agent of a league: best (by its Elo), or its number (none: the first)"""
     greedy: bool = False
