@@ -1,10 +1,10 @@
-"""Where pure self-play cycles and past selves do not: rock-paper-scissors; and a league against a scripted bot.
+"""Where pure self-play cycles and past selves do not: rock-paper-scissors; and a league against scripted bots.
 
     python bench/league.py --runs runs/league
 
 1. Two agents learn `toy:rps` by `--opponents latest` and by `past:0.5`. What a policy loses a game to its best answer
    is 0 for the uniform one and 1 for a pure one. Of each run: of the last policies, and of the mean of all past selves.
-2. Two agents learn `toy:skirmish`, two against two; then `polyplay tournament` against the scripted bot.
+2. Two agents learn `toy:skirmish`, two against two; then `polyplay tournament` against the scripted bots.
 
 Trains what is not there yet. --collect: train nothing, say what is there.
 """
@@ -28,6 +28,7 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 RPS = "--env toy:rps --steps 400k --selves 50"
 SKIRMISH = "--env toy:skirmish --opponents past:0.2 --loss ppo --lanes 64 --batch 32 --steps 1M"
 SKIRMISH += " --network separate --epochs 4 --learning-rate 2e-3 --lam 0.9 --entropy-cost 0.003"
+OTHERS = ("bot:opposite", "bot:focus", "random")
 RULES = ("latest", "past:0.5")
 PAYOFF = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)  # of row against column: rock, paper, scissors
 
@@ -80,22 +81,25 @@ def main() -> None:
             train(SKIRMISH, seed, directory)
         if directory.exists():
             names = [agent.name for agent in find_agents(str(directory))]
-            found = play_tournament([*names, "bot:opposite"], TournamentOptions(matches=asked.matches, seed=seed))
+            found = play_tournament([*names, *OTHERS], TournamentOptions(matches=asked.matches, seed=seed))
             against.append({"seed": seed, **_against_bot(found)})
     what = about()
-    text = ["# Self-play, past selves, and a scripted bot", "", *lines_about(what), ""]
+    text = ["# Self-play, past selves, and scripted bots", "", *lines_about(what), ""]
     text += [
         f"Rock-paper-scissors: `polyplay train league {RPS} --opponents RULE --seed SEED`. What a policy loses a game"
     ]
     text += ["to its best answer (0: the uniform policy, 1: a pure one):", "", *table(rows), ""]
-    text += [f"Two against two: `polyplay train league {SKIRMISH} --seed SEED`; points against the scripted bot in"]
+    text += [f"Two against two: `polyplay train league {SKIRMISH} --seed SEED`; points against the scripted bots in"]
     text += [f"{asked.matches} matches, sides swapped:", "", *table(against)]
     publish(RESULTS / "league", {**what, "rows": rows, "against": against}, text)
 
 
 def _against_bot(found: dict[str, Any]) -> dict[str, Any]:
-    """Points a match of each agent against the bot."""
-    return {f"agent {i}": row[-1] for i, row in enumerate(found["payoff"][:-1])}
+    """Points a match of each agent against each of the others."""
+    agents = found["payoff"][: -len(OTHERS)]
+    return {
+        f"agent {i}, {other}": row[j - len(OTHERS)] for i, row in enumerate(agents) for j, other in enumerate(OTHERS)
+    }
 
 
 if __name__ == "__main__":

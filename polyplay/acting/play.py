@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 import torch
 
+from polyplay.acting.match_ends import MatchEnds
 from polyplay.acting.on_device import policy_from_cpu
 from polyplay.acting.rows import as_tensors, policy_inputs
 from polyplay.common import checkpoint, tree
@@ -84,14 +85,20 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """After every step of all lanes those games that ended in it and count."""
+    """After every step of all lanes those games that ended in it and count. A player that never comes to a match has no
+    game there.
+    """
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a game that was begun anew would take another's start state
         envs = replace(envs, options={**envs.options, "stride": lanes}, max_restarts=0)
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    ends, everyone = MatchEnds(np.arange(lanes).reshape(-1, envs.spec.seats)), np.arange(lanes)
     with closing(_steps(envs, lanes, how.seed + SEED, policy, how, viewers=viewers)) as steps:
         for step, _ in steps:
+            for matches in ends.watch(everyone, step):
+                done[ends.lanes[matches][~ends.came[ends.lanes[matches]]]] += 1
+                ends.forget(matches)
             ret += step["reward"]
             length += ~step["first"]
             games = []

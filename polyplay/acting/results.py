@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import numpy as np
 
+from polyplay.acting.match_ends import MatchEnds
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.common.tree import Batch
 from polyplay.envs.pool import Pool
 
 
 class MatchResults:
-    """A team's outcome is the sum of its seats' returns. A match is over once every seat of it has ended."""
+    """A team's outcome is the sum of its seats' returns. A match whose environment was begun anew has no result."""
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
         """games: counts the same rows before; width: lanes of a player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
-        teams = np.asarray(spec.teams or range(spec.seats))
-        self.team = np.searchsorted(np.unique(teams), teams)  # of each seat
+        self.team = np.array(spec.sides)
         self.scores = np.zeros((seating.matches, self.team.max() + 1))
-        self.left = np.full(seating.matches, spec.seats)  # seats that have not ended
         self.first = np.arange(0, spec.seats, spec.seats // seating.blocks)  # seat of each block
+        self.ends, self.players = MatchEnds(seating.own), self._players(np.arange(seating.matches))
         self.found: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def _players(self, matches: np.ndarray) -> np.ndarray:
+        return self.seating.lanes[matches][:, self.first] // self.width
 
     def watch(self, lanes: slice, step: Batch) -> None:
         """Rows that came."""
-        over = step["over"]
-        if not over.any():
-            return
-        ended = np.arange(lanes.start, lanes.stop)[over]
-        matches = self.seating.match[ended]
-        np.add.at(self.scores, (matches, self.team[self.seating.seat[ended]]), self.games.ret[ended])
-        np.subtract.at(self.left, matches, 1)
-        done = np.unique(matches[self.left[matches] == 0])
-        if len(done):
-            self.found.append((self.seating.lanes[done][:, self.first] // self.width, self.scores[done]))
-            self.scores[done], self.left[done] = 0.0, len(self.team)
+        over = self.ends.watch(lanes, step)
+        if len(over.whole):
+            self.found.append((self.players[over.whole], self.scores[over.whole]))
+        for matches in over:
+            if len(matches):
+                self.ends.forget(matches)
+                self.scores[matches] = 0.0
+        ended = np.arange(lanes.start, lanes.stop)[step["over"]]
+        if len(ended):
+            matches = self.seating.match[ended]
+            np.add.at(self.scores, (matches, self.team[self.seating.seat[ended]]), self.games.ret[ended])
+            self.players[matches] = self._players(matches)
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the matches that ended since the last time: int [n, blocks], the group of lanes in each block of seats;

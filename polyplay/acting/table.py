@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +22,7 @@ from polyplay.acting.worker import report_faults
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.common.tree import Batch
 from polyplay.envs.bots import Bot, load_bot
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
@@ -73,7 +73,7 @@ def act_at_table(
         os.nice(nice)
     producer = out.producer(ctx.index)
     with contextlib.closing(envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)) as pool:
-        bots = [load_bot(envs.spec.bots, name) for name in (league.bots if league else ())]
+        bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
         actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
@@ -110,9 +110,9 @@ class Seat:
         player.policy, player.agent, player.out = self.policy, agent, self.producer
         player.pull, player.version = self.pull, -1
 
-    def sit_frozen(self, path: Path, version: int) -> None:
-        """From the next rollout on weights from a file play here, and do not learn from it."""
-        checkpoint.load_into(self.net, checkpoint.read_arrays(path))
+    def sit_frozen(self, arrays: Batch, version: int) -> None:
+        """From the next rollout on weights of a past self play here, and do not learn from it."""
+        checkpoint.load_into(self.net, arrays)
         self._sit_unwritten(self.policy, version)
 
     def sit_scripted(self, bot: Bot) -> None:
@@ -204,4 +204,4 @@ class ActorTable:
             return
         who = self.league.identity(player)
         assert self.ctx.directory is not None
-        seat.sit_frozen(checkpoint.self_path(self.ctx.directory, who.agent, who.version), who.version)
+        seat.sit_frozen(checkpoint.read_self(self.ctx.directory, who.agent, who.version), who.version)

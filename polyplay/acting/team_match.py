@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from polyplay.acting.match_ends import MatchEnds
 from polyplay.acting.play import LANES, SEED, PlayOptions, choose_actions
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
@@ -53,11 +54,6 @@ def scripted_player(bot: Bot) -> TeamPlayer:
     return lambda spec, lanes: lambda step: bot(step["obs"], step.get("mask"))
 
 
-def teams_of(spec: EnvSpec) -> np.ndarray:
-    """int64 [seats]: 0 … of each seat. An environment that names no teams has one for every seat."""
-    return np.unique(spec.teams or range(spec.seats), return_inverse=True)[1]
-
-
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
     """float64 [matches]: the player's points, 1 for a win and ½ for a draw. In the first half of the matches it is the
     first team, in the second half, from the same seeds, the other.
@@ -72,23 +68,27 @@ def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int,
     """float64 [matches]: points of the first team, whose returns are summed over its seats; more is a win. Every place
     for a match has its quota, so short matches don't crowd in.
     """
-    at_once, team = min(matches, LANES), teams_of(envs.spec)
+    at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, board = np.full(matches, np.nan), (at_once, len(team))
     lanes = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
-    ret, played, done = np.zeros(board), np.zeros(at_once, bool), np.zeros(at_once, np.int64)
+    ret, done, everyone = np.zeros(board), np.zeros(at_once, np.int64), np.arange(at_once * len(team))
+    ends = MatchEnds(everyone.reshape(board))
     with closing(_open(envs, at_once, seed)) as pool:
         choosers = [player(pool.spec, own) for player, own in zip(players, lanes, strict=True)]
         action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
         while True:
             which, step = pool.recv()
-            for i in np.flatnonzero(played & step["first"].reshape(board).all(1)):  # its next match begins
+            over = ends.watch(everyone, step)
+            for i in over.whole:
                 if (number := done[i] * at_once + i) < matches:
                     points[number] = (1 + np.sign(ret[i, team == 0].sum() - ret[i, team == 1].sum())) / 2
-                ret[i], played[i], done[i] = 0.0, False, done[i] + 1
+                done[i] += 1
+            for some in over:
+                ends.forget(some)
+                ret[some] = 0.0
             if not np.isnan(points).any():
                 return points
             ret += step["reward"].reshape(board)
-            played |= step["over"].reshape(board).any(1)
             for choose, own in zip(choosers, lanes, strict=True):
                 tree.write(action, own, choose(tree.at(step, own)))
             pool.send(which, action)
@@ -96,5 +96,5 @@ def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int,
 
 def _open(envs: Envs, matches: int, seed: int) -> Pool:
     """So many matches in step; match m has lanes m·seats …, in the order of the seats."""
-    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0, "max_restarts": 0}
+    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0}
     return replace(envs, lanes=matches * envs.spec.seats, **how).open(seed + SEED)

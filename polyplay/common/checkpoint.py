@@ -46,6 +46,17 @@ def self_path(directory: Path, agent: int, version: int) -> Path:
     return directory / "selves" / f"{agent}-{version}.safetensors"
 
 
+def read_self(directory: Path, agent: int, version: int) -> dict[str, np.ndarray]:
+    """Raises UserError: its file is not there, or is damaged."""
+    path = self_path(directory, agent, version)
+    try:
+        return read_arrays(path)
+    except (OSError, SafetensorError) as e:
+        raise UserError(
+            f"RUN: past self {path} plays in the league, but cannot be read ({e}): put back a copy"
+        ) from None
+
+
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 

@@ -21,6 +21,7 @@ Agent = Hashable  # an agent's name
 METHODS = ("reset", "step", "observation_space", "action_space")
 EVENTS, TEAM_REWARD = "events", "team_reward"  # keys of an agent's info
 BOTS = "polyplay_bots"  # an attribute of environments
+DECLARED = ("polyplay_teams", "polyplay_kinds", "polyplay_events", BOTS)
 
 
 def is_parallel(env: object) -> bool:
@@ -43,7 +44,11 @@ def parallel_of(env: Any) -> Any:
         return env
     from pettingzoo.utils.conversions import aec_to_parallel
 
-    return aec_to_parallel(env) if env.metadata.get("is_parallelizable") else TurnBased(env)
+    made = aec_to_parallel(env) if env.metadata.get("is_parallelizable") else TurnBased(env)
+    for name in DECLARED:
+        if hasattr(env, name):
+            setattr(made, name, getattr(env, name))
+    return made
 
 
 class TurnBased:

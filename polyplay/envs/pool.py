@@ -84,6 +84,13 @@ class EnvSpec:
     bots: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """The number of each seat's team, from 0 on. An environment that names no teams has one for every seat."""
+        teams = self.teams or range(self.seats)
+        numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
+        return tuple(numbers[team] for team in teams)
+
+    @property
     def team_fields(self) -> Spec:
         """The fields of a row that only some environments of several players have."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}

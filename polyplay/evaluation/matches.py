@@ -17,7 +17,6 @@ from polyplay.acting.team_match import (
     policy_player,
     random_player,
     scripted_player,
-    teams_of,
 )
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
@@ -141,7 +140,7 @@ def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
     spec, given = envs.spec, {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:
         raise UserError(f"{wrong[0]} is for board games (game:NAME), {name} plays {envs.title}: leave it out")
-    teams, needs = len(set(teams_of(spec))), "a tournament needs two teams of seats, or a board game (game:NAME)"
+    teams, needs = len(set(spec.sides)), "a tournament needs two teams of seats, or a board game (game:NAME)"
     if spec.seats < 2:
         raise UserError(f"{name} plays {envs.title}, which has one player: {needs}")
     if teams != 2:
@@ -161,5 +160,5 @@ def _team_player(entrant: Entrant, seed: int, envs: Envs, options: TournamentOpt
         return random_player(seed)
     bots = {f"bot:{name}": name for name in envs.spec.bots}
     if entrant.name in bots:
-        return scripted_player(load_bot(envs.spec.bots, bots[entrant.name]))
+        return scripted_player(load_bot(envs.spec, bots[entrant.name]))
     raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")

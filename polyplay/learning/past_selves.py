@@ -39,6 +39,9 @@ class PastSelves:
         if self.ctx.directory is None:
             return
         path = checkpoint.self_path(self.ctx.directory, self.agent, version)
+        if path.exists():  # of updates after the checkpoint that this run goes on from; it plays on
+            self.due = version + 1
+            return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed
+from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import LINE, SharedObject
 
@@ -70,12 +70,17 @@ class League(SharedObject):
     def __init__(
         self, agents: int, actors: int, teams: Sequence[int], seated: int = 2, past: int = 100, bots: Sequence[str] = ()
     ):
-        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players."""
+        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. Raises
+        UserError: no match of these seats is one of players against others.
+        """
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
         self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
         per = len(teams) // self.blocks
         self.sides = [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
+        if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
+            few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
+            raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
         self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
         one, pairs = (self.players, np.float64), (self.players, self.players)
         super().__init__(

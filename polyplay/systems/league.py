@@ -77,7 +77,7 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
     params = AgentParams(net, c.agents, readers=c.actors)
-    league = League(c.agents, c.actors, envs.spec.teams, c.players, bots=tuple(envs.spec.bots))
+    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=tuple(envs.spec.bots))
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=c.selves)

@@ -78,9 +78,9 @@ class Params(SharedArrays):
             self._locked = True
             page_lock(self.block, vector.flat.device)
         self._newest.write(vector.flat, version)
-        if learnt is not None:
-            self._learnt[:] = learnt
         self._head[_VERSION], self._head[_ROUND] = version, round
+        if learnt is not None:
+            self._learnt[:] = learnt  # last: who waits for these rollouts pulls that version
         memory_barrier()
         for i in np.flatnonzero(self._waiting):
             self._bells[int(i)].post()

@@ -16,7 +16,6 @@ from polyplay.acting.team_match import (
     policy_player,
     random_player,
     scripted_player,
-    teams_of,
 )
 from polyplay.common.tree import Batch, Field
 from polyplay.envs import Discrete, Envs
@@ -34,10 +33,10 @@ def one_by_one(envs: Envs, bots: tuple[Any, Any], seed: int, place: int, matches
         which, step = pool.recv()
         ret, over = ret + step["reward"], over | step["over"]
         if over.all():
-            mine, theirs = (sum(ret[seat] for seat in range(seats) if teams_of(envs.spec)[seat] == t) for t in (0, 1))
+            mine, theirs = (sum(ret[seat] for seat in range(seats) if envs.spec.sides[seat] == t) for t in (0, 1))
             found.append(1.0 if mine > theirs else 0.0 if mine < theirs else 0.5)
             ret, over = np.zeros(seats), np.zeros(seats, bool)
-        chosen = [bots[teams_of(envs.spec)[seat]](step["obs"][seat : seat + 1])[0] for seat in range(seats)]
+        chosen = [bots[envs.spec.sides[seat]](step["obs"][seat : seat + 1])[0] for seat in range(seats)]
         pool.send(which, np.array(chosen))
     return found
 

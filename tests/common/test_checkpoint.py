@@ -160,3 +160,15 @@ def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
             part.arrays(f"agents/{agent}/optimizer", {} if agent else {"m": np.ones(2, np.float32)})
         path = checkpoint.complete(tmp_path, version, {**counters, "agents": agents})
         assert checkpoint.resume_flaw(path) == ("agents/1/optimizer.safetensors is empty" if agents["1"] else None)
+
+
+def test_a_past_self_that_cannot_be_read_is_one_line(tmp_path):
+    path = checkpoint.self_path(tmp_path, 0, 7)
+    with pytest.raises(
+        UserError, match=r"past self .*0-7\.safetensors plays in the league, but cannot be read \(.*No such"
+    ):
+        checkpoint.read_self(tmp_path, 0, 7)
+    path.parent.mkdir()
+    path.write_bytes(b"no")
+    with pytest.raises(UserError, match="put back a copy"):
+        checkpoint.read_self(tmp_path, 0, 7)

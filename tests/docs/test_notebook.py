@@ -6,10 +6,12 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+import pytest
 
 FILE = Path(__file__).parents[2] / "docs" / "start" / "notebook.ipynb"
 
 
+@pytest.mark.long
 def test_the_notebook_runs_and_learns(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(FILE, as_version=4)

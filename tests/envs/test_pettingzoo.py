@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -164,3 +165,19 @@ def test_known_games_pass_check_and_train(env: str, more: dict, tmp_path: Any):
         "ppo", env=env, steps=1500, run=str(tmp_path / "run"), network="mlp", tensorboard=False, **more
     )
     assert run.exit_code == 0
+
+
+def declared(module: str) -> Any:
+    env = importlib.import_module(module).env()
+    env.polyplay_teams = {agent: i % 2 for i, agent in enumerate(env.possible_agents)}
+    env.polyplay_events, env.polyplay_bots = ("goal",), {"x": "a:b"}
+    return env
+
+
+@pytest.mark.parametrize("module", ["pettingzoo.classic.tictactoe_v3", "mpe2.simple_spread_v3"])
+def test_what_a_turn_based_environment_says_of_its_players_stays_in_parallel(module):
+    """Of both conversions."""
+    pytest.importorskip(module)
+    spec = Envs(declared, lanes=6, kwargs={"module": module}).spec
+    assert (spec.teams, spec.sides) == ((0, 1, 0)[: spec.seats],) * 2
+    assert (spec.events, spec.bots) == (("goal",), {"x": "a:b"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed
+from polyplay.common.errors import Closed, UserError
 from polyplay.population.league import NOBODY, PAST, RESULTS, Identity, League
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import referee
@@ -126,3 +127,17 @@ def test_who_holds_it_in_a_diagram():
         role.league = league
         assert role.edges() == {end: league}
     assert league.label() == "3 agents, up to 100 past selves, bots: scripted"
+
+
+@pytest.mark.parametrize(
+    ("teams", "seated", "said"),
+    [
+        ([0, 1, 0, 1], 2, "--players 2 given; in seats of teams [0, 1, 0, 1] they meet nobody: name the agents of a"),
+        ([0, 0, 0, 0], 2, "they meet nobody: a league needs seats of two teams"),
+    ],
+)
+def test_seats_in_which_nobody_can_be_rated_are_refused(teams, seated, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        League(2, 1, teams, seated)
+    League(2, 1, [0, 1, 0, 1], 4)
+    League(2, 1, [0, 1, 2, 3], 2)

@@ -191,6 +191,13 @@ def test_metrics_say_whose_and_ratings(tmp_path):
     assert _evaluate(run.directory, "1")["agent"] == 1
 
 
+def test_a_turn_based_game_without_teams_is_rated(tmp_path):
+    pytest.importorskip("pettingzoo.classic.tictactoe_v3")
+    given = {**QUIET, "env": "pettingzoo.classic.tictactoe_v3:env", "steps": 1500}
+    run = polyplay.train("league", run=str(tmp_path / "run"), agents=2, **given)
+    assert min(rated(run.directory).values()) > 20
+
+
 def _evaluate(directory: Path, agent: str) -> dict[str, Any]:
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 

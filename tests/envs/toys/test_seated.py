@@ -182,6 +182,7 @@ def odds(state, ours, theirs, p, known):
     return total / (1 - stay)
 
 
+@pytest.mark.long
 def test_no_answer_to_the_bot_is_better():
     """All states by dynamic programming: the best of all answers, and `best`."""
     game, known, upper = Skirmish(), {}, {}
