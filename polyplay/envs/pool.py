@@ -167,7 +167,7 @@ class Envs:
         object.__setattr__(self, "options", {**self.options, **more})
         if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
             parts = "--players" if self.agents > 1 else "--groups"
-            raise UserError(f"--lanes {self.lanes} given; allowed: multiples of {parts} {self.groups}, both at least 1")
+            raise UserError(f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
         least = getattr(self.batching, "n", 1)
         if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
             raise UserError(

@@ -75,7 +75,7 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
     ("given", "said"),
     [
         ({"env": "toy:catch"}, "needs an environment with several players"),
-        ({"lanes": 30, "players": 4}, "--lanes 30 given; allowed: multiples of --players 4"),
+        ({"lanes": 30, "players": 4}, "--lanes 30 given; allowed: positive multiples of --players 4"),
         ({"players": 3, "lanes": 30}, "--players 3 given; allowed: divisors and multiples of the 2 seats of a match"),
         ({"eval_every": 50}, "--eval-every 50 given, but agents that play each other have no return to be judged by"),
         ({"until_return": -1.0}, "--until-return -1.0 given, but agents .*: leave it out; `polyplay tournament` rates"),
