@@ -397,6 +397,7 @@ class League(RunOptions, total=False):
     opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
     matches: int  # that a table plays before its players are drawn anew
     selves: int  # updates of an agent from one past self to the next
+    copies: int  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
@@ -406,7 +407,6 @@ class League(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
-    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
 
 from polyplay.buffers.agent_batches import AgentBatches
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import Hyperparameters
+from polyplay.learning.agent_copies import AgentCopies, CopyOrders
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
 from polyplay.learning.past_selves import PastSelves, Posts
@@ -20,6 +24,12 @@ from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.params import Params
 
 APART = 7_919  # between the seeds of agents: no two begin with the same weights
+
+
+class LearnersLeague(Posts, CopyOrders, Protocol):
+    """What learners ask of a league."""
+
+
 REST = 0.001  # seconds between two looks, where several agents wait for rollouts
 
 
@@ -29,7 +39,7 @@ def learn_agents(
     source: AgentBatches,
     spec: LearnerSpec,
     params: AgentParams,
-    league: Posts | None = None,
+    league: LearnersLeague | None = None,
     selves: int = 0,
 ) -> Iterator[None]:
     """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. selves:
@@ -42,7 +52,10 @@ def learn_agents(
         context = agent_context(ctx, agent)
         learner = Learner(context, agent_spec(spec, agent, params))
         past = None if league is None else PastSelves(context, learner, league, selves)
-        turns[agent] = learn_from(AgentSource(source, context, learner, params.each[agent], past), context, learner)
+        feed = AgentSource(source, context, learner, params.each[agent], past)
+        if league is not None and params.snapshot is not None:
+            feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
+        turns[agent] = learn_from(feed, context, learner)
     while turns:
         for agent, turn in list(turns.items()):
             if next(turn, turns) is turns:
@@ -76,6 +89,7 @@ class AgentSource:
         self.number = self.first  # of the last save
         self.rounds = 0
         self.past = past
+        self.copies: AgentCopies | None = None
         self.publish()
 
     def publish(self) -> None:
@@ -83,12 +97,21 @@ class AgentSource:
         self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
 
     def batches(self) -> Iterator[Rollout | None]:
-        return self.source.consumer(self.agent, collator_for(self.queue, self.source.n, self.learner.device))
+        for batch in self.source.consumer(self.agent, collator_for(self.queue, self.source.n, self.learner.device)):
+            if batch is None and self.copies is not None:
+                self.copies.look()
+            yield batch
 
     def step(self, batch: Rollout) -> Iterator[None]:
-        yield from self.learner.step(*batch)
+        rows, state = batch
+        if self.copies is not None and self.copies.outdated(rows["version"]):
+            yield from self.learner.rest(float(np.count_nonzero(~rows["first"][1:])))
+        else:
+            yield from self.learner.step(rows, state)
         self.rounds += 1
         self.publish()
+        if self.copies is not None:
+            self.copies.look()
         if self.past is not None:
             self.past.look()
         self.ctx.counters.depth(self.queue.depth)

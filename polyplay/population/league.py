@@ -35,6 +35,14 @@ class Identity(NamedTuple):
     version: int  # of a past self's weights
 
 
+class CopyOrder(NamedTuple):
+    """Agent `agent` is to go on as `donor`."""
+
+    number: int
+    agent: int
+    donor: int
+
+
 class Results(NamedTuple):
     """Matches that were played, in their order."""
 
@@ -59,6 +67,10 @@ class League(SharedObject):
     kind: np.ndarray  # int8 [players]
     agent: np.ndarray  # int32 [players]
     version: np.ndarray  # int64 [players]
+    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
+    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
+    _order: np.ndarray
+    _copied: np.ndarray
     _tables: np.ndarray
     _actors: np.ndarray
     _agents: np.ndarray
@@ -68,11 +80,22 @@ class League(SharedObject):
     _run: np.ndarray
 
     def __init__(
-        self, agents: int, actors: int, teams: Sequence[int], seated: int = 2, past: int = 100, bots: Sequence[str] = ()
+        self,
+        agents: int,
+        actors: int,
+        teams: Sequence[int],
+        seated: int = 2,
+        past: int = 100,
+        bots: Sequence[str] = (),
+        varied: Sequence[str] = (),
     ):
-        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. Raises
-        UserError: no match of these seats is one of players against others.
+        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
+        hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
+        these seats is one of players against others.
         """
+        if varied and agents < 2:
+            raise UserError("--copies: given, but --agents 1 has no other to copy; give it 2 or more, or --copies 0")
+        self.varied = tuple(varied)
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
         self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
@@ -93,6 +116,10 @@ class League(SharedObject):
             kind=(self.players, np.int8),
             agent=(self.players, np.int32),
             version=(self.players, np.int64),
+            hyper=((agents, len(self.varied)), np.float64),
+            values=(len(self.varied), np.float64),
+            _order=(LINE // 8, np.int64),
+            _copied=(LINE // 8, np.int64),
             _tables=((actors, 2, seated), np.int32),
             _actors=((actors, 6 * LINE // 8), np.int64),
             _agents=((agents, 4 * LINE // 8), np.int64),
@@ -102,6 +129,7 @@ class League(SharedObject):
             _run=(LINE // 8, np.int64),
         )
         self._agents[:, _RESERVE] = -1
+        self.hyper[:] = np.nan
 
     # ------------------------------------------------------------------------------------------------ actors
 
@@ -175,7 +203,30 @@ class League(SharedObject):
         self._bells[0].post()
         return player
 
+    def order(self) -> CopyOrder | None:
+        """The copy that is to be made; None: there is none. Raises Closed."""
+        self.check()
+        number, pair = divmod(int(self._order[0]), self.agents**2)
+        return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
+
+    def copied(self, number: int, version: int, donor_version: int) -> None:
+        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
+        self._copied[1:3] = version, donor_version
+        self._fence()
+        self._copied[0] = number
+        self._bells[0].post()
+
     # ------------------------------------------------------------------------------------------------ the referee
+
+    def ask(self, order: CopyOrder, values: Sequence[float]) -> None:
+        """Have a copy made; the one before was. Again the same: nothing changes."""
+        self.values[:] = values
+        self._fence()
+        self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
+
+    def answer(self, number: int) -> tuple[int, int] | None:
+        """Versions of the agent and of its donor, once that copy was made."""
+        return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     @property
     def begun(self) -> bool:
@@ -236,7 +287,7 @@ class League(SharedObject):
         self._agents[agent, _ENTERED] = entered
 
     def _fence(self) -> None:
-        """What the referee wrote is there before what it writes next."""
+        """What was written is there before what is written next."""
         self._bells[0].post()
         self._bells[0].wait(0)
 
@@ -251,6 +302,7 @@ class League(SharedObject):
             Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
             Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
             Arrow("past selves", ("posts",), ("rates",)),
+            *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
 
     def close(self) -> None:

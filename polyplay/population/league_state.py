@@ -1,22 +1,26 @@
 """What a league's log says: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
 
-begin   a sitting of the run: who may play; what is handed over through memory is counted from 0
+begin   a sitting of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
+        the agents that it goes on with
 table   an actor's players from now on; costs: what a past self loses of its quality each time it is beaten
 of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
         `played` are their indices, in the order in which they were rated
 lost    matches that an actor played and the referee was too slow for
 post    a past self comes: AGENT-VERSION, as that player
 leave   a past self leaves
+look    that agent looked at another one; copy: and is to go on as `donor` with `values`
+copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.population.copies import CopyHistory
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, Identity, League
 from polyplay.population.league_ratings import LeagueRatings
 from polyplay.population.ratings import Elo, TrueSkill
@@ -55,6 +59,7 @@ class LeagueState:
         self.lost: Counter[int] = Counter()
         self.entered: Counter[int] = Counter()  # past selves of an agent
         self.history: list[Row] = []  # past selves that left
+        self.copies = CopyHistory()
 
     def identity(self, player: int) -> Identity:
         if player < self.places.start:
@@ -77,18 +82,24 @@ class LeagueState:
             self._leave(line["leave"])
         elif "lost" in line:
             self.lost[line["actor"]] += line["lost"]
+        elif "look" in line:
+            self.copies.look(line)
+        elif "copied" in line:
+            self.copies.complete(line, self.ratings)
         elif "begin" in line:
             self._begin(line)
 
-    def beginning(self) -> Row:
+    def beginning(self, versions: Mapping[str, int]) -> Row:
         """The line of the next sitting, with all that decides what matches make of ratings."""
-        return {"begin": self.sitting + 1, "actors": self.actors, **self.settings, **self.rules}
+        held = {"begin": self.sitting + 1, "actors": self.actors, **self.settings, **self.rules}
+        return {**held, "versions": dict(versions)}
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
             if line[name] != value:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
         self.sitting = line["begin"]
+        self.copies.begin(line.get("versions", {}), self.ratings)
         for name in COUNTS:
             getattr(self, name).clear()
         for actor, table in list(self.tables.items()):
@@ -101,6 +112,7 @@ class LeagueState:
         self.taken[actor] += len(played)
         table.since += len(played) if table.draw == draw else 0
         matches = [([self.numbers[name] for name in names], outcome) for names, outcome in of]
+        self.copies.count(matches, played, self.places.start)
         self.ratings.play(matches, played, table.costs if table.draw == draw else table.costs_before)
 
     def _draw(self, table: LeagueTable, draw: int, names: Sequence[str], costs: Sequence[float]) -> None:
@@ -136,7 +148,7 @@ class LeagueState:
         held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"selves": list(self.selves)}
         held["tables"] = {actor: asdict(table) for actor, table in self.tables.items()}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
-        return held | {"players": players, "history": self.history}
+        return held | {"players": players, "history": self.history, **self.copies.save()}
 
     def load(self, saved: Row) -> None:
         """The inverse, on a state that took no line yet. Raises UserError as `apply`; others: it is damaged."""
@@ -151,3 +163,4 @@ class LeagueState:
         for row in saved["players"]:
             self.ratings.load(row["player"], row, self.numbers)
         self.selves, self.history = saved["selves"], saved["history"]
+        self.copies.load(saved)

@@ -1,4 +1,4 @@
-"""The referee: rates the matches that actors report, enters past selves, and draws tables.
+"""The referee: rates the matches that actors report, enters past selves, draws tables, and decides who copies whom.
 
     League ──► results, past selves ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.files import Row
 from polyplay.common.rng import uniform
-from polyplay.population.league import League
+from polyplay.population.copies import CopyRule
+from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_state import LeagueState
 from polyplay.population.match_log import LOG, SUMMARY, MatchLog
 from polyplay.population.matchmaking import Candidates, Opponents, keep_seats
@@ -30,6 +32,7 @@ from polyplay.population.ratings import Elo, TrueSkill
 MOST = 256  # matches of one line
 SAVE = 30.0  # seconds from one league.json to the next
 ELO, TRUESKILL = Elo(), TrueSkill()
+NO_COPIES = CopyRule()
 
 
 def referee(
@@ -40,11 +43,12 @@ def referee(
     matches: int,
     elo: Elo = ELO,
     skill: TrueSkill = TRUESKILL,
+    copies: CopyRule = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        office = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill)
+        office = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
         with contextlib.closing(office):
             while True:
                 if not office.turn():
@@ -56,14 +60,21 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, elo: Elo, skill: TrueSkill
+        self,
+        ctx: WorkerContext,
+        league: League,
+        opponents: Opponents,
+        matches: int,
+        elo: Elo,
+        skill: TrueSkill,
+        copies: CopyRule = NO_COPIES,
     ):
         assert ctx.directory is not None
-        self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
+        self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
         self.log = MatchLog(ctx.directory, ctx.say)
         self.state = restore(self.log, partial(LeagueState, league, elo, skill))
         if not league.begun:
-            self.log.write([line := self.state.beginning()])
+            self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
         self.failed, self.warned = False, False  # to write; of lost matches
         self._publish()
@@ -80,16 +91,19 @@ class Referee:
             if table.draw:
                 league.seat(actor, table.draw, table.players)
         league.begin()
+        self._ask()
         self._hand_back()
         self._make_room()
 
     def turn(self) -> bool:
         """Take what there is; whether there was anything."""
         acknowledged = [self.league.acknowledged(a) for a in range(self.league.actors)]  # before its last matches
-        lines = [*self._results(), *self._posts()]
+        lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
             self._hand_back()
             self._make_room(acknowledged)
+            if (looks := [*self._looks()]) and self._take(looks):
+                self._ask()
             drawn = self._draws(acknowledged)
             if self._take(drawn):
                 for line in drawn:
@@ -146,6 +160,11 @@ class Referee:
             if who is not None:
                 yield {"post": f"{agent}-{who.version}", "player": self.league.reserve(agent)}
 
+    def _copied(self) -> Iterator[Row]:
+        pending = self.state.copies.pending
+        if pending is not None and (made := self.league.answer(pending["copy"])) is not None:
+            yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1]}
+
     def _hand_back(self) -> None:
         """What was handed over is written down."""
         for actor in range(self.league.actors):
@@ -185,6 +204,18 @@ class Referee:
         self.league.put(player, state.identity(player))
         return player
 
+    def _looks(self) -> Iterator[Row]:
+        """A line of an agent that is to look whom it copies."""
+        history, league = self.state.copies, self.league
+        agent = None if np.isnan(league.hyper).any() else self.copies.due(history, league.agents)
+        if agent is not None:
+            yield self.copies.decide(agent, history, league.elo, league.hyper, self.ctx.seed)
+
+    def _ask(self) -> None:
+        """Have the copy made that is pending."""
+        if (line := self.state.copies.pending) is not None:
+            self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
+
     def _draws(self, acknowledged: list[int]) -> list[Row]:
         """A line for each actor that has no table yet, or has played long enough with the one it has."""
         lines = []
@@ -219,6 +250,11 @@ class Referee:
             self._make_room()
         self._save()
         self.log.close()
+
+
+def _versions(ctx: WorkerContext) -> dict[str, int]:
+    """The updates of the agents in the checkpoint that the run goes on from."""
+    return {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
 
 
 def restore(log: MatchLog, fresh: Callable[[], LeagueState]) -> LeagueState:

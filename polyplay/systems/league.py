@@ -3,7 +3,7 @@
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
                  │        ▲    ▲                                              past selves ◄┘ of each agent       │
      matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄───────────────────────────────┘
-        └─► referee ─┘
+        └─► referee ─┴─► who copies whom ─► learn
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Workers
+from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
 from polyplay.learning.losses import APPO, VTrace
+from polyplay.population.copies import CopyRule
 from polyplay.population.league import League
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import referee
@@ -34,12 +35,13 @@ class Config:
     players: Players = 2  # at a table: each holds a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
-    learners: Workers = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
     matches: Count = 100  # that a table plays before its players are drawn anew
     selves: Count = 200  # updates of an agent from one past self to the next
+    copies: Whole = 0  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
@@ -49,7 +51,6 @@ class Config:
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
@@ -66,23 +67,22 @@ ROW |= {"weights travel": "pull each rollout", "source": "Jaderberg et al. 2019;
 def build(c: Config, crew: Crew) -> System:
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
-    slots = batches_of(c, envs)
-    policy = actor_critic_of(c, envs, previous=c.core != "none")
-    loss: VTrace | APPO = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
-    if c.loss == "ppo":
-        loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
+    slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
+    ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
+    loss = ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
     net, passes = policy(), Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
-    update = Local(OptimizerSpec("adam", 1e-5, clip=c.max_grad_norm))
+    update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    rule = CopyRule(c.copies, hyper.configured)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
-    params = AgentParams(net, c.agents, readers=c.actors)
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=tuple(envs.spec.bots))
+    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if c.copies else None)
+    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=tuple(envs.spec.bots), varied=rule.varied)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=c.selves)
     learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches, copies=rule)
     return System(envs, policy, loss.metrics, {"learners": n})
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import nn
 
 from polyplay.common.edges import Arrow
 from polyplay.nets.policy import Policy, PolicyFactory
+from polyplay.weights.agent_snapshot import AgentSnapshot
 from polyplay.weights.params import Params
 from polyplay.weights.shared_arrays import SharedArrays, shared_array
 
@@ -17,12 +20,21 @@ class AgentParams(SharedArrays):
     """Params of each agent. The agents learn apart, until all together have learnt from as many steps as the run has.
 
     A checkpoint of them has a number of its own: it is complete once each agent has added its part.
+    snapshot: by which an agent copies another one; None: none does.
     """
 
     learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, by its learner
     _cells = shared_array(np.int64, lambda _: (8,))
 
-    def __init__(self, network: nn.Module | Policy | PolicyFactory, agents: int, readers: int = 1):
+    def __init__(
+        self,
+        network: nn.Module | Policy | PolicyFactory,
+        agents: int,
+        readers: int = 1,
+        statistics: Sequence[str] | None = None,
+    ):
+        """statistics: what the optimiser keeps per weight, where agents copy each other."""
+        self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
         self.each = [Params.of(network, readers) for _ in range(agents)]
         super().__init__()
 
@@ -47,7 +59,8 @@ class AgentParams(SharedArrays):
     @property
     def nbytes(self) -> int:
         """Bytes of shared memory."""
-        return self.block.nbytes + sum(params.nbytes for params in self.each)
+        snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
+        return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
 
     def label(self) -> str:
         return f"{self.each[0].label()} × {self.agents} agents"

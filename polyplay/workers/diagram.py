@@ -53,6 +53,7 @@ def _holds(role: Role) -> list[str]:
         role.spec,
         role.settings.get("evolution"),
         role.settings.get("opponents"),
+        role.settings.get("copies"),
     ):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]

@@ -24,9 +24,10 @@ from polyplay.learning.agents import learn_agents
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.policy import Policy
+from polyplay.population.copies import CopyRule
 from polyplay.population.league import PAST, League
 from polyplay.population.matchmaking import Opponents
-from polyplay.population.referee import referee
+from polyplay.population.referee import NO_COPIES, referee
 from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -46,16 +47,17 @@ def _crew(
     selves: int = 4,
     directory: Any = None,
     learners: int = 1,
+    copies: CopyRule = NO_COPIES,
     **net: Any,
 ) -> tuple[Crew, League]:
     envs = Envs(env, lanes=4 * players, groups=players, agents=players)
     policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,), **net})
     made = policy()
-    params = AgentParams(made, agents, readers=actors)
+    params = AgentParams(made, agents, actors, ("exp_avg", "exp_avg_sq") if copies.every else None)
     queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, apart=True)
     hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
-    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots))
+    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=copies.varied)
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
@@ -63,7 +65,7 @@ def _crew(
     source = AgentBatches(queue, 1)
     crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
     if league:
-        crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20)
+        crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
 
 
@@ -90,6 +92,22 @@ def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bi
     assert crew.counters.column("lag_max").max() == 0
 
 
+OFTEN = CopyRule(15, {"learning_rate": 1e-2, "entropy_cost": 0.01}, sure=0.5)
+
+
+def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path):
+    loss = Compared(policy_gradient.VTrace(reduction="mean"))
+    more = {"league": True, "directory": tmp_path, "learners": 2, "copies": OFTEN}
+    crew, tables = _crew("toy:skirmish", loss, agents=4, players=2, steps=3000, **more)
+    _run(crew)
+    copied = [line for line in read_lines(tmp_path / "matches.jsonl") if "copied" in line]
+    assert len(copied) >= 3
+    assert len(loss.seen) > 50
+    assert max(loss.seen) == 0.0, "the approximate KL divergence is exactly 0"
+    assert crew.counters.column("lag_max").max() == 0
+    assert (tables.hyper != 1e-2).any(), "hyperparameters have moved"
+
+
 def digest(flat: torch.Tensor) -> str:
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
@@ -110,8 +128,8 @@ class Logged:
         return out, after
 
 
-@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "gru"])
-def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_players(core, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("core", "copies"), [pytest.param("none", NO_COPIES, marks=pytest.mark.long), ("gru", OFTEN)])
+def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, copies, tmp_path, monkeypatch):
     """By a log of all choices and one of all weights that were published, each by its bits."""
     choices = defaultdict[bytes, set[str]](set)
     published, checked = dict[tuple[int, int], str](), list[tuple[int, int]]()
@@ -153,6 +171,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_play
         directory=tmp_path,
         learners=2,
         core=core,
+        copies=copies,
     )
     _run(crew)
     assert len(sat) > 30, "players changed often"
@@ -162,6 +181,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes_of_play
     lines = list(read_lines(tmp_path / "matches.jsonl"))
     played = [name for line in lines for players, _ in line.get("of", []) for name in players]
     assert sum("-" in name for name in played) > 20, "past selves have played"
+    assert (sum("copied" in line for line in lines) > 10) == bool(copies.every)
 
 
 def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):

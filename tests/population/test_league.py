@@ -16,7 +16,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, UserError
-from polyplay.population.league import NOBODY, PAST, RESULTS, Identity, League
+from polyplay.population.league import NOBODY, PAST, RESULTS, CopyOrder, Identity, League
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import referee
 from polyplay.workers.role import Role
@@ -117,8 +117,9 @@ def test_a_referee_that_is_killed_again_and_again_rates_every_match_once(tmp_pat
     assert (league.kind == PAST).sum() >= 5
 
 
-def test_who_holds_it_in_a_diagram():
-    league = League(agents=3, actors=2, teams=(0, 1), bots=("scripted",))
+@pytest.mark.parametrize("varied", [(), ("learning_rate",)])
+def test_who_holds_it_in_a_diagram(varied):
+    league = League(agents=3, actors=2, teams=(0, 1), bots=("scripted",), varied=varied)
     ends = {end for arrow in league.arrows() for end in (*arrow.givers, *arrow.takers)}
     held = {"plays": {"envs": object()}, "rates": {}, "posts": {"learner": True}}
     assert ends == set(held)
@@ -127,6 +128,24 @@ def test_who_holds_it_in_a_diagram():
         role.league = league
         assert role.edges() == {end: league}
     assert league.label() == "3 agents, up to 100 past selves, bots: scripted"
+    assert ("who copies whom" in [arrow.label for arrow in league.arrows()]) == bool(varied)
+
+
+def test_an_order_is_there_until_its_copy_was_made():
+    league = League(agents=3, actors=1, teams=(0, 1), varied=("learning_rate", "entropy_cost"))
+    assert league.order() is None
+    assert np.isnan(league.hyper).all()
+    league.ask(CopyOrder(4, agent=2, donor=1), [0.1, 0.2])
+    for _ in range(2):
+        assert league.order() == (4, 2, 1)
+        assert league.answer(4) is None
+        league.ask(CopyOrder(4, agent=2, donor=1), [0.1, 0.2])
+    league.copied(4, 30, 20)
+    assert league.answer(4) == (30, 20)
+    assert league.order() is None
+    league.close()
+    with pytest.raises(Closed):
+        league.order()
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 import polyplay
 from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import read_lines, read_object
+from polyplay.population.copies import CopyRule
 from polyplay.runs.load import choose_checkpoint
+from polyplay.systems import league
 from tests import leftovers
 
 SIX: dict[str, Any] = {
@@ -71,6 +76,98 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
     assert {p.stem for p in (run.directory / "selves").iterdir()} > past
 
 
+# ------------------------------------------------------------------------------------------------------ copies
+
+
+class Lineage:
+    """What the lines of matches.jsonl say of how many steps an agent's optimiser has made: at each of its updates one,
+    but for copies, which bring the donor's.
+    """
+
+    def __init__(self, directory: Path):
+        self.since: dict[int, list[tuple[int, int]]] = {}  # by agent: from a version on, the steps at it
+        pending: dict[str, Any] = {}
+        for line in read_lines(directory / "matches.jsonl"):
+            if "begin" in line:
+                for agent, had in self.since.items():
+                    self.since[agent] = [x for x in had if x[0] <= line["versions"].get(str(agent), 0)]
+            elif "copy" in line:
+                pending = line
+            elif "copied" in line:
+                steps = self.steps(pending["donor"], line["donor_version"])
+                self.since.setdefault(pending["look"], []).append((line["version"], steps))
+
+    def steps(self, agent: int, version: int) -> int:
+        begun, steps = max((x for x in self.since.get(agent, []) if x[0] <= version), default=(0, 0))
+        return steps + version - begun
+
+
+def whole_agents(directory: Path) -> dict[int, int]:
+    """Copies of each agent in the newest checkpoint, whose optimisers have made as many steps as the log says."""
+    path, lineage = checkpoint.everything(directory)[-1], Lineage(directory)
+    for agent, version in versions(directory).items():
+        made = checkpoint.OpenCheckpoint(path).arrays(f"agents/{agent}/optimizer").get("step", 0)
+        assert int(made) == lineage.steps(int(agent), version), (agent, version, lineage.since)
+    return {a: sum(v <= versions(directory)[str(a)] for v, _ in had) for a, had in lineage.since.items()}
+
+
+EAGER = partial(CopyRule, sure=0.5)  # of two agents about every other look
+
+
+def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(league, "CopyRule", EAGER)
+    given = {**QUIET, "serial": False, "on": "thread", "env": "toy:rps", "agents": 3, "actors": 2, "copies": 40}
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=4000, matches=10, **given)
+    copies = read_object(run.directory / "league.json")["copies"]
+    assert copies
+    assert sum(whole_agents(run.directory).values()) == len(copies)
+    rates = {x["values"]["learning_rate"] for x in copies}
+    assert rates - {1e-3}
+    saved = [
+        checkpoint.OpenCheckpoint(checkpoint.everything(run.directory)[-1]).json(f"agents/{a}/learner") for a in "012"
+    ]
+    assert {x["hyperparameters"]["learning_rate"] for x in saved} <= {1e-3, *rates}
+    assert max(x["hyperparameters"]["learning_rate"] != 1e-3 for x in saved)
+
+    run = polyplay.resume(run.directory, steps=8000)
+    more = read_object(run.directory / "league.json")["copies"]
+    assert more[: len(copies)] == copies
+    assert len(more) > len(copies)
+    assert sum(whole_agents(run.directory).values()) == len(more)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(450)
+def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
+    """Five times, in the midst of many copies between two processes."""
+    monkeypatch.setattr(league, "CopyRule", EAGER)
+    directory, rng = tmp_path / "league-of-copies", np.random.default_rng(0)
+    given = {**SIX, "agents": 3, "actors": 1, "learners": 2, "copies": 3, "checkpoint_every": 0.5}
+    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, **given)
+    copies = []
+    for kill in range(5):
+        begun = copies_made(directory)
+
+        def killer(begun: int = begun, seconds: float = rng.uniform(0.0, 3.0)) -> None:
+            _until(lambda: copies_made(directory) > begun + 5, "no copies")
+            time.sleep(seconds)
+            os.kill(rng.choice(_learners(directory.name)), signal.SIGKILL)
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        go_on = partial(polyplay.resume, directory) if kill else start
+        with pytest.raises(WorkerLost):
+            go_on()
+        thread.join()
+        _until(lambda: not _learners(directory.name), "orphans", 30.0)
+        copies.append(sum(whole_agents(directory).values()))
+    assert copies[-1] > copies[0] >= 0
+
+
+def copies_made(directory: Path) -> int:
+    return sum("copied" in line for line in read_lines(directory / "matches.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -81,6 +178,7 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
         ({"until_return": -1.0}, "--until-return -1.0 given, but agents .*: leave it out; `polyplay tournament` rates"),
         ({"lanes": 34}, "--batch 16 given; allowed: 17"),
         ({"lag": 0, "batch": 32}, "with a --lag no more"),
+        ({"copies": 10, "agents": 1}, "--copies: given, but --agents 1 has no other to copy"),
         ({"learners": 3}, "at most one for each of --agents 2"),
         ({"opponents": "strong"}, "--opponents: strong given; allowed: latest, uniform, elo, or past:P"),
     ],
@@ -115,6 +213,10 @@ def _processes(name: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def _learners(name: str) -> list[int]:
+    return [p.pid for p in _processes(name) if "learn" in " ".join(p.cmdline())]
 
 
 def _until(condition: Any, what: str, seconds: float = 150.0) -> None:

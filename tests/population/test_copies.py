@@ -1,0 +1,267 @@
+"""Who copies whom in a league, what the log says of it, and what a run that goes on makes of that."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.common import checkpoint
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
+from polyplay.common.files import read_lines
+from polyplay.population.copies import RANGE, CopyHistory, CopyRule, outplayed
+from polyplay.population.league import CopyOrder, League
+from polyplay.population.match_log import LOG, SUMMARY
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import ELO, TRUESKILL, Referee
+from polyplay.population.rules import Standing
+
+HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}
+RULE = CopyRule(10, HYPER)
+
+
+def standings(*scores: float | None) -> list[Standing]:
+    return [Standing(score) for score in scores]
+
+
+@pytest.mark.parametrize(("better", "copied"), [(146, False), (148, True), (-400, False)])
+def test_who_loses_with_probability_seven_tenths_copies(better, copied):
+    choice = outplayed(standings(1000, 1000 + better), 0, np.random.default_rng(0))
+    assert choice.donor == (1 if copied else None)
+    assert choice.why.startswith("agent 1 beats it with probability 0.")
+
+
+def test_peers_are_drawn_at_random_of_those_who_have_played_enough():
+    rng = np.random.default_rng(0)
+    drawn = Counter(outplayed(standings(1000, 1300, None, 1300), 0, rng).donor for _ in range(2000))
+    assert set(drawn) == {1, 3}
+    assert abs(drawn[1] - 1000) < 100
+    assert outplayed(standings(None, 1300), 0, rng).why == "it has not played enough"
+    assert outplayed(standings(1000, None), 0, rng).why == "no other agent has played enough"
+    assert outplayed(standings(1000), 0, rng).donor is None
+
+
+def test_hyperparameters_are_the_donors_perturbed_and_stay_in_their_range():
+    history = CopyHistory(matches=Counter({0: 10, 1: 10}))
+    hyper, found = np.array([[1e-3, 0.01], [2e-3, 0.02]]), set()
+    for history.looks in range(60):
+        line = RULE.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)
+        assert line["donor"] == 1
+        found.add(tuple(round(line["values"][name] / x, 6) for name, x in zip(HYPER, hyper[1], strict=True)))
+    assert found == {(a, b) for a in (0.8, 1.2) for b in (0.8, 1.2)}
+    hyper[1] = 1e-3 * RANGE, 0.01 / RANGE
+    line = RULE.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)
+    assert line["values"]["learning_rate"] <= 1e-3 * RANGE
+    assert line["values"]["entropy_cost"] >= 0.01 / RANGE
+    zero = CopyRule(10, {**HYPER, "entropy_cost": 0.0})
+    hyper[1, 1] = 0.0
+    assert zero.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)["values"]["entropy_cost"] == 0.0
+
+
+def test_the_same_line_for_the_same_seed():
+    history = CopyHistory(matches=Counter(dict.fromkeys(range(9), 10)))
+    elo, hyper = np.linspace(800, 1600, 9), np.ones((9, 2))
+    lines = [RULE.decide(0, history, elo, hyper, seed) for seed in (1, 1, *range(2, 20))]
+    assert lines[0] == lines[1]
+    assert len({line["donor"] for line in lines if "copy" in line}) > 3
+
+
+def test_who_has_not_looked_for_longest_is_due_and_nobody_while_a_copy_is_made():
+    history = CopyHistory(matches=Counter({0: 11, 1: 25, 2: 30}), looked=Counter({2: 21}))
+    assert RULE.due(history, 3) == 1
+    assert CopyRule(0, HYPER).due(history, 3) is None
+    assert CopyRule(26, HYPER).due(history, 3) is None
+    history.look({"look": 1, "copy": 1, "donor": 0, "values": HYPER, "why": ""})
+    assert RULE.due(history, 3) is None
+
+
+# ------------------------------------------------------------------------------------------------ with a referee
+
+
+def small(agents: int = 2) -> League:
+    league = League(agents=agents, actors=1, teams=(0, 1), past=2, varied=RULE.varied)
+    league.patience = 0.0
+    league.hyper[:] = list(HYPER.values())
+    return league
+
+
+def employ(directory: Path, league: League, resume: Path | None = None, rule: CopyRule = RULE) -> Referee:
+    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, resume=resume)
+    return Referee(ctx, league, Opponents.parse("latest"), 1000, ELO, TRUESKILL, rule)
+
+
+def win(league: League, winner: int, n: int) -> None:
+    """`n` matches of agents 0 and 1."""
+    draw, _ = league.table(0)
+    league.acknowledge(0, draw)
+    league.report(0, np.array([[0, 1]] * n), np.array([[winner == 0, winner == 1]] * n))
+
+
+def decided(directory: Path, winner: int = 1) -> tuple[League, Referee]:
+    """Agent 1 - `winner` is to copy the winner."""
+    league = small()
+    office = employ(directory, league)
+    office.turn()
+    win(league, winner, 40)
+    for _ in range(3):
+        office.turn()
+    return league, office
+
+
+def ratings(league: League, agent: int) -> list[float]:
+    return [float(x[agent]) for x in (league.elo, league.mu, league.sigma)]
+
+
+def log(directory: Path) -> list[dict[str, Any]]:
+    return [line for line in read_lines(directory / LOG) if not {"of", "table"} & line.keys()]
+
+
+def saved_run(directory: Path, versions: dict[str, int]) -> Path:
+    """A checkpoint, as far as a referee looks at it."""
+    path = directory / "checkpoints" / "000000000001"
+    path.mkdir(parents=True, exist_ok=True)
+    (path / checkpoint.MANIFEST).write_text(
+        json.dumps({"schema": checkpoint.SCHEMA, "counters": {"agents": versions}, "files": {}})
+    )
+    return path
+
+
+def test_a_copy_is_ordered_made_and_rated(tmp_path):
+    league, office = decided(tmp_path)
+    order = league.order()
+    assert order == CopyOrder(1, 0, 1)
+    worse, better = ratings(league, 0), ratings(league, 1)
+    assert worse[0] < better[0] - 147
+    for _ in range(3):
+        office.turn()
+    assert ratings(league, 0) == worse, "until it was made"
+    league.copied(1, version=31, donor_version=29)
+    assert league.order() is None
+    office.turn()
+    assert ratings(league, 0) == ratings(league, 1) == better
+    begin, copy, copied, look = log(tmp_path)
+    assert (begin["versions"], look["look"]) == ({}, 1)
+    assert (copy["copy"], copy["look"], copy["donor"]) == (1, 0, 1)
+    assert league.values.tolist() == list(copy["values"].values())
+    assert copied == {"copied": 1, "version": 31, "donor_version": 29}
+    assert office.state.copies.matches[0] == 0, "it plays as many matches again before it looks"
+    office.close()
+    (row,) = json.loads((tmp_path / SUMMARY).read_text())["copies"]
+    assert row["before"] == dict(zip(("elo", "mu", "sigma"), worse, strict=True))
+    assert (row["agent"], row["donor"], row["version"], row["donor_version"]) == (0, 1, 31, 29)
+
+
+def test_nobody_looks_before_all_learners_have_said_what_they_learn_with(tmp_path):
+    league = small()
+    league.hyper[1] = np.nan
+    office = employ(tmp_path, league)
+    office.turn()
+    win(league, 1, 40)
+    office.turn()
+    office.turn()
+    assert league.order() is None
+    assert not any("look" in line for line in log(tmp_path))
+
+
+def test_without_the_rule_nobody_looks(tmp_path):
+    league = small()
+    office = employ(tmp_path, league, rule=CopyRule())
+    office.turn()
+    win(league, 1, 60)
+    for _ in range(3):
+        office.turn()
+    assert not any("look" in line for line in log(tmp_path))
+
+
+@pytest.mark.parametrize("summary", [True, False])
+@pytest.mark.parametrize("made", [True, False])
+def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tmp_path):
+    league, office = decided(tmp_path)
+    if summary:
+        office.close()
+    if made:
+        league.copied(1, 31, 29)
+    office = employ(tmp_path, league)
+    assert (league.order() is None) == made
+    office.turn()
+    assert (ratings(league, 0) == ratings(league, 1)) == made
+    assert sum("copied" in line for line in log(tmp_path)) == made
+
+
+def test_an_order_that_was_written_down_but_not_given_is_given(tmp_path, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(Referee, "_ask", lambda office: None)  # it is killed before
+        league, _ = decided(tmp_path)
+    assert league.order() is None
+    employ(tmp_path, league)
+    assert league.order() == CopyOrder(1, 0, 1)
+
+
+@pytest.mark.parametrize("summary", [True, False])
+@pytest.mark.parametrize(("version", "kept"), [(30, False), (31, True), (40, True)])
+def test_a_run_goes_on_with_the_copies_that_its_checkpoint_has(version, kept, summary, tmp_path):
+    league, office = decided(tmp_path)
+    worse = ratings(league, 0)
+    league.copied(1, 31, 29)
+    office.turn()
+    win(league, 1, 3)
+    office.turn()
+    now, other = ratings(league, 0), ratings(league, 1)
+    if summary:
+        office.close()
+    again = small()
+    office = employ(tmp_path, again, saved_run(tmp_path, {"0": version, "1": 20}))
+    assert ratings(again, 0) == (now if kept else worse)
+    assert ratings(again, 1) == other
+    assert len(office.state.copies.made) == kept
+    win(again, 1, 40)
+    for _ in range(4):
+        office.turn()
+    assert again.order() == CopyOrder(2, 0, 1), "numbers go on"
+
+
+def test_a_copy_that_was_not_made_is_given_up_where_a_run_goes_on(tmp_path):
+    league, office = decided(tmp_path)
+    worse = ratings(league, 0)
+    office.close()
+    again = small()
+    office = employ(tmp_path, again, saved_run(tmp_path, {"0": 31, "1": 20}))
+    assert again.order() is None
+    assert office.state.copies.pending is None
+    assert ratings(again, 0) == worse
+
+
+def test_a_run_that_never_saved_has_no_copies(tmp_path):
+    league, office = decided(tmp_path)
+    worse = ratings(league, 0)
+    league.copied(1, 31, 29)
+    office.turn()
+    again = small()
+    employ(tmp_path, again)
+    assert ratings(again, 0) == worse
+
+
+def test_while_the_disk_is_full_nobody_copies(tmp_path, monkeypatch):
+    league = small()
+    office = employ(tmp_path, league)
+    office.turn()
+    win(league, 1, 40)
+    write = office.log.write
+
+    def full(lines):
+        if any("look" in line for line in lines):
+            raise OSError(28, "No space left")
+        write(lines)
+
+    with monkeypatch.context() as m:
+        m.setattr(office.log, "write", full)
+        office.turn()
+    assert league.order() is None
+    office.turn()
+    assert league.order() == CopyOrder(1, 0, 1)
