@@ -403,10 +403,10 @@ class League(RunOptions, total=False):
     epochs: int  # ppo: passes over a batch
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: float  # discount
+    lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal['none', 'lstm', 'gru']  # recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
-    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns

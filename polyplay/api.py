@@ -80,7 +80,7 @@ def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[objec
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
     """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
-    evaluate`: checkpoint, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
+    evaluate`: checkpoint, agent, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
     """
     return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
 
@@ -98,11 +98,12 @@ def load(
     seed: int = 0,
     epsilon: float | None = None,
     trust: bool = False,
+    agent: str | int | None = None,
 ) -> Agent:
     """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
-    from polyplay.evaluation import agent
+    from polyplay.evaluation.agent import load_agent
 
-    return agent.load_agent(path, checkpoint, seed, epsilon, trust)
+    return load_agent(path, checkpoint, seed, epsilon, trust, agent)
 
 
 def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:

@@ -32,11 +32,14 @@ def run(
     return directory
 
 
-def save(directory: Path, policy: Any, update: int, mean: float | None = None) -> Path:
-    torch.manual_seed(update)
-    arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
-    checkpoint.CheckpointPart(directory, update).arrays(checkpoint.policy_name(0), arrays)
+def save(directory: Path, policy: Any, update: int, mean: float | None = None, agents: int = 1) -> Path:
+    part = checkpoint.CheckpointPart(directory, update)
+    for agent in range(agents):
+        torch.manual_seed(update + agent)
+        arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
+        part.arrays(checkpoint.policy_name(agent), arrays)
     counters = {"steps": 20 * update, "frames": 20 * update, "updates": update, "episodic_return_mean": mean}
+    counters |= {"agents": {str(agent): update for agent in range(agents)}} if agents > 1 else {}
     return checkpoint.complete(directory, update, counters)
 
 

@@ -22,7 +22,7 @@ class ExportOptions:
     onnx: str | None = None
     """file to write"""
     checkpoint: str | None = None
-    """checkpoint to export: best, or the number of its update (none: the newest)"""
+    """checkpoint to export: best, or the number its name begins with (none: the newest)"""
     agent: str | None = None
     """agent of a league: best (by its Elo), or its number (none: the first)"""
     trust: bool = False

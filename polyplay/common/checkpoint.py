@@ -217,7 +217,8 @@ def everything(directory: Path) -> list[Path]:
 
 def best(directory: Path) -> Path | None:
     """The champion; where no matches are played, the weights with the best score in evaluations during training; where
-    none were made, the checkpoint with the best mean return in training.
+    none were made, the checkpoint with the best mean return in training. None: there is none yet, or agents play each
+    other.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
@@ -228,11 +229,13 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def _score(path: Path) -> float | None:
+    """Its mean return in training, which says nothing of several agents that play each other."""
     try:
-        score = manifest(path)["counters"].get("episodic_return_mean")
+        counters = manifest(path)["counters"]
     except (OSError, ValueError):
         return None
-    return score if is_number(score) else None
+    score = counters.get("episodic_return_mean")
+    return score if is_number(score) and "agents" not in counters else None
 
 
 def manifest(path: Path) -> Row:

@@ -166,7 +166,8 @@ class Envs:
         more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
         object.__setattr__(self, "options", {**self.options, **more})
         if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
-            raise UserError(f"groups={self.groups} must divide lanes={self.lanes}, both at least 1")
+            parts = "--players" if self.agents > 1 else "--groups"
+            raise UserError(f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
         least = getattr(self.batching, "n", 1)
         if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -109,11 +110,18 @@ def tree_space(parts: Any) -> gym.Space:
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
+# of an environment with several players; files of earlier versions lack it, and are read as of one player
+_PLAYERS: Mapping[str, Callable[[Any], Any]] = {
+    **{"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
+}
+
+
 def spec_to_json(spec: EnvSpec) -> Row:
     """What a network needs to know of an environment, and what its observations and actions look like outside."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
+    about |= {name: kind(getattr(spec, name)) for name, kind in _PLAYERS.items()}
     return {"schema": 1, "observation": space_to_json(seen), "action": space_to_json(acted), **about}
 
 
@@ -128,6 +136,7 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         mask = None if flat is None else tree.nest(flat)
         obs, action = spaces.observation(seen, title), spaces.action(acted, title)
         frames, text = int(given["frames_per_step"]), dict(given["describe"])
+        players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
-    return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both)
+    return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **players)

@@ -20,7 +20,7 @@ from polyplay.common.statistics import mean_interval
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import Envs, make, space_files, spaces
 from polyplay.envs.pool import EnvSpec, Factory
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, split_checkpoint, wire_system
+from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, split_checkpoint, wire_system
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -44,10 +44,12 @@ def load_agent(
     seed: int = 0,
     epsilon: float | None = None,
     trust: bool = False,
+    agent: str | int | None = None,
 ) -> Agent:
     """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's own
     directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay evaluate`).
-    trust: open a run that was made elsewhere and executes a module by name. Raises UserError.
+    trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best (by its Elo), or a
+    number (None: the first). Raises UserError.
     """
     if epsilon is not None and not 0.0 <= epsilon <= 1.0:
         raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
@@ -59,7 +61,8 @@ def load_agent(
     with _known_spaces(path):
         wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
         assert wired.envs.spec
-    return Agent(path, found, wired, config, seed, epsilon)
+    whose = choose_agent(path, found, None if agent is None else str(agent), "agent")
+    return Agent(path, found, wired, config, seed, epsilon, whose)
 
 
 def _known_spaces(directory: Path) -> contextlib.AbstractContextManager[None]:
@@ -76,7 +79,16 @@ def _known_spaces(directory: Path) -> contextlib.AbstractContextManager[None]:
 class Agent:
     """`act`, `value`, `predict`, `evaluate`; `system`, `config` (of the run) and `spec` (what it sees and does)."""
 
-    def __init__(self, directory: Path, found: Path, wired: System, config: Row, seed: int, epsilon: float | None):
+    def __init__(
+        self,
+        directory: Path,
+        found: Path,
+        wired: System,
+        config: Row,
+        seed: int,
+        epsilon: float | None,
+        number: int = 0,
+    ):
         from polyplay.acting.play import PlayOptions, load_player
 
         process.tune(1)
@@ -85,7 +97,7 @@ class Agent:
         self.spec: EnvSpec = wired.envs.spec
         self.observation_space, self.action_space = space_files.of_spec(self.spec)
         self._envs: Envs = wired.envs
-        self._policy = load_player(wired, found)
+        self._policy = load_player(wired, found, agent=number)
         self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again

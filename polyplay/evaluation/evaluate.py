@@ -77,7 +77,7 @@ class EvaluateOptions:
     render: bool = False
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
-    """checkpoint to load: best, or the number of its update (none: the newest)"""
+    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
     agent: str | None = None
     """agent of a league: best (by its Elo), or its number (none: the first)"""
     greedy: bool = False
@@ -113,7 +113,7 @@ def evaluate(
     video = directory / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
-    result = {**_origin(place, wired, found, config, starts), **played, "label": label}
+    result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
     if "ended" not in result:
         write_json(directory / f"{name}.json", result)
@@ -210,7 +210,7 @@ def final(directory: Path) -> str | None:
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
 
 
-def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None) -> Row:
+def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None, agent: int) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
@@ -225,7 +225,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts 
         "game": protocols.game(wired.envs),
         "trained_seed": config["seed"],
         "checkpoint": found.name,
-        "checkpoint_sha256": weights_digest(found),
+        "checkpoint_sha256": weights_digest(found, agent),
         "frames_trained": counters.get("frames"),
         "config_hash": config_hash(config),
         "starts": files,

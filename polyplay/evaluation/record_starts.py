@@ -48,7 +48,7 @@ class StartsOptions:
     seed: Seed = 0
     """seed of environments, actions and the choice of states"""
     checkpoint: str | None = None
-    """checkpoint to load: best, or the number of its update (none: the newest)"""
+    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
 

@@ -56,7 +56,10 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     alone = path.suffix == checkpoint.ARRAYS
     if alone and not path.is_file():
         raise UserError(f"{name}: there is no such file of a past self")
-    run, which = (path.parents[1], None) if alone else split_checkpoint(path)
+    folder = path.absolute().parent
+    if alone and folder.name != "selves":
+        raise UserError(f"{name} given, allowed: the file of a past self where its run has it, in RUN/selves")
+    run, which = (folder.parent, None) if alone else split_checkpoint(path)
     page, settings, options, _ = load_run(run, trust)
     found = path if alone else choose_checkpoint(run, which)
     wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))

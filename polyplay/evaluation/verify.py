@@ -85,6 +85,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
         **{k: record[k] for k in ("simulations", "against", "opening_plies") if k in record},
         starts=file,
         checkpoint=found.name,
+        agent=str(record["agent"]) if "agent" in record else None,
         greedy=record["actions"] == "greedy",
         device="cpu" if record.get("device", "cpu") == "cpu" else "auto",
     )
@@ -128,7 +129,8 @@ def _checkpoint(directory: Path, record: Row) -> Path:
     flaw = checkpoint.flaw(found)
     if flaw is not None:
         raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
-    _same("checkpoint_sha256", record["checkpoint_sha256"], weights_digest(found), f"checkpoint {found.name} has")
+    now = weights_digest(found, record.get("agent", 0))
+    _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")
     return found
 
 

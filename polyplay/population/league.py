@@ -90,8 +90,8 @@ class League(SharedObject):
         varied: Sequence[str] = (),
     ):
         """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
-        hyperparameters that change where agents copy each other. Raises UserError: there is but one agent that could,
-        or no match of these seats is one of players against others.
+        hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
+        these seats is one of players against others.
         """
         if varied and agents < 2:
             raise UserError("--copies: given, but --agents 1 has no other to copy; give it 2 or more, or --copies 0")

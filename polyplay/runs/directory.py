@@ -66,13 +66,15 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
         return found[worker] <= games[worker]
 
     steps, updates = counters["steps"], counters["updates"]
-    _cut(directory / "metrics.jsonl", _rows(METRICS), lambda row: row["steps"] <= steps, say)
+    learnt = counters.get("agents", {"0": updates})
+    _cut(directory / "metrics.jsonl", _rows(METRICS), _up_to("steps", steps), say)
     for name in ("decisions", "evaluations"):
-        _cut(directory / f"{name}.jsonl", _rows(("steps",)), lambda row: row["steps"] <= steps, say)
+        _cut(directory / f"{name}.jsonl", _rows(("steps",)), _up_to("steps", steps), say)
     played = max(updates, 1)  # the match of the checkpoint's own update is played again
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
         _cut(directory / LOG, _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
-    _cut(directory / "updates.jsonl", _rows(("update",)), lambda row: row["update"] <= updates, say)
+    for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
+        _cut(path, _rows(("update",)), _up_to("update", learnt.get(path.stem.partition("-")[2] or "0", 0)), say)
     _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)
     for path in directory.glob("deliveries-*.jsonl"):
         _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
@@ -85,6 +87,10 @@ def _lanes(name: str) -> range:
 
 def _rows(numbers: tuple[str, ...]) -> Callable[[Any], bool]:
     return lambda row: is_row(row, numbers)
+
+
+def _up_to(number: str, most: float) -> Callable[[Any], bool]:
+    return lambda row: row[number] <= most
 
 
 def _delivery(line: Any) -> bool:

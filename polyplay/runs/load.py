@@ -13,6 +13,7 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
+from polyplay.population.match_log import has_league
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
@@ -30,9 +31,10 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     if which == "best":
         found = checkpoint.best(directory)
         if found is None:
-            raise UserError(
-                f"--checkpoint: {directory} has none with a return yet; leave the option out for the newest"
-            )
+            none = "has none with a return yet"
+            if has_league(directory):
+                none = "is a league, which has no best one: its agents play each other"
+            raise UserError(f"--checkpoint: {directory} {none}; leave the option out for the newest")
     else:
         there = checkpoint.everything(directory)
         match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]

@@ -63,7 +63,8 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
     checkpoint += int(0 if own else parts["replay"])
-    when = f"every {options.checkpoint_every:g} s, the last {options.keep} and the best stay"
+    best = "" if any(r.served for r in crew.roles) else " and the best"
+    when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
         *([("cores", crew.divided)] if crew.divided else []),

@@ -19,6 +19,7 @@ from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
+from polyplay.runs.flags import flag
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -223,6 +224,7 @@ def complete_plan(
         crew = crew_of(options)
         return make_plan(crew, wire_system(page, other, crew), options, steps)
 
+    check_returns(crew, options)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
     source = _presets.tuned(page).get(options.preset, {}).get("source")
@@ -233,6 +235,16 @@ def complete_plan(
     if plan.warning:
         _warn(plan.warning)
     return plan
+
+
+def check_returns(crew: Crew, options: RunOptions) -> None:
+    """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
+    if not any(role.served for role in crew.roles):
+        return
+    for name in ("eval_every", "until_return"):
+        if (value := getattr(options, name)) is not None:
+            given = f"{flag(name)} {value} given, but agents that play each other have no return to be judged by"
+            raise UserError(f"{given}: leave it out; `polyplay tournament` rates them")
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:

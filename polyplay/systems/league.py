@@ -13,18 +13,7 @@ from typing import Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.common.bounds import (
-    Agents,
-    Count,
-    Fraction,
-    Lag,
-    NonNegative,
-    Players,
-    Positive,
-    SomeWorkers,
-    Whole,
-    Workers,
-)
+from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
@@ -46,7 +35,7 @@ class Config:
     players: Players = 2  # at a table: each holds a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
-    learners: Workers = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
@@ -58,10 +47,10 @@ class Config:
     epochs: Count = 2  # ppo: passes over a batch
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: Fraction = 0.99  # discount
+    lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
@@ -79,10 +68,10 @@ def build(c: Config, crew: Crew) -> System:
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
-    ppo = APPO(c.gamma, 0.95, c.clip_range, reward=c.reward)
-    loss = ppo if c.loss == "ppo" else VTrace(c.gamma, 0.95, reduction="mean", reward=c.reward)
+    ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
+    loss = ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
     net, passes = policy(), Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
-    update = Local(OptimizerSpec("adam", 1e-5, clip=c.max_grad_norm))
+    update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     rule = CopyRule(c.copies, hyper.configured)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)

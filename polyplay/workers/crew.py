@@ -90,10 +90,8 @@ class Crew:
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
-        self._rows, self._extra = (
-            iter(range(SEATS)),
-            SEATS,
-        )  # extra: the first row of the counters that is free for more
+        self._rows = iter(range(SEATS))
+        self._extra = SEATS  # the first row of the counters that is free for more
 
     # --------------------------------------------------------------------------------------------- wiring
 

@@ -23,11 +23,11 @@ ARRAYS = {
 }
 
 
-def _save(directory, version, score=None):
+def _save(directory, version, score=None, **counters):
     part = checkpoint.CheckpointPart(directory, version)
     part.arrays("agents/0/policy", {**ARRAYS, "version": np.array(version)})
     part.json("agents/0/learner", {"version": version})
-    return checkpoint.complete(directory, version, {"episodic_return_mean": score})
+    return checkpoint.complete(directory, version, {"episodic_return_mean": score, **counters})
 
 
 def test_round_trip(tmp_path):
@@ -86,6 +86,14 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     checkpoint.prune(tmp_path, 2)
     assert [int(p.name) for p in checkpoint.everything(tmp_path)] == [1, 3, 4]
     assert int(checkpoint.best(tmp_path).name) == 1
+
+
+def test_of_several_agents_none_is_the_best(tmp_path):
+    for version, score in ((1, 0.9), (2, 0.1), (3, None), (4, 0.8)):
+        _save(tmp_path, version, score, agents={"0": version})
+    checkpoint.prune(tmp_path, 2)
+    assert [int(p.name) for p in checkpoint.everything(tmp_path)] == [3, 4]
+    assert checkpoint.best(tmp_path) is None
 
 
 FULL = """

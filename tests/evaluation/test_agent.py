@@ -20,7 +20,7 @@ from polyplay.acting import play
 from polyplay.acting.play import PlayOptions
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.envs import space_files
+from polyplay.envs import Envs, space_files
 from polyplay.evaluation import agent
 
 PARTS = """
@@ -74,6 +74,24 @@ def test_every_system_acts_as_its_evaluation_to_the_bit(name, tmp_path):
     run = trained(tmp_path, name)
     assert same_as_evaluation(run) > 5
     assert same_as_evaluation(run, seed=3, epsilon=0.5) > 5
+
+
+def test_each_agent_of_a_league_acts_as_its_evaluation(tmp_path):
+    league = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "steps": 400}
+    run, returns = trained(tmp_path, "league", **league), []
+    for whose in (0, 1):
+        found = polyplay.load(run, agent=whose)
+        returns.append(found.evaluate(episodes=8, seed=3, greedy=True)["returns"])
+        assert returns[-1] == polyplay.evaluate(run, 8, 3, agent=str(whose), greedy=True, device="cpu")["returns"]
+        action, state = found.act(np.zeros((3, 5), np.float32))
+        assert (action.shape, state.lanes) == ((3,), 3)
+    assert returns[0] != returns[1]
+    first, best = polyplay.load(run), polyplay.load(run, agent="best")
+    assert first.evaluate(episodes=8, seed=3, greedy=True)["returns"] == returns[0]
+    assert best.evaluate(episodes=8, seed=3, greedy=True)["returns"] in returns
+    assert (first.spec.seats, first.spec.teams, sorted(first.spec.bots)) == (4, (0, 0, 1, 1), ["focus", "opposite"])
+    with pytest.raises(UserError, match="agent: '2' given, allowed: best, 0, 1"):
+        polyplay.load(run, agent=2)
 
 
 @pytest.mark.parametrize("name", ["a2c", "impala", "ppo"])
@@ -228,6 +246,17 @@ def test_spaces_come_back_as_they_were(space):
     assert again == space
     if isinstance(space, gym.Dict):
         assert list(again) == list(space)
+
+
+def test_what_is_told_of_several_players_comes_back():
+    spec = Envs("toy:skirmish", 4).spec
+    written = json.loads(json.dumps(space_files.spec_to_json(spec)))
+    again = space_files.spec_from_json(written, "it")
+    for name in ("seats", "teams", "kinds", "events", "team_reward", "bots"):
+        assert getattr(again, name) == getattr(spec, name)
+        del written[name]
+    earlier = space_files.spec_from_json(written, "it")  # a file of an earlier version
+    assert (earlier.seats, earlier.teams, earlier.kinds, earlier.team_fields) == (1, (), (), {})
 
 
 def test_the_agent_is_lazy():

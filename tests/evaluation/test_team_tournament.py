@@ -107,6 +107,19 @@ def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], 
     assert of[0] != of[4]
 
 
+def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(runs / "LEAGUE" / "selves")
+    [found] = find_agents("0-5.safetensors")
+    assert (found.name, found.weights.name) == ("0-5.safetensors", "0-5.safetensors")
+
+
+def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.chdir(runs / "LEAGUE" / "checkpoints" / "000000000009-steps-180" / "agents" / "0")
+    assert main.main(["tournament", "policy.safetensors", "random"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in line
+
+
 def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
     names = words("LEAGUE SOLO")
     once, again, other = (play_tournament(names, TournamentOptions(matches=40, seed=s))["payoff"] for s in (0, 0, 1))

@@ -47,6 +47,18 @@ def test_a_score_comes_out_again(run: Path, capsys: pytest.CaptureFixture):
     assert "all 20 returns are the same" in capsys.readouterr().out
 
 
+def test_a_score_of_one_of_several_agents_comes_out_again(tmp_path: Path):
+    run = made.run(tmp_path / "run", network="mlp", updates=(3,))
+    page, settings, options, _ = load.load_run(run)
+    found = made.save(run, page.build(settings, load.crew_of(options)).policy, 7, agents=2)
+    record = evaluate.evaluate(run, EvaluateOptions(episodes=20, agent="1", seed=3))
+    assert record["checkpoint_sha256"] == load.weights_digest(found, 1) != load.weights_digest(found)
+    assert [f.level for f in verify.verify(run)] == ["ok"] * 6
+    for other in (0, 2):
+        change(run, agent=other)
+        assert failed(run)[0] == "checkpoint"
+
+
 def test_other_returns_by_the_same_build_fail(run: Path, capsys: pytest.CaptureFixture):
     [path] = run.glob("evaluation-*.json")
     returns = json.loads(path.read_text())["returns"]

@@ -177,6 +177,23 @@ def test_matches_of_a_gate_are_cut_off_and_those_of_a_league_stay(tmp_path: Path
         assert list(files.read_lines(tmp_path / "matches.jsonl")) == left
 
 
+@pytest.mark.parametrize(
+    ("counters", "left"),
+    [
+        ({"updates": 13, "agents": {"0": 5, "1": 2, "10": 6}}, {"": [4, 5], "-1": [1, 2], "-10": [5, 6]}),
+        ({"updates": 0}, {"": [], "-1": [], "-10": []}),
+    ],
+)
+def test_the_updates_of_each_agent_are_cut_off_at_its_own(counters: dict[str, Any], left: Any, tmp_path: Path):
+    for whose, written in (("", (4, 5, 6)), ("-1", (1, 2, 3)), ("-10", (5, 6, 7))):
+        lines = "".join(json.dumps({"update": u}) + "\n" for u in written)
+        (tmp_path / f"updates{whose}.jsonl").write_text(lines + '{"torn')
+    rewind(tmp_path, {"steps": 100, "frames": 100, **counters}, lambda text: None)
+    for whose, kept in left.items():
+        path = tmp_path / f"updates{whose}.jsonl"
+        assert [row["update"] for row in map(json.loads, path.read_text().splitlines())] == kept
+
+
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     lines = {
         "metrics.jsonl": [{"steps": s, "frames": s, "updates": 1, "wall_seconds": 1.0} for s in (50, 100, 150)],

@@ -77,7 +77,9 @@ def _measure(names: list[str], options: BenchOptions, means: Measures | None) ->
         if systems.is_population(systems.load(name)):  # a UserError where there is none
             raise UserError(f"bench: {name} given, whose members are runs of other systems; allowed: {can}")
         if name not in settings.MEASURED:
-            raise UserError(f"bench: {name} given, which learns from a replay: not measured yet; allowed: {can}")
+            replay = "Replay" in systems.load(name).ROW["between"]
+            why = "learns from a replay" if replay else "trains several agents"
+            raise UserError(f"bench: {name} given, which {why}: not measured yet; allowed: {can}")
     keep_to(options.cores)  # and so do all that are started from here
     from polyplay.cli.bench.measure import Bench, Measures
 

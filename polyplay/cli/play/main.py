@@ -28,7 +28,7 @@ class PageOptions:
     port: int = 8766
     """port of the page, http://127.0.0.1:PORT"""
     checkpoint: str | None = None
-    """checkpoint to play with: best, or the number of its update (none: the newest)"""
+    """checkpoint to play with: best, or the number its name begins with (none: the newest)"""
     simulations: int | None = None
     """of a search, at the start; 0: the bare network (none: as many as in training)"""
     trust: bool = False

@@ -60,12 +60,12 @@ class Seating:
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
     """Raises UserError: lanes that make no whole matches, or agents that cannot share them."""
-    if agents > 1 and (max(agents, seats) % min(agents, seats) or lanes % agents):
-        raise UserError(
-            f"{agents} agents at a table of {lanes} lanes, matches of {seats} seats: agents must divide the seats, or "
-            "the seats the agents, and agents the lanes"
-        )
-    if lanes % seats or (agents > 1 and lanes // agents % max(seats // agents, 1)):
+    if max(agents, seats) % min(agents, seats):
+        allowed = f"divisors and multiples of the {seats} seats of a match"
+        raise UserError(f"--players {agents} given; allowed: {allowed}")
+    if lanes % agents:
+        raise UserError(f"--lanes {lanes} given; allowed: multiples of --players {agents}")
+    if lanes % seats:
         raise UserError(f"--lanes {lanes} is no multiple of the {seats} seats of a match: make it one")
 
 

@@ -84,6 +84,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
     [
         ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
         ("bench dqn", "bench: dqn given, which learns from a replay: not measured yet; allowed: a2c, a3c, "),
+        ("bench league", "bench: league given, which trains several agents: not measured yet; allowed: a2c, a3c, "),
         ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
         ("bench --seconds x", "--seconds: 'x' given, allowed: a number above 0, at most 1e9"),
         ("bench --without cpu", "--without: 'cpu' given, allowed: any number of values, each env, network"),

@@ -78,8 +78,8 @@ def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():
     ("lanes", "seats", "agents", "says"),
     [
         (7, 2, 1, "--lanes 7 is no multiple of the 2 seats of a match: make it one"),
-        (8, 4, 3, "3 agents at a table of 8 lanes, matches of 4 seats"),
-        (6, 2, 4, "4 agents at a table of 6 lanes, matches of 2 seats"),
+        (8, 4, 3, "--players 3 given; allowed: divisors and multiples of the 4 seats of a match"),
+        (6, 2, 4, "--lanes 6 given; allowed: multiples of --players 4"),
         (4, 8, 2, "--lanes 4 is no multiple of the 8 seats of a match"),
     ],
 )

@@ -191,7 +191,7 @@ def test_state_and_load_go_on_to_the_bit(kw, held):
     [
         ("toy:skirmish", {"lanes": 6}, "--lanes 6 is no multiple of the 4 seats of a match"),
         ("toy:skirmish", {"lanes": 4, "groups": 2}, "--groups 2 of 4 lanes have 2 each"),
-        ("toy:rps", {"lanes": 6, "agents": 4, "groups": 1}, "4 agents at a table of 6 lanes"),
+        ("toy:rps", {"lanes": 6, "agents": 4, "groups": 1}, "--lanes 6 given; allowed: multiples of --players 4"),
     ],
 )
 def test_lanes_that_make_no_matches(name, kw, says):
