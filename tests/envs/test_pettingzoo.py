@@ -16,6 +16,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.padding import pad
+from polyplay.envs.pettingzoo import AllAtOnce, parallel_of
 from polyplay.envs.random_actions import action_sampler
 from tests.envs import broken
 from tests.envs.players import Scripted
@@ -181,3 +182,51 @@ def test_what_a_turn_based_environment_says_of_its_players_stays_in_parallel(mod
     spec = Envs(declared, lanes=6, kwargs={"module": module}).spec
     assert (spec.teams, spec.sides) == ((0, 1, 0)[: spec.seats],) * 2
     assert (spec.events, spec.bots) == (("goal",), {"x": "a:b"})
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "pettingzoo.classic.tictactoe_v3",
+        "pettingzoo.classic.connect_four_v3",
+        "pettingzoo.classic.rps_v2",
+        "mpe2.simple_spread_v3",
+        "mpe2.simple_adversary_v3",
+        "mpe2.simple_speaker_listener_v4",
+    ],
+)
+def test_turn_based_environments_are_in_parallel_as_pettingzoo_has_them(module):
+    """Step by step, by PettingZoo's own conversions; masks of who waits are ours."""
+    env = pytest.importorskip(module).env
+    conversions = pytest.importorskip("pettingzoo.utils.conversions")
+    cycle = env().metadata.get("is_parallelizable")
+    theirs = (conversions.aec_to_parallel if cycle else conversions.turn_based_aec_to_parallel)(env())
+    random = np.random.default_rng(0)
+    for ours in (parallel_of(env()), *([parallel_of(conversions.aec_to_parallel(env()))] if cycle else [])):
+        assert type(ours) is AllAtOnce
+        for seed in range(5):
+            found, other = (one.reset(seed=seed) for one in (ours, theirs))
+            _same(found[0], other[0])
+            while theirs.agents:
+                assert ours.agents == theirs.agents
+                legal = {a: _mask(other, a, ours.action_space(a).n) for a in theirs.agents}
+                actions = {a: int(random.choice(np.flatnonzero(mask))) for a, mask in legal.items()}
+                found, other = ours.step(actions), theirs.step(actions)
+                for one, two in zip(found[:4], other[:4], strict=True):
+                    _same(one, two)
+            assert not ours.agents
+
+
+def _mask(given: tuple, agent: Any, n: int) -> np.ndarray:
+    seen = given[0][agent]
+    mask = seen["action_mask"] if isinstance(seen, dict) else given[-1][agent].get("action_mask")
+    return np.ones(n, bool) if mask is None or not np.any(mask) else np.asarray(mask)
+
+
+def _same(one: dict, two: dict) -> None:
+    assert one.keys() == two.keys()
+    for agent, x in one.items():
+        y = two[agent]
+        if isinstance(x, dict):
+            x, y = x["observation"], y["observation"]
+        np.testing.assert_array_equal(x, y)
