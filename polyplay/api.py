@@ -106,13 +106,19 @@ def load(
     return load_agent(path, checkpoint, seed, epsilon, trust, agent)
 
 
-def export(directory: str | Path, file: str | Path, checkpoint: str | None = None, trust: bool = False) -> Row:
+def export(
+    directory: str | Path,
+    file: str | Path,
+    checkpoint: str | None = None,
+    trust: bool = False,
+    agent: int | str | None = None,
+) -> Row:
     """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written. trust: as in
-    `resume`.
+    `resume`; agent: as in `load`.
     """
     from polyplay.cli import export
 
-    return export.export(Path(directory), Path(file), checkpoint, trust)
+    return export.export(Path(directory), Path(file), checkpoint, trust, None if agent is None else str(agent))
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:

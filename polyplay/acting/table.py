@@ -102,7 +102,7 @@ class Seat:
         self.vector = FlatParams(self.net)
         self.policy = policy_from_cpu(self.net)
         self.player = LanePlayer(self.policy, producer)
-        self.alike = 1  # players of the same agent at the table
+        self.seats_of_agent = 1  # players of the same agent at the table
 
     def sit(self, agent: int) -> None:
         """From the next rollout on a living agent plays here."""
@@ -110,7 +110,7 @@ class Seat:
         player.policy, player.agent, player.out = self.policy, agent, self.producer
         player.pull, player.version = self.pull, -1
 
-    def sit_frozen(self, arrays: Batch, version: int) -> None:
+    def sit_past_self(self, arrays: Batch, version: int) -> None:
         """From the next rollout on weights of a past self play here, and do not learn from it."""
         checkpoint.load_into(self.net, arrays)
         self._sit_unwritten(self.policy, version)
@@ -127,7 +127,7 @@ class Seat:
     def pull(self, k: int) -> int | None:
         """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
         player = self.player
-        due = 0 if self.lag is None else self.producer.made(player.agent) - self.lag * self.alike
+        due = 0 if self.lag is None else self.producer.made(player.agent) - self.lag * self.seats_of_agent
         params = self.params.each[player.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
             return None
@@ -192,7 +192,7 @@ class ActorTable:
             group = self.actor.groups[i]
             group.slot, group.state = None, group.player.policy.initial(self.actor.width)
         for seat, player in zip(self.seats, players, strict=True):
-            seat.alike = int((players == player).sum())
+            seat.seats_of_agent = int((players == player).sum())
         self.numbers = np.array(players)
 
     def _seat(self, seat: Seat, player: int) -> None:
@@ -204,4 +204,4 @@ class ActorTable:
             return
         who = self.league.identity(player)
         assert self.ctx.directory is not None
-        seat.sit_frozen(checkpoint.read_self(self.ctx.directory, who.agent, who.version), who.version)
+        seat.sit_past_self(checkpoint.read_self(self.ctx.directory, who.agent, who.version), who.version)

@@ -52,8 +52,8 @@ class AllAtOnce:
     act in a cycle (`is_parallelizable`) all actions of a step count. Else only that of the one to move does, and by its
     mask who is not to move has one legal action, the first.
 
-    PettingZoo's conversions observe agents twice a step, through wrappers that check what a pool checks itself: on
-    MPE's simple_spread an agent step takes them 1.8 times as long.
+    PettingZoo's conversions observe agents twice a step, through wrappers that check what a pool checks itself
+    (bench/conversions.py).
     """
 
     def __init__(self, env: Any):

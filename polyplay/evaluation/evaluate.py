@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 IN_SCORES = (  # of an evaluation, in scores.json
-    "protocol", "label", "against", "simulations", "chosen_by", "checkpoint", "checkpoint_sha256", "frames", "seed",
+    "protocol", "label", "agent", "against", "simulations", "chosen_by", "checkpoint", "checkpoint_sha256", "frames",
+    "seed",
     "episodes", "epsilon", "actions", "episodic_return_mean", "episodic_return_std", "interval", "config_hash",
     "versions", "commit", "machine", "finished",
 )  # fmt: skip

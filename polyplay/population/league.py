@@ -23,7 +23,7 @@ NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past self", "bot"
 RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
 RESULTS = 4096  # matches that an actor may report before the referee takes them
-_HEAD, _TAIL, _LOST, _PLAYED, _DRAW, _SEATED = (i * LINE // 8 for i in range(6))  # cells of an actor, a cache line each
+_HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
 _ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
 
 
@@ -121,7 +121,7 @@ class League(SharedObject):
             _order=(LINE // 8, np.int64),
             _copied=(LINE // 8, np.int64),
             _tables=((actors, 2, seated), np.int32),
-            _actors=((actors, 6 * LINE // 8), np.int64),
+            _actors=((actors, 5 * LINE // 8), np.int64),
             _agents=((agents, 4 * LINE // 8), np.int64),
             _draws=((actors, RESULTS), np.int64),
             _players=((actors, RESULTS, self.blocks), np.int32),
@@ -148,18 +148,12 @@ class League(SharedObject):
         """From now on the actor plays with this draw, and all that it played before has been reported. Until then
         there is no other, and no weights of a past self at either table go.
         """
-        self._actors[actor, _PLAYED] = 0
         self._actors[actor, _SEATED] = draw
         self._bells[0].post()
 
     def acknowledged(self, actor: int) -> int:
         """The draw that the actor plays with; 0: none yet."""
         return int(self._actors[actor, _SEATED])
-
-    def played(self, actor: int, draw: int) -> int:
-        """Matches that the actor has reported of this draw; 0 if it plays with another one."""
-        cells = self._actors[actor]
-        return int(cells[_PLAYED]) if cells[_SEATED] == draw else 0
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
         """Matches that are over, in their order, played with the acknowledged draw.
@@ -175,7 +169,6 @@ class League(SharedObject):
         self._draws[actor, at] = cells[_SEATED]
         self._players[actor, at] = players[:taken]
         self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
-        cells[_PLAYED] += n
         cells[_LOST] += n - taken
         cells[_TAIL] = tail + taken
         self._bells[0].post()

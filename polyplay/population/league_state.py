@@ -1,6 +1,6 @@
 """What a league's log says: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
 
-begin   a sitting of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
+begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
         the agents that it goes on with
 table   an actor's players from now on; costs: what a past self loses of its quality each time it is beaten
 of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
@@ -25,7 +25,7 @@ from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, Identity
 from polyplay.population.league_ratings import LeagueRatings
 from polyplay.population.ratings import Elo, TrueSkill
 
-COUNTS = "taken", "lost", "entered"  # in this sitting, by actor or agent
+COUNTS = "taken", "lost", "entered"  # in this session, by actor or agent
 
 
 @dataclass
@@ -47,7 +47,7 @@ class LeagueState:
         self.ratings = LeagueRatings(league, elo, skill)
         self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
-        self.actors, self.sitting = league.actors, 0
+        self.actors, self.session = league.actors, 0
         self.rules = {"elo": asdict(elo), "trueskill": asdict(skill)}
         self.places = range(league.agents, league.players - len(league.bots))  # of past selves
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
@@ -71,7 +71,7 @@ class LeagueState:
         )
 
     def apply(self, line: Row) -> None:
-        """Take one line. Raises UserError: it begins a sitting of another league."""
+        """Take one line. Raises UserError: it begins a session of another league."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -90,15 +90,15 @@ class LeagueState:
             self._begin(line)
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
-        """The line of the next sitting, with all that decides what matches make of ratings."""
-        held = {"begin": self.sitting + 1, "actors": self.actors, **self.settings, **self.rules}
+        """The line of the next session, with all that decides what matches make of ratings."""
+        held = {"begin": self.session + 1, "actors": self.actors, **self.settings, **self.rules}
         return {**held, "versions": dict(versions)}
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
             if line[name] != value:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
-        self.sitting = line["begin"]
+        self.session = line["begin"]
         self.copies.begin(line.get("versions", {}), self.ratings)
         for name in COUNTS:
             getattr(self, name).clear()
@@ -144,7 +144,7 @@ class LeagueState:
 
     def save(self) -> Row:
         """Everything, as plain data."""
-        held = {"begin": self.sitting, "actors": self.actors, **self.settings, **self.rules}
+        held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
         held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"selves": list(self.selves)}
         held["tables"] = {actor: asdict(table) for actor, table in self.tables.items()}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]

@@ -67,7 +67,7 @@ class MatchLog:
 
 
 def has_league(directory: Path) -> bool:
-    """Whether matches.jsonl is that of a league: it begins with a sitting."""
+    """Whether matches.jsonl is that of a league: it begins with a session."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 

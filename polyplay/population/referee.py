@@ -48,10 +48,10 @@ def referee(
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        office = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
-        with contextlib.closing(office):
+        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
+        with contextlib.closing(rating):
             while True:
-                if not office.turn():
+                if not rating.turn():
                     league.rest()
                 yield
 

@@ -127,7 +127,7 @@ def standing(member: Row) -> Standing:
 
 
 def wall_seconds(population: Row) -> float:
-    """Seconds that the population has taken, all its sittings together."""
+    """Seconds that the population has taken, all its sessions together."""
     clock = population.get("clock")
     return float(clock["before"] + time.time() - clock["since"]) if clock else 0.0
 

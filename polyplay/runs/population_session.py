@@ -28,7 +28,7 @@ PATIENCE = 60.0  # seconds that members get to save and end once the population 
 
 
 class PopulationSession:
-    """One sitting of a population, from the start of its trainers to their end."""
+    """One session of a population, from the start of its trainers to their end."""
 
     def __init__(
         self, crew: Crew, directory: Path, evolution: Evolution, lines: Sequence[tuple[str, str]], quiet: bool
@@ -45,7 +45,7 @@ class PopulationSession:
         self.panel.begin([("run", str(directory)), *lines])
 
     def _set_clock(self) -> None:
-        """Seconds of decisions count on from the sitting before."""
+        """Seconds of decisions count on from the session before."""
         with self.store.locked():
             population = self.store.read()
             self.decisions = population["decisions"]
@@ -141,7 +141,7 @@ class PopulationSession:
             for m in population["members"]:
                 m["state"] = WAITING if m["state"] == TRAINING else m["state"]
             population["wall_seconds"] = wall_seconds(population)
-            with contextlib.suppress(OSError):  # a full disk: the next sitting does it
+            with contextlib.suppress(OSError):  # a full disk: the next session does it
                 self.store.write(population)
         members = population["members"]
         best = best_member(members)

@@ -22,7 +22,7 @@ from polyplay.population.match_log import LOG, SUMMARY, MatchLog
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
 from polyplay.population.rules import Standing
-from tests.population.test_referee import Files, Killed
+from tests.population.leagues import Files, Killed
 
 HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}
 RULE = CopyRule(10, HYPER)
@@ -277,7 +277,7 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
     """300 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
     rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
     files, league, resume, office = Files(monkeypatch, rng), small(), None, None
-    versions, answered, sittings = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
+    versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
     for _ in range(300):
         event = rng.random()
         files.left = int(rng.integers(1, 8)) if rng.random() < 0.3 else -1
@@ -288,11 +288,11 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
             elif event < 0.8 and (order := league.order()) is not None:
                 versions[str(order.agent)] += 3
                 league.copied(order.number, versions[str(order.agent)], versions[str(order.donor)])
-                answered.add((sittings, order.number))
+                answered.add((sessions, order.number))
             elif event < 0.83:
                 files.left = -1
                 resume = saved_run(tmp_path, {a: max(0, v - int(rng.integers(4))) for a, v in versions.items()})
-                league, office, sittings = small(), None, sittings + 1
+                league, office, sessions = small(), None, sessions + 1
                 office = employ(tmp_path, league, resume, rule)
             office.turn()
         except Killed:
@@ -303,11 +303,11 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
         assert order is None or (pending is not None and order.number == pending["copy"])
         if event < 0.1:
             assert replayed(tmp_path).save()["players"] == office.state.save()["players"]
-    lines, sitting, ordered, made = log(tmp_path), 0, list[int](), list[tuple[int, int]]()
+    lines, session, ordered, made = log(tmp_path), 0, list[int](), list[tuple[int, int]]()
     for line in lines:
-        sitting = line.get("begin", sitting)
+        session = line.get("begin", session)
         ordered += [line["copy"]] if "copy" in line else []
-        made += [(sitting, line["copied"])] if "copied" in line else []
+        made += [(session, line["copied"])] if "copied" in line else []
     assert ordered == sorted(set(ordered))
     assert len(made) == len(set(made)) > 15
     assert set(made) <= answered

@@ -1,15 +1,9 @@
-"""The referee: what it makes of results, tables and past selves; its files; and that no kill loses a rating."""
+"""The referee: ratings, past selves, tables; what comes too fast or is wrong."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,43 +13,12 @@ from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.files import read_lines
-from polyplay.population import referee as referees
-from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RATED, RESULTS, League
-from polyplay.population.league_state import LeagueState
-from polyplay.population.match_log import LOG, SUMMARY, MatchLog
+from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
+from polyplay.population.match_log import LOG, SUMMARY
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.ratings import Elo, TrueSkill
-from polyplay.population.referee import ELO, TRUESKILL, Referee, referee, restore
-
-DUEL = (0, 1)  # two teams of one seat each
-
-
-def small(**more: Any) -> League:
-    league = League(**{"agents": 2, "actors": 2, "teams": DUEL, "past": 3, **more})
-    league.patience = 0.0
-    return league
-
-
-def employ(
-    directory: Path, league: League, rule: str = "latest", matches: int = 4, heard: list | None = None
-) -> Referee:
-    said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
-    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, say=said)
-    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL)
-
-
-def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], players: Sequence[int] | None = None) -> None:
-    """Matches of the players at the actor's table, in the order of their seats."""
-    draw, table = league.table(actor)
-    league.acknowledge(actor, draw)
-    league.report(actor, np.array([players if players is not None else table] * len(outcomes)), np.array(outcomes))
-
-
-def everything(league: League) -> dict[str, Any]:
-    return {name: getattr(league, name).tolist() for name in (*RATED, "kind", "agent", "version")}
-
-
-# ---------------------------------------------------------------------------------------------------- what it makes
+from polyplay.population.referee import referee
+from tests.population.leagues import employ, play, small
 
 
 def test_results_are_rated_in_their_order(tmp_path):
@@ -87,10 +50,7 @@ def test_a_table_is_drawn_anew_once_it_was_acknowledged_and_has_played_enough(tm
     play(league, 0, [(1, 0)] * 2)
     office.turn()
     assert league.table(0)[0] == 1
-    assert league.played(0, 1) == 2
-    assert league.played(0, 2) == 0
     play(league, 0, [(1, 0)])
-    assert league.played(0, 1) == 1, "since it was acknowledged last"
     office.turn()
     assert [league.table(a)[0] for a in range(2)] == [2, 1]
     league.report(0, np.array([[1, 0]] * 9), np.array([(1, 0)] * 9))  # still with the first draw
@@ -344,268 +304,3 @@ def test_the_worker_sleeps_while_there_is_nothing_to_do(tmp_path):
         next(turns)
         n += 1
     assert n <= 7
-
-
-# ---------------------------------------------------------------------------------------------------- its files
-
-
-def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:
-    """A league with everything in it, whose referee is not closed."""
-    league = small(agents=2, actors=2, past=2)
-    office = employ(directory, league, rule="past:0.5", matches=3)
-    rng = np.random.default_rng(1)
-    for i in range(turns):
-        office.turn()
-        if i % 4 == 0:
-            league.post(i // 4 % 2, i)
-        for actor in range(2):
-            play(league, actor, rng.permuted([(1, 0), (0.5, 0.5), (0, 1)], axis=0))
-    office.turn()
-    return league, office
-
-
-def rebuilt(directory: Path) -> LeagueState:
-    return restore(MatchLog(directory, lambda kind, text: None), lambda: LeagueState(small(past=2), ELO, TRUESKILL))
-
-
-def test_the_log_alone_and_with_a_summary_make_the_same_state(tmp_path):
-    league, office = played(tmp_path)
-    whole = office.state.save()
-    (tmp_path / SUMMARY).unlink(missing_ok=True)
-    assert rebuilt(tmp_path).save() == whole
-    office.close()
-    assert json.loads((tmp_path / SUMMARY).read_text())["lines"] == office.log.lines
-    assert json.loads(json.dumps(rebuilt(tmp_path).save())) == json.loads(json.dumps(whole))
-    with (tmp_path / LOG).open("a") as file:
-        file.write('{"actor": 0, "draw": 1, "of": [[["0", "1"], [1, 0]]], "played": [0]}\n')
-    more = rebuilt(tmp_path)
-    assert more.ratings.games[0, 1] == league.games[0, 1] + 1
-
-
-@pytest.mark.parametrize("damage", ["{", '{"schema": 0}', "[]", "\x00", '{"schema": 1, "lines": 3}'])
-def test_a_damaged_summary_is_made_again_from_the_log(damage, tmp_path):
-    _, office = played(tmp_path)
-    office.close()
-    (tmp_path / SUMMARY).write_text(damage)
-    assert rebuilt(tmp_path).save() == office.state.save()
-
-
-def test_a_torn_line_is_left_out_with_a_remark(tmp_path):
-    league, _ = played(tmp_path)
-    before = everything(league)
-    with (tmp_path / LOG).open("a") as file:
-        file.write('{"actor": 0, "dr')
-    heard: list[tuple[str, str]] = []
-    again = small(past=2)
-    employ(tmp_path, again, heard=heard)
-    assert heard == [("remark", f"{LOG}: its last 16 bytes were no whole line, and are left out")]
-    assert everything(again) == before
-
-
-def test_a_log_that_is_gone_costs_no_rating(tmp_path):
-    league, office = played(tmp_path)
-    office.close()
-    before, heard = everything(league), list[tuple[str, str]]()
-    (tmp_path / LOG).unlink()
-    for _ in range(2):
-        again = small(past=2)
-        employ(tmp_path, again, heard=heard).close()
-        assert everything(again) == before
-    assert len(heard) == 1
-    assert "lacks" in heard[0][1]
-
-
-def test_fewer_actors_may_go_on(tmp_path):
-    played(tmp_path)[1].close()
-    again = small(past=2, actors=1)
-    office = employ(tmp_path, again)
-    assert list(office.state.tables) == [0]
-    assert again.table(0)[0] > 0
-    office.turn()
-
-
-def test_the_same_results_draw_the_same_tables(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        played(tmp_path / name)
-    assert (tmp_path / "a" / LOG).read_bytes() == (tmp_path / "b" / LOG).read_bytes()
-
-
-# ---------------------------------------------------------------------------------------------------- kills
-
-
-class Killed(BaseException):
-    """The referee's process ends here."""
-
-
-class Files:
-    """Its file operations: `left` of them are made before one is stopped, some only in part."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator):
-        self.rng, self.left, self.kills = rng, -1, 0
-        for name in ("write", "fsync", "replace", "ftruncate"):
-            real = getattr(os, name) if name != "fsync" else lambda fd: None  # a kill is no power cut
-            monkeypatch.setattr(os, name, self._watched(real, name))
-
-    def _watched(self, real: Callable, name: str) -> Callable:
-        def operation(*args: Any, **more: Any) -> Any:
-            self.left -= 1
-            if self.left != 0:
-                return real(*args, **more)
-            self.kills += 1
-            how = self.rng.integers(3)
-            if how == 1 and name == "write":
-                real(args[0], args[1][: int(self.rng.integers(len(args[1])))])
-            elif how == 2:
-                real(*args, **more)
-            raise Killed
-
-        return operation
-
-
-class Scripted:
-    """A run whose events are drawn by a seed: actors join, play and leave, learners post, the run stops and goes on."""
-
-    def __init__(self, directory: Path, rng: np.random.Generator):
-        self.directory, self.rng, self.sittings = directory, rng, 0
-        self.handed = list[tuple[int, int, tuple[int, ...]]]()  # every match: its actor, and what was reported
-        self.versions = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """A sitting with memory of its own."""
-        self.league = small(agents=3, actors=3, past=4, bots=("scripted",))
-        self.sittings += 1
-        self.office: Referee | None = None
-
-    def turn(self) -> None:
-        if self.office is None:
-            self.office = employ(self.directory, self.league, rule="past:0.5", matches=5)
-        self.office.turn()
-
-    def event(self) -> None:
-        """An actor plays, after it or its successor looked at the table; or a learner posts."""
-        actor = int(self.rng.integers(3))
-        draw, table = self.league.table(actor)
-        if draw and self.rng.random() < 0.3:
-            self.league.acknowledge(actor, draw)
-        seated = self.league.acknowledged(actor)
-        if seated == draw and draw:
-            n = int(self.rng.integers(1, 9))
-            outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]
-            self.league.report(actor, np.array([self.rng.permutation(table) for _ in range(n)]), outcomes)
-        if self.rng.random() < 0.2:
-            self.versions += 1
-            self.league.post(int(self.rng.integers(3)), self.versions)
-
-
-def test_1_000_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
-    """Every match that was reported is rated once, in its actor's order, and by the formulas."""
-    rng = np.random.default_rng(5)
-    run, files = Scripted(tmp_path, rng), Files(monkeypatch, np.random.default_rng(6))
-    reports = Reports(monkeypatch)
-    events = 0
-    while events < 1000:
-        events += 1
-        run.event()
-        monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
-        files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
-        try:
-            run.turn()
-        except Killed:
-            run.office = None
-            if rng.random() < 0.1:  # the whole run: what nobody took is lost with the memory
-                reports.sitting_ends(tmp_path)
-                run.begin()
-        files.left = -1
-    run.turn()
-    while run.office and run.office.turn():
-        pass
-    assert files.kills > 100
-    assert run.sittings > 10
-    twin = Twin(tmp_path)
-    assert twin.matches == reports.taken()
-    assert len(run.office.state.history) > 20
-    twin.agree(run.office.state)
-
-
-class Reports:
-    """What actors reported, as long as it was not lost with a run's memory."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.before: dict[int, list[tuple]] = {}
-        self.now: dict[int, list[tuple]] = {}
-        real = League.report
-
-        def report(league: League, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-            names = [name_of(league, p) for p in players.ravel()]
-            rows = np.array(names).reshape(players.shape).tolist()
-            self.now.setdefault(actor, []).extend(zip(rows, outcomes.tolist(), strict=True))
-            real(league, actor, players, outcomes)
-
-        monkeypatch.setattr(League, "report", report)
-
-    def sitting_ends(self, directory: Path) -> None:
-        """Of this sitting stays what is in the log."""
-        written = Twin(directory).sitting
-        for actor, rows in self.now.items():
-            self.before.setdefault(actor, []).extend(rows[: written.get(actor, 0)])
-        self.now = {}
-
-    def taken(self) -> dict[int, list[tuple]]:
-        return {a: [*self.before.get(a, []), *self.now.get(a, [])] for a in {*self.before, *self.now}}
-
-
-def name_of(league: League, player: int) -> str:
-    who = league.identity(player)
-    return {AGENT: f"{who.agent}", PAST: f"{who.agent}-{who.version}", BOT: "bot:scripted"}[who.kind]
-
-
-class Twin:
-    """A plain reader of the log: players by their names, one match after the other."""
-
-    def __init__(self, directory: Path):
-        self.matches: dict[int, list[tuple]] = {}
-        self.sitting: Counter[int] = Counter()
-        self.games: Counter[tuple[str, str]] = Counter()
-        self.points: Counter[tuple[str, str]] = Counter()
-        self.elo = dict.fromkeys(["0", "1", "2", "bot:scripted"], 1000.0)
-        self.skill = dict.fromkeys(self.elo, (25.0, 25 / 3))
-        for row in read_lines(directory / LOG):
-            if "begin" in row:
-                self.sitting.clear()
-            if "post" in row:
-                agent, _ = row["post"].split("-")
-                self.elo[row["post"]], self.skill[row["post"]] = self.elo[agent], self.skill[agent]
-            for i in row.get("played", ()):
-                self.sitting[row["actor"]] += 1
-                self.matches.setdefault(row["actor"], []).append(tuple(row["of"][i]))
-                self.rate(*row["of"][i])
-
-    def rate(self, players: list[str], outcome: list[float]) -> None:
-        a, b = players
-        if a == b:
-            return
-        points = {1.0: 1.0, 0.5: 0.5, 0.0: 0.0}[outcome[0]]
-        change = 16 * (points - 1 / (1 + 10 ** ((self.elo[b] - self.elo[a]) / 400)))
-        self.elo[a] += change
-        self.elo[b] -= change
-        moving = [(m, math.hypot(s, 25 / 300 if len(p) == 1 else 0)) for p in (a, b) for m, s in [self.skill[p]]]
-        (self.skill[a],), (self.skill[b],) = TrueSkill().rate(moving[:1], moving[1:], points)
-        for pair, won in (((a, b), points), ((b, a), 1 - points)):
-            self.games[pair] += 1
-            self.points[pair] += won
-
-    def agree(self, state: LeagueState) -> None:
-        """With all players, those that left included."""
-        saved = state.save()
-        left = {row["name"] for row in saved["history"]}
-        for row in [*saved["players"], *saved["history"]]:
-            name = row["name"]
-            assert row["elo"] == pytest.approx(self.elo[name], abs=1e-9)
-            assert (row["mu"], row["sigma"]) == pytest.approx(self.skill[name], abs=1e-9)
-            for other in self.elo if name not in left else row["against"]:
-                if other not in left and name not in left:
-                    met = row["against"].get(other, [0, 0.0])
-                    assert met == [self.games[name, other], self.points[name, other]]
-        assert {row["name"] for row in saved["players"]} | left == set(self.elo)

@@ -1,0 +1,74 @@
+"""Small leagues and their referees, for tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.common.context import WorkerContext
+from polyplay.common.control import RunControl
+from polyplay.common.counters import Counters
+from polyplay.population.league import RATED, League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import ELO, TRUESKILL, Referee
+
+DUEL = (0, 1)  # two teams of one seat each
+
+
+def small(**more: Any) -> League:
+    league = League(**{"agents": 2, "actors": 2, "teams": DUEL, "past": 3, **more})
+    league.patience = 0.0
+    return league
+
+
+def employ(
+    directory: Path, league: League, rule: str = "latest", matches: int = 4, heard: list | None = None
+) -> Referee:
+    said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
+    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, say=said)
+    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL)
+
+
+def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], players: Sequence[int] | None = None) -> None:
+    """Matches of the players at the actor's table, in the order of their seats."""
+    draw, table = league.table(actor)
+    league.acknowledge(actor, draw)
+    league.report(actor, np.array([players if players is not None else table] * len(outcomes)), np.array(outcomes))
+
+
+def everything(league: League) -> dict[str, Any]:
+    return {name: getattr(league, name).tolist() for name in (*RATED, "kind", "agent", "version")}
+
+
+class Killed(BaseException):
+    """The referee's process ends here."""
+
+
+class Files:
+    """Its file operations: `left` of them are made before one is stopped, some only in part."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator):
+        self.rng, self.left, self.kills = rng, -1, 0
+        for name in ("write", "fsync", "replace", "ftruncate"):
+            real = getattr(os, name) if name != "fsync" else lambda fd: None  # a kill is no power cut
+            monkeypatch.setattr(os, name, self._watched(real, name))
+
+    def _watched(self, real: Callable, name: str) -> Callable:
+        def operation(*args: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left != 0:
+                return real(*args, **more)
+            self.kills += 1
+            how = self.rng.integers(3)
+            if how == 1 and name == "write":
+                real(args[0], args[1][: int(self.rng.integers(len(args[1])))])
+            elif how == 2:
+                real(*args, **more)
+            raise Killed
+
+        return operation
