@@ -22,7 +22,7 @@ from polyplay.envs import Envs
 from polyplay.envs.pettingzoo import parallel_of
 from polyplay.envs.random_actions import action_sampler
 
-MODULES = ("mpe2.simple_spread_v3", "mpe2.simple_adversary_v3", "pettingzoo.classic.connect_four_v3")
+MODULES = ("mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.tictactoe_v3")
 THEIRS, OURS, POOL = "PettingZoo's", "ours", "ours in a pool"
 
 

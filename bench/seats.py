@@ -39,7 +39,8 @@ from polyplay.weights.flat import FlatParams
 LEAST = 0.95  # of one agent's rate, that is promised of four
 AGENTS = 4
 FOUR, ONE, WHOLE = "four agents", "one agent", "one agent, whole matches"
-NETS: dict[str, dict[str, object]] = {"mlp": {}, "lstm": {"core": "lstm", "previous": True}}
+LSTM = {"core": "lstm", "previous": True}
+NETS: dict[str, dict[str, object]] = {"mlp": {}, "lstm": LSTM, "lstm of 64": {**LSTM, "core_size": 64}}
 
 
 class Acting:
