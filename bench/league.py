@@ -27,7 +27,7 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 RPS = "--env toy:rps --steps 400k --selves 50"
 SKIRMISH = "--env toy:skirmish --opponents past:0.2 --loss ppo --lanes 64 --batch 32 --steps 1M"
-SKIRMISH += " --network separate --epochs 4 --learning-rate 2e-3 --lam 0.9 --entropy-cost 0.003"
+SKIRMISH += " --network separate --epochs 4 --learning-rate 2e-3 --lam 0.9 --entropy-cost 0.03"
 OTHERS = ("bot:opposite", "bot:focus", "random")
 RULES = ("latest", "past:0.5")
 PAYOFF = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)  # of row against column: rock, paper, scissors
