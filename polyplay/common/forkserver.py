@@ -198,6 +198,9 @@ class ForkedProcess(process.BaseProcess):
         lost = self.exitcode == LOST and self.server.fate()
         return f"is lost, because the fork server {lost}" if lost else ending_text(self.exitcode)
 
+    def signal(self, number: int) -> None:
+        os.kill(self._popen.pid, number)
+
     def end(self) -> None:
         """Kill it and everything it started; reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

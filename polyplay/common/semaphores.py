@@ -20,23 +20,33 @@ class _Timespec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 _clockwait = getattr(_libc, "sem_clockwait", None)
 _EINTR = 4
+RELAY = 32  # a semaphore takes so many bytes of its line; then comes the number of the link that gets its tokens
 
 
 class Semaphore:
     """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
 
     POSIX's unnamed semaphore, `LINE` bytes of a block. (macOS has none: there `Semaphores` makes named ones.)
+    relays: semaphores of links to other machines. Where who waits is on one of these, its link gets the tokens.
     """
 
-    def __init__(self, cell: np.ndarray, create: bool = False):
-        self._cell = cell
+    def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
+        self._cell, self._relays = cell, relays
         self._at = ctypes.c_void_p(cell.ctypes.data)
+        self._relay = cell[RELAY : RELAY + 8].view(np.int64)
         if create and _libc.sem_init(self._at, 1, 0):
             raise OSError(ctypes.get_errno(), "sem_init failed")
 
     def post(self, n: int = 1) -> None:
+        if self._relays is not None and (relay := int(self._relay[0])):
+            self._relays[relay - 1].post()
+            return
         for _ in range(n):
             _libc.sem_post(self._at)
+
+    def relay(self, to: int | None) -> None:
+        """From now on this link gets the tokens; None: who waits is on this machine."""
+        self._relay[0] = 0 if to is None else to + 1
 
     def wait(self, timeout: float) -> bool:
         """Take a token; False when none came within `timeout` seconds."""
@@ -72,6 +82,7 @@ class Semaphores(SharedObject):
     """`n` semaphores in one block."""
 
     LOCAL = ("_all",)
+    relays: Semaphores | None = None  # of the links to other machines, where there are any
     _cells: np.ndarray
 
     def __init__(self, n: int, named: bool = not sys.platform.startswith("linux")):
@@ -83,7 +94,12 @@ class Semaphores(SharedObject):
 
     def _attach(self) -> None:
         super()._attach()
-        self._all: list[Any] = self._named or [Semaphore(cell) for cell in self._cells]
+        self._all: list[Any] = self._named or [Semaphore(cell, relays=self.relays) for cell in self._cells]
+
+    def relay_by(self, links: Semaphores) -> None:
+        """Who waits on one of these may be on another machine."""
+        self.relays = links
+        self._attach()
 
     def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]

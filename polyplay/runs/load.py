@@ -7,7 +7,7 @@ import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.common import checkpoint
@@ -21,7 +21,11 @@ from polyplay.runs.trust import check_trust
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
+from polyplay.workers.hosts.engine import LINKS
 from polyplay.workers.placement import Placement
+
+if TYPE_CHECKING:
+    from polyplay.workers.hosts.fleet import Fleet
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
@@ -123,7 +127,22 @@ def crew_of(options: RunOptions) -> Crew:
         where=where,
         **how_made(options),
         reuse=options.reuse,
+        fleet=fleet_of(options.hosts, options.host_timeout),
+        host_wait=options.host_wait,
     )
+
+
+def fleet_of(hosts: str, timeout: float) -> Fleet | None:
+    """The machines that `--hosts` names; None: no others. Raises UserError."""
+    if hosts == "none":
+        return None
+    kind, _, n = hosts.partition(":")
+    if kind != "pretend" or not n.isdigit() or not 1 <= int(n) <= LINKS:
+        raise UserError(f"--hosts: {hosts} given, allowed: none, or pretend:N with N from 1 to {LINKS}")
+    from polyplay.workers.hosts.fleet import Fleet
+    from polyplay.workers.hosts.pretend import PretendedMachines
+
+    return Fleet(PretendedMachines(int(n)), timeout)
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

@@ -147,6 +147,13 @@ class RunOptions:
     reuse: bool = True
     """reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     convolutional networks); --no-reuse computes them again"""
+    hosts: str = "none"
+    """other machines that workers go to: none, or pretend:N, processes of this machine that stand for N others
+    (docs/guides/many_machines.md)"""
+    host_timeout: Seconds = 5.0
+    """a machine that is silent for so many seconds is lost"""
+    host_wait: Seconds = 300.0
+    """seconds that workers of a lost machine wait for another one; then the run ends"""
     chaos: str | None = None
     """fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by
     commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)"""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyplay.common import processes
 from polyplay.common.bounds import SEATS
@@ -43,6 +43,9 @@ from polyplay.workers.process import (
 from polyplay.workers.role import Kind, OnLoss, Role
 from polyplay.workers.sizing import threads_of
 from polyplay.workers.turns import error_text, take_turns
+
+if TYPE_CHECKING:
+    from polyplay.workers.hosts.fleet import Fleet, Machine
 
 OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
@@ -80,6 +83,8 @@ class Crew:
     reuse: bool = True
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
     wrappers: tuple[str, ...] = ()  # around every environment
+    fleet: Fleet | None = None  # other machines
+    host_wait: float = 300.0  # seconds that a seat waits for a machine
     say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
@@ -92,6 +97,7 @@ class Crew:
         self.counters: Counters | None = None
         self._rows = iter(range(SEATS))
         self._extra = SEATS  # the first row of the counters that is free for more
+        self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
     # --------------------------------------------------------------------------------------------- wiring
 
@@ -158,10 +164,12 @@ class Crew:
         if threads:
             self._objects("patience", 0.0 if self.serial else 0.05)
             tune(1)  # workers are threads already
+        if self.fleet is not None:
+            self.fleet.prepare(self)
         for role in self.roles:
             for index in range(role.n):
                 self._heed()
-                self._start(role, index, self._heed)
+                self._begin(role, index, self._heed)
 
     def poll(self, timeout: float) -> bool:
         """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
@@ -171,6 +179,8 @@ class Crew:
         for role in self.roles:
             if role.leaving or role.size.wanted != role.n:
                 self._resize(role)
+        for (_, index), (role, since) in list(self._unseated.items()):
+            self._seat(role, index, since)
         if self.serial:
             return self._run_serial(timeout)
         pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
@@ -229,6 +239,7 @@ class Crew:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
         self._objects("close")
+        self._unseated.clear()
         until = time.monotonic() + GRACE
         for worker in self._workers():
             if self.serial:
@@ -237,16 +248,18 @@ class Crew:
             else:
                 worker.runs.join(max(0.0, until - time.monotonic()))
         for worker in self._workers():
-            if isinstance(worker.runs, multiprocessing.process.BaseProcess):
+            if hasattr(worker.runs, "kill"):
                 if worker.runs.is_alive():
                     worker.runs.kill()
-                    worker.runs.join()
+                    worker.runs.join(PARTING)
                 worker.runs.close()
             if worker.pipe is not None:
                 worker.pipe.close()
         for role in self.roles:
             role.workers.clear()
             role.leaving.clear()
+        if self.fleet is not None:
+            self.fleet.close()
 
     # ------------------------------------------------------------------------------------------- innards
 
@@ -262,7 +275,34 @@ class Crew:
             elif what != "close" and hasattr(thing, what):
                 setattr(thing, what, value)
 
-    def _start(self, role: Role, index: int, check: Callable[[], None] = lambda: None) -> None:
+    def _begin(self, role: Role, index: int, check: Callable[[], None] = lambda: None) -> None:
+        """Start a worker here or elsewhere."""
+        if self.fleet is not None and self.fleet.goes(role):
+            self._seat(role, index, time.monotonic())
+        else:
+            self._start(role, index, check)
+
+    def _seat(self, role: Role, index: int, since: float) -> None:
+        """Start a worker that has to wait where no machine has room for it."""
+        assert self.fleet is not None
+        machine = self.fleet.place(role)
+        if machine is not None:
+            self._unseated.pop((role.name, index), None)
+            self._start(role, index, machine=machine)
+        elif time.monotonic() > since + self.host_wait:
+            many = f"waited {self.host_wait:g} s for a machine"
+            raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` goes on with those that there are")
+        else:
+            self._unseated[role.name, index] = role, since
+
+    def _start(
+        self,
+        role: Role,
+        index: int,
+        check: Callable[[], None] = lambda: None,
+        machine: Machine | None = None,
+    ) -> None:
+        """machine: another one, on which it is to be."""
         assert self.counters is not None
         old = role.past.get(index)
         role.size.dismissed[index] = False
@@ -286,6 +326,10 @@ class Crew:
         if self.serial:
             ctx.say = self.say
             role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
+            return
+        if machine is not None and self.fleet is not None:
+            remote = self.fleet.start(machine, role, call)
+            role.workers[index] = WorkerHandle(ctx, role, remote, remote.pipe)
             return
         try:
             pipe, theirs = multiprocessing.Pipe(duplex=False)
@@ -342,18 +386,21 @@ class Crew:
         if worker.done or worker.ctx.index in worker.role.leaving:
             worker.done = True
             return
-        if worker.runs.exitcode == LOST and (fate := SERVER.fate()):
+        local = isinstance(worker.runs, ForkedProcess)
+        if local and worker.runs.exitcode == LOST and (fate := SERVER.fate()):
             raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
         how = worker.runs.ending()
         role, now = worker.role, time.monotonic()
-        role.falls = [t for t in role.falls if t > now - HOUR] + [now] * (not worker.spared)
+        counts = not worker.spared and getattr(worker.runs, "lost_first", True)  # a machine is one, whoever was there
+        role.falls = [t for t in role.falls if t > now - HOUR] + [now] * counts
         if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
             raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
         self.say("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
         worker.runs.close()
-        self._start(role, worker.ctx.index)
+        del role.workers[worker.ctx.index]
+        self._begin(role, worker.ctx.index)
 
     def _resize(self, role: Role) -> None:
         """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
@@ -366,7 +413,7 @@ class Crew:
             if self._left(worker):
                 del role.leaving[worker.ctx.index]
         while role.n < role.size.wanted and role.n not in role.leaving:
-            self._start(role, role.n)
+            self._begin(role, role.n)
             role.n += 1
         role.size.count(role.n + len(role.leaving))
 
@@ -376,7 +423,7 @@ class Crew:
             if not worker.role.drain:
                 worker.runs.close()
             return worker.done or not worker.role.drain
-        process = isinstance(worker.runs, multiprocessing.process.BaseProcess)
+        process = hasattr(worker.runs, "kill")
         if process and worker.runs.is_alive() and time.monotonic() >= worker.until:
             worker.runs.kill()
             worker.runs.join()

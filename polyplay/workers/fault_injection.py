@@ -52,7 +52,7 @@ class FaultInjector:
         self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
         self.events, self.open = list[Fault](), list[Fault]()  # open: those that are not over
         self.slowed = list[Fault]()
-        self._stopped: set[int] = set()  # processes that a slow rule has stopped
+        self._stopped: set[Any] = set()  # whom a slow rule has stopped
         self._file = JsonLines(directory / "chaos.jsonl")
         self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
 
@@ -128,9 +128,9 @@ class FaultInjector:
         hangs = any(e.worker is worker and e.until for e in self.open)
         if worker is None or worker.done or hangs or not self._there(worker):
             return
-        if resting != (worker.runs.pid in self._stopped):
+        if resting != (worker.runs in self._stopped):
             _send(worker, signal.SIGSTOP if resting else signal.SIGCONT)
-            self._stopped ^= {worker.runs.pid}
+            self._stopped ^= {worker.runs}
 
     def _there(self, worker: WorkerHandle) -> bool:
         seats = worker.role.workers, worker.role.leaving
@@ -226,4 +226,4 @@ def _who(worker: WorkerHandle) -> Row:
 
 def _send(worker: WorkerHandle, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(worker.runs.pid, number)
+        worker.runs.signal(number)

@@ -1,0 +1,198 @@
+"""The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
+
+It ends, and with it all that it started, when the link ends: when the main process closes it, dies, or is not heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import polyplay
+from polyplay.common import processes
+from polyplay.common.forkserver import ForkedProcess
+from polyplay.common.machine import cores
+from polyplay.common.semaphores import Semaphores
+from polyplay.workers.hosts import twins
+from polyplay.workers.hosts.link import ENDED, SIGNAL, START, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.mirrors import Mirror, Seat
+from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
+
+MOST_TEXT = 60_000  # letters of one word
+ACCEPT = 60.0  # seconds that the main process has to connect
+
+
+@dataclass
+class _Worker:
+    runs: ForkedProcess
+    pipe: connection.Connection
+
+
+class Agent:
+    """give: calls, by the engine. run: until the link ends."""
+
+    def __init__(self, secret: bytes, address: str, timeout: float):
+        self.secret, self.timeout = secret, timeout
+        self.root = Path(tempfile.mkdtemp(prefix="polyplay-"))
+        self.bells = Semaphores(1)
+        twins.relay_by(self.bells)
+        self.mirrors: list[Mirror] = []
+        self.calls: dict[int, Call] = {}
+        self.workers: dict[int, _Worker] = {}
+        self.listener = socket.create_server((address, 0))
+        self._woken, self._wake = os.pipe()
+        prepare()
+        SERVER.ensure_running()
+
+    def about(self) -> dict[str, Any]:
+        """What the main process must know of it."""
+        address, port = self.listener.getsockname()[:2]
+        return {"address": address, "port": port, "pid": os.getpid(), "cores": cores(), "version": polyplay.__version__}
+
+    def give(self, number: int, data: bytes) -> None:
+        """A worker's call; number 0: the mirrors."""
+        value = twins.load(data)
+        if number:
+            ctx = value[0]
+            ctx.directory = self.root
+            if ctx.resume is not None:
+                ctx.resume = self.root / "resume"
+            self.calls[number] = value
+            return
+        self.mirrors = value
+        for mirror in self.mirrors:
+            mirror.away = True
+
+    def run(self) -> None:
+        try:
+            self.link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.link.before = self._send_part
+            self.link.on = {START: self._start, SIGNAL: self._signal}
+            threading.Thread(target=self._watch, daemon=True).start()
+            self.link.run()
+        except (LinkLost, TimeoutError):
+            pass
+        finally:
+            self._end()
+
+    def _accept(self) -> socket.socket:
+        """The main process: strangers are sent away."""
+        until = time.monotonic() + ACCEPT
+        while True:
+            self.listener.settimeout(max(0.01, until - time.monotonic()))
+            sock, _ = self.listener.accept()
+            sock.settimeout(self.timeout)
+            try:
+                prove(sock, self.secret, away=True)
+            except LinkLost:
+                sock.close()
+                continue
+            self.listener.close()
+            return sock
+
+    # ------------------------------------------------------------------------------------------ workers
+
+    def _start(self, value: dict[str, Any]) -> None:
+        """In the receiving thread: after all that the seat begins with has come."""
+        number, seat = int(value["number"]), Seat(int(value["index"]), int(value["row"]))
+        until = time.monotonic() + self.timeout
+        while number not in self.calls and time.monotonic() < until:
+            time.sleep(0.002)  # it comes another way
+        call = self.calls.pop(number)
+        for i in value["mirrors"]:
+            self.mirrors[i].sit(seat)
+        pipe, theirs = connection.Pipe(duplex=False)
+        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call[0].role} {call[0].index}")
+        try:
+            runs.start()
+        except OSError as e:
+            self._send(ENDED, {"number": number, "how": f"could not be started: {e}"})
+            return
+        theirs.close()
+        self.workers[number] = _Worker(runs, pipe)
+        os.write(self._wake, b".")
+
+    def _signal(self, value: dict[str, Any]) -> None:
+        worker = self.workers.get(int(value["number"]))
+        if worker is not None and worker.runs.pid:
+            with contextlib.suppress(OSError):
+                os.kill(worker.runs.pid, int(value["signal"]))
+
+    def _send_part(self, mirror: Mirror, item: int) -> None:
+        """Files of a checkpoint go before the mark that says they are written."""
+        if (p := mirror.answers(item)) is None:
+            return
+        for path in sorted(self.root.glob(f"checkpoints/.partial-*/workers/*-{p}.*")):
+            self.link.send_file(str(path.relative_to(self.root)), path)
+            path.unlink()
+
+    def _send(self, kind: int, value: dict[str, Any]) -> None:
+        with contextlib.suppress(LinkLost):
+            self.link.send_json(kind, value)
+
+    def _watch(self) -> None:
+        """The thread that reads what workers say, and sees them end."""
+        while not self.link.closed.is_set():
+            workers = dict(self.workers)
+            pipes = {w.pipe: n for n, w in workers.items() if not w.pipe.closed}
+            ends = {w.runs.sentinel: n for n, w in workers.items()}
+            for ready in connection.wait([*pipes, *ends, self._woken], 1.0):
+                if ready == self._woken:
+                    os.read(self._woken, 64)
+                elif ready in pipes:
+                    self._read(pipes[ready])
+                elif ready in ends and ends[ready] in self.workers:
+                    self._ended(ends[ready])
+
+    def _read(self, number: int) -> None:
+        pipe = self.workers[number].pipe
+        try:
+            kind, text = pipe.recv()
+        except (EOFError, OSError):
+            pipe.close()
+            return
+        self._send(WORD, {"number": number, "kind": kind, "text": text[-MOST_TEXT:]})
+
+    def _ended(self, number: int) -> None:
+        worker = self.workers[number]
+        while not worker.pipe.closed and worker.pipe.poll():
+            self._read(number)
+        worker.runs.join()
+        self._send(ENDED, {"number": number, "how": worker.runs.ending(), "code": worker.runs.exitcode})
+        del self.workers[number]
+
+    def _end(self) -> None:
+        for mirror in self.mirrors:
+            mirror.close()
+        for worker in self.workers.values():
+            with contextlib.suppress(Exception):
+                worker.runs.end()
+        processes.end_descendants()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def serve(receive: Callable[[], bytes], answer: Callable[[bytes], None], config: dict[str, Any]) -> None:
+    """An agent whose calls come by a pipe of its parent, until that closes or the link ends."""
+    agent = Agent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])
+    answer(json.dumps(agent.about()).encode())
+    agent.give(0, receive())
+
+    def calls() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                data = receive()
+                agent.give(int.from_bytes(data[:8], "little"), data[8:])
+
+    threading.Thread(target=calls, daemon=True).start()
+    agent.run()

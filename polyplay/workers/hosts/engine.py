@@ -1,0 +1,39 @@
+"""What opens agents on machines: a pretended one, or Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LINKS = 64  # machines, at most
+
+
+@dataclass(frozen=True)
+class MachineInfo:
+    """A machine that there is."""
+
+    name: str
+    address: str
+    cores: int
+
+
+class AgentHandle(Protocol):
+    """An agent that runs. about: what it says of itself (agent.Agent.about)."""
+
+    about: dict[str, Any]
+
+    def give(self, number: int, data: bytes) -> None:
+        """A worker's pickled call, by its number; 0: the mirrors, first of all."""
+
+    def end(self) -> None:
+        """Have it end, at once where it does not by itself."""
+
+
+class Engine(Protocol):
+    def machines(self) -> list[MachineInfo]:
+        """Those that are there and not lost, without the main process's own."""
+
+    def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
+        """Start an agent. Takes seconds. Raises UserError."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,65 @@
+"""The main machine's end of a link: a process of its own, which the main process commands by a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from polyplay.common.semaphores import Semaphores
+from polyplay.workers.hosts.link import CLOSE, ENDED, SIGNAL, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.mirrors import Mirror, Seat
+
+
+def run_home_end(
+    pipe: Connection,
+    about: dict[str, Any],
+    secret: bytes,
+    timeout: float,
+    mirrors: Sequence[Mirror],
+    bells: Semaphores,
+    number: int,
+    root: Path,
+) -> None:
+    """pipe: commands come; what the other side says goes, as (kind, value). number: of this link."""
+    try:
+        sock = socket.create_connection((about["address"], about["port"]), timeout)
+        prove(sock, secret, away=False)
+    except (OSError, LinkLost) as e:
+        pipe.send(("lost", f"no link to {about['address']}:{about['port']} can be opened: {e}"))
+        return
+    for mirror in mirrors:
+        mirror.relay = number
+    link = Link(sock, mirrors, bells[number], timeout, root)
+    link.on = {WORD: lambda value: pipe.send(("word", value)), ENDED: lambda value: pipe.send(("ended", value))}
+    threading.Thread(target=_obey, args=(link, pipe), daemon=True).start()
+    why = link.run()
+    with contextlib.suppress(OSError):
+        pipe.send(("lost", why))
+
+
+def _obey(link: Link, pipe: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError, LinkLost):
+        while True:
+            kind, value = pipe.recv()
+            if kind == "seat":
+                link.request(lambda value=value: _seat(link, value))
+            elif kind == "signal":
+                link.send_json(SIGNAL, value)
+            elif kind == "close":
+                link.send(CLOSE)
+                link.end("")
+                return
+    link.end("")
+
+
+def _seat(link: Link, value: dict[str, Any]) -> None:
+    """In the sending thread."""
+    for path in value["files"]:
+        link.send_file(f"resume/workers/{path.name}", path)
+    rest = {"number": value["number"]}
+    link.seat(Seat(value["index"], value["row"]), value["mirrors"], value["fresh"], rest)

@@ -1,0 +1,267 @@
+"""A link: one TCP connection between two machines, its frames, and the two threads that serve an end of it.
+
+Frames: kind, mirror, item, bytes; then so many bytes, which go straight into the places that the mirror declares. What
+is not a mirror's is JSON, or a file of a checkpoint. Nothing is unpickled here. Before the first frame both ends prove
+that they know the run's secret. Each side sends a beat every second; who hears nothing for a while takes the other for
+lost.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyplay.common.errors import Closed
+from polyplay.common.semaphores import Semaphore
+from polyplay.workers.hosts.mirrors import FrameError, Mirror, Seat
+
+HEAD = struct.Struct("<4sHHIQ")
+MAGIC, NONCE = b"poly", 32
+DATA, BEAT, START, SIGNAL, WORD, ENDED, FILE, CLOSE = range(8)
+JSON = (START, SIGNAL, WORD, ENDED, FILE)
+MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
+BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
+PART = re.compile(r"(checkpoints/\.partial-\d{12}|resume)/workers/[a-z_]+-\d+\.(safetensors|json)")
+
+
+class LinkLost(Exception):
+    """The other end is gone, silent, or none of ours."""
+
+
+def prove(sock: socket.socket, secret: bytes, away: bool) -> None:
+    """Both ends show that they know the secret. Raises LinkLost."""
+    mine, me, other = secrets.token_bytes(NONCE), *(b"away", b"home")[:: 1 if away else -1]
+    sock.sendall(mine)
+    theirs = _exactly(sock, NONCE)
+
+    def proof(who: bytes, a: bytes, b: bytes) -> bytes:
+        return hmac.digest(secret, who + a + b, "sha256")
+
+    if not away:  # who connects goes first: who listens proves nothing to a stranger
+        sock.sendall(proof(me, mine, theirs))
+    if not hmac.compare_digest(_exactly(sock, 32), proof(other, theirs, mine)):
+        raise LinkLost("the other end does not know this run's secret")
+    if away:
+        sock.sendall(proof(me, mine, theirs))
+
+
+def _exactly(sock: socket.socket, n: int) -> bytes:
+    data = bytearray(n)
+    _fill(sock, memoryview(data))
+    return bytes(data)
+
+
+def _fill(sock: socket.socket, view: memoryview) -> int:
+    at = 0
+    while at < len(view):
+        try:
+            got = sock.recv_into(view[at:])
+        except TimeoutError:
+            raise LinkLost(f"nothing came for {sock.gettimeout():g} s") from None
+        except OSError as e:
+            raise LinkLost(e.strerror or str(e)) from None
+        if not got:
+            raise LinkLost("the connection was closed")
+        at += got
+    return at
+
+
+def bytes_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
+    """The arrays' own memory. They are contiguous."""
+    return [memoryview(x.reshape(-1).view(np.uint8)) for x in arrays if x.size]
+
+
+class Link:
+    """One end. `mirrors` have the same order on both sides. root: where files of checkpoints go."""
+
+    def __init__(
+        self, sock: socket.socket, mirrors: Sequence[Mirror], bell: Semaphore, timeout: float, root: Path | None
+    ):
+        self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
+        self.why, self.closed = "", threading.Event()
+        self.sent = self.received = 0  # bytes
+        self.on: dict[int, Callable[[dict[str, Any]], None]] = {}  # what JSON of a kind does
+        self.requests: list[Callable[[], None]] = []  # for the sending thread
+        self.before: Callable[[Mirror, int], None] = lambda mirror, item: None  # a frame is sent
+        self._lock = threading.Lock()
+        sock.settimeout(timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    def send(self, kind: int, mirror: int = 0, item: int = 0, arrays: Sequence[np.ndarray] = ()) -> None:
+        """Raises LinkLost."""
+        views = bytes_of(arrays)
+        with self._lock:
+            self._push([memoryview(HEAD.pack(MAGIC, kind, mirror, item, sum(map(len, views)))), *views])
+
+    def send_json(self, kind: int, value: dict[str, Any]) -> None:
+        self.send(kind, arrays=[np.frombuffer(json.dumps(value).encode(), np.uint8)])
+
+    def send_file(self, name: str, path: Path) -> None:
+        """A part of a checkpoint, whole before the other side's name appears."""
+        with open(path, "rb") as file, self._lock:
+            head = json.dumps({"name": name, "bytes": os.fstat(file.fileno()).st_size}).encode()
+            self._push([memoryview(HEAD.pack(MAGIC, FILE, 0, 0, len(head))), memoryview(head)])
+            while data := file.read(CHUNK):
+                self._push([memoryview(data)])
+
+    def _push(self, views: list[memoryview]) -> None:
+        try:
+            while views:
+                n = self.sock.sendmsg(views[:512])
+                self.sent += n
+                while views and n >= len(views[0]):
+                    n -= len(views.pop(0))
+                if n:
+                    views[0] = views[0][n:]
+        except TimeoutError:
+            raise LinkLost(f"nothing could be sent for {self.sock.gettimeout():g} s") from None
+        except OSError as e:
+            raise LinkLost(e.strerror or str(e)) from None
+
+    def serve(self) -> None:
+        """The sending thread: what the mirrors find changed, whenever the bell rings."""
+        beat = 0.0
+        try:
+            while not self.closed.is_set():
+                now = time.monotonic()
+                if now >= beat:
+                    beat = now + BEAT_EVERY
+                    self.send(BEAT)
+                while self.requests:
+                    self.requests.pop(0)()
+                for i, mirror in enumerate(self.mirrors):
+                    for item, arrays in mirror.changes(now):
+                        self.before(mirror, item)
+                        self.send(DATA, i, item, arrays)
+                self.bell.wait(TICK)
+        except Closed:
+            self.end("")
+        except LinkLost as e:
+            self.end(str(e))
+
+    def seat(self, seat: Seat, mirrors: Sequence[int], fresh: bool, rest: dict[str, Any]) -> None:
+        """home, in the sending thread: have the other side start a worker. fresh: none at this seat was there before,
+        so it gets what is here of the seat.
+        """
+        for i in mirrors if fresh else ():
+            for item, arrays in self.mirrors[i].begin(seat):
+                self.send(DATA, i, item, arrays)
+        self.send_json(START, {"index": seat.index, "row": seat.row, "mirrors": list(mirrors), **rest})
+        for i in mirrors:
+            self.mirrors[i].sit(seat)
+
+    def request(self, what: Callable[[], None]) -> None:
+        self.requests.append(what)
+        self.bell.post()
+
+    # ---------------------------------------------------------------------------------------- receiving
+
+    def receive(self) -> None:
+        """The receiving thread, until the link ends."""
+        head = bytearray(HEAD.size)
+        try:
+            while not self.closed.is_set():
+                self.received += _fill(self.sock, memoryview(head))
+                magic, kind, mirror, item, n = HEAD.unpack(head)
+                if magic != MAGIC:
+                    raise FrameError("it is none of ours")
+                self._take(kind, mirror, item, n)
+        except LinkLost as e:
+            self.end(str(e))
+        except FrameError as e:
+            self.end(f"a frame that cannot be: {e}")
+
+    def _take(self, kind: int, mirror: int, item: int, n: int) -> None:
+        if kind == DATA:
+            if mirror >= len(self.mirrors):
+                raise FrameError(f"mirror {mirror} of {len(self.mirrors)}")
+            views = bytes_of(self.mirrors[mirror].places(item))
+            if sum(map(len, views)) != n:
+                raise FrameError(f"{n} bytes for item {item} of mirror {mirror}")
+            for view in views:
+                self.received += _fill(self.sock, view)
+            self.mirrors[mirror].arrived(item)
+        elif kind in JSON:
+            if n > MOST_JSON:
+                raise FrameError(f"{n} bytes of JSON")
+            value = self._json(_exactly(self.sock, n))
+            if kind == FILE:
+                self._take_file(value)
+            elif kind in self.on:
+                self.on[kind](value)
+            else:
+                raise FrameError(f"kind {kind}")
+        elif kind == CLOSE and not n:
+            self.end("")
+        elif kind != BEAT or n:
+            raise FrameError(f"kind {kind} with {n} bytes")
+
+    @staticmethod
+    def _json(data: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise FrameError("no JSON object")
+        return value
+
+    def _take_file(self, head: dict[str, Any]) -> None:
+        name, left = head.get("name"), head.get("bytes")
+        if self.root is None or not isinstance(name, str) or not PART.fullmatch(name):
+            raise FrameError(f"a file named {name!r}")
+        if not isinstance(left, int) or not 0 <= left <= MOST_FILE:
+            raise FrameError(f"a file of {left!r} bytes")
+        path, buffer = self.root / name, memoryview(bytearray(CHUNK))
+        late = self._is_complete(name)
+        temporary = path.with_name(f".{path.name}.link")
+        if not late:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.devnull if late else temporary, "wb") as file:
+            while left:
+                got = _fill(self.sock, buffer[: min(left, CHUNK)])
+                file.write(buffer[:got])
+                left -= got
+        if not late:
+            os.replace(temporary, path)
+
+    def _is_complete(self, name: str) -> bool:
+        """Whether the checkpoint is complete, without this part."""
+        found = re.match(r"checkpoints/\.partial-(\d{12})/", name)
+        return bool(found and self.root and any((self.root / "checkpoints").glob(f"{found[1]}*")))
+
+    # ------------------------------------------------------------------------------------------- ending
+
+    def end(self, why: str) -> None:
+        """This end is closed; why: where that was nobody's wish."""
+        if not self.closed.is_set():
+            self.why = why
+            self.closed.set()
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            self.bell.post()
+
+    def run(self) -> str:
+        """Serve until it ends; why."""
+        receiving = threading.Thread(target=self.receive, daemon=True)
+        receiving.start()
+        self.serve()
+        receiving.join()
+        self.sock.close()
+        return self.why

@@ -1,0 +1,341 @@
+"""What two machines mirror of the objects that their workers share. Imports no torch before weights are mirrored.
+
+A cell has one writer at a time. A mirror sends what was written on its machine, data before the number that says that
+they are there, and in order; the other machine's mirror writes the same into the twin, and rings the bells there.
+
+`home` is the main process's machine, `away` another one, on which workers have *seats*. Frames are (item, arrays): the
+item tells the other side's `places` where the bytes belong, and so how many there may be.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyplay.buffers.queue_base import FILLING, READING
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common import tree
+from polyplay.common.context import RoleSize
+from polyplay.common.control import Hyperparameters, RunControl
+from polyplay.common.counters import EPISODE, EPISODES, Counters
+from polyplay.common.ring import Ring
+from polyplay.common.semaphores import Semaphores
+from polyplay.common.shared_memory import SharedObject
+
+Frame = tuple[int, list[np.ndarray]]
+GAMES = 32  # finished games in one frame
+COUNTING = 0.25  # seconds between two copies of a worker's counters
+
+
+class FrameError(Exception):
+    """A frame that no other end of ours would send."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker on another machine: its index in its role, its row of the counters."""
+
+    index: int
+    row: int
+
+
+class Mirror(ABC):
+    """One object's. `away`: this side is the other machine's."""
+
+    away = False
+    relay: int | None = 0  # number of the link whose bell rings for this side
+
+    def begin(self, seat: Seat) -> Iterator[Frame]:
+        """home: a worker will begin there, with what the object has here of its seat."""
+        yield from ()
+
+    def sit(self, seat: Seat) -> None:
+        """Both sides: from now on that seat's worker is away."""
+
+    @abstractmethod
+    def changes(self, now: float) -> Iterator[Frame]:
+        """What was written on this machine since the last call."""
+
+    @abstractmethod
+    def places(self, item: int) -> list[np.ndarray]:
+        """Where the bytes of a frame from the other side go. Raises FrameError."""
+
+    @abstractmethod
+    def arrived(self, item: int) -> None:
+        """They are there. Raises FrameError."""
+
+    def answers(self, item: int) -> int | None:
+        """The seat whose part of a checkpoint a frame says is written; None: it says something else."""
+        return None
+
+    def close(self) -> None:
+        """away: end every wait."""
+
+
+class CellsMirror(Mirror):
+    """home → away: small arrays, whole, when they have changed."""
+
+    def __init__(self, thing: SharedObject, *names: str):
+        self.thing, self.names, self._sent = thing, names, list[bytes]()
+
+    def _arrays(self) -> list[np.ndarray]:
+        return [getattr(self.thing, name) for name in self.names]
+
+    def changes(self, now: float) -> Iterator[Frame]:
+        if self.away:
+            return
+        arrays = [np.array(x) for x in self._arrays()]
+        if (whole := [x.tobytes() for x in arrays]) != self._sent:
+            self._sent = whole
+            yield 0, arrays
+
+    def places(self, item: int) -> list[np.ndarray]:
+        if not self.away or item:
+            raise FrameError(f"item {item} of {type(self.thing).__name__}")
+        return self._arrays()
+
+    def arrived(self, item: int) -> None:
+        """Nobody waits for these by a bell."""
+
+
+class CountersMirror(Mirror):
+    """away → home: the counters of each seat, and its new games; home → away: what a seat begins with."""
+
+    def __init__(self, counters: Counters):
+        self.counters = counters
+        self.rows: dict[int, list[bytes]] = {}  # of the seats that are away: what was sent last
+        self._games = np.zeros((1 + GAMES, len(EPISODE)))  # one frame's: [first, how many], then the games
+        self._values = np.zeros_like(counters.values[0])
+        self._sent_games: dict[int, int] = {}
+        self._next = 0.0
+
+    def _rest(self, row: int) -> list[np.ndarray]:
+        counters = self.counters
+        return [counters.lags[row], counters.sizes[row], counters.metrics[row]]
+
+    def begin(self, seat: Seat) -> Iterator[Frame]:
+        yield 2 * seat.row, [np.array(self.counters.values[seat.row]), *map(np.array, self._rest(seat.row))]
+
+    def sit(self, seat: Seat) -> None:
+        if seat.row not in self.rows:
+            self._sent_games[seat.row] = int(self.counters.row(seat.row).get("episodes"))
+            self.rows[seat.row] = []
+
+    def changes(self, now: float) -> Iterator[Frame]:
+        if not self.away or now < self._next:
+            return
+        self._next = now + COUNTING
+        for row in list(self.rows):
+            values = np.array(self.counters.values[row])  # before the games: no game is counted that did not travel
+            yield from self._new_games(row, int(values[self.counters.columns["episodes"]]))
+            arrays = [values, *map(np.array, self._rest(row))]
+            if (whole := [x.tobytes() for x in arrays]) != self.rows[row]:
+                self.rows[row] = whole
+                yield 2 * row, arrays
+
+    def _new_games(self, row: int, until: int) -> Iterator[Frame]:
+        first = max(self._sent_games[row], until - EPISODES)
+        while first < until:
+            n = min(GAMES, until - first)
+            frame = np.zeros_like(self._games)
+            frame[0, :2] = first, n
+            frame[1 : 1 + n] = self.counters.games[row, np.arange(first, first + n) % EPISODES]
+            first += n
+            yield 2 * row + 1, [frame]
+        self._sent_games[row] = until
+
+    def places(self, item: int) -> list[np.ndarray]:
+        row, games = divmod(item, 2)
+        if row >= self.counters.workers or (not self.away and row not in self.rows) or (self.away and games):
+            raise FrameError(f"item {item} of counters")
+        return [self._games] if games else [self._values, *self._rest(row)]
+
+    def arrived(self, item: int) -> None:
+        row, games = divmod(item, 2)
+        if games:
+            first, n = self._games[0, :2]
+            if not (0 <= n <= GAMES and 0 <= first < 1 << 52):
+                raise FrameError("games that are none")
+            at = np.arange(int(first), int(first) + int(n)) % EPISODES
+            self.counters.games[row, at] = self._games[1 : 1 + int(n)]
+            return
+        values = self.counters.values[row]
+        if self._values[1] != values[1]:
+            self._values[0] = time.monotonic()  # that machine has another clock
+        values[:] = self._values
+
+
+class QueueMirror(Mirror):
+    """Rollouts come home; numbers of empty slots, and what learners ask for, go out.
+
+    Items: a slot's rows; then a pair of rings; then what a seat begins with; then what is asked; then a seat's answer.
+    """
+
+    def __init__(self, queue: RolloutQueue):
+        self.queue = queue
+        pairs, share = len(queue._full), queue.share
+        self._sent: dict[int, tuple[int, int]] = {}  # by pair: numbers taken and put here that the other side knows
+        self._state = np.zeros(2 + share, np.int64)
+        self.seats: list[int] = []
+        self._asked, self._answered = b"", dict[int, int]()
+        self._answer = np.zeros(1, np.int64)
+        self.of_pairs = queue.slots
+        self.of_seats = self.of_pairs + pairs
+        self.of_asked = self.of_seats + queue.producers
+        self.of_answers = self.of_asked + 1
+
+    # ---- a seat
+
+    def _own(self, p: int) -> slice:
+        return slice(p * self.queue.share, (p + 1) * self.queue.share)
+
+    def _seat_cells(self, p: int) -> list[np.ndarray]:
+        queue, pairs, own = self.queue, self.queue.pairs(p), self._own(p)
+        cells = [queue._rings[0, pairs], queue._rings[1, pairs], queue.marks[own], queue.by[own], queue.base[p : p + 1]]
+        return [*cells, queue.answered[p : p + 1]]
+
+    def begin(self, seat: Seat) -> Iterator[Frame]:
+        queue, p = self.queue, seat.index
+        pairs = range(len(queue._full))[queue.pairs(p)]
+        put = [int(queue._empty[i]._tail[0]) for i in pairs]
+        cells = [np.array(x) for x in self._seat_cells(p)]  # the reader goes on meanwhile: it takes, then puts
+        cells[2] = np.array(queue.marks[self._own(p)])
+        cells[0][:, 8] = put
+        for i, full in zip(pairs, cells[1], strict=True):
+            self._sent[i] = int(full[0]), put[i - pairs.start]
+            for number in range(full[0], full[8]):
+                slot = int(full[16 + number % queue.share])
+                yield slot, self._rows(slot)
+        yield self.of_seats + p, cells
+
+    def sit(self, seat: Seat) -> None:
+        queue, p = self.queue, seat.index
+        bell = queue.writer_bell(queue.pairs(p).start)
+        if self.away:
+            bell.relay(None)
+            for c in range(queue.consumers):
+                queue.bell(c).relay(self.relay)
+            self._answered[p] = int(queue.answered[p])
+            for i in range(len(queue._full))[queue.pairs(p)]:
+                self._sent.setdefault(i, (int(queue._empty[i]._head[0]), int(queue._full[i]._tail[0])))
+        else:
+            bell.relay(self.relay)
+        if p not in self.seats:
+            self.seats.append(p)
+
+    def _rows(self, slot: int) -> list[np.ndarray]:
+        queue = self.queue
+        leaves = [x[slot] for _, x in tree.leaves({"rows": queue.rows, "state": queue.state})]
+        return [*leaves, queue.by[slot : slot + 1]]
+
+    # ---- this side's changes
+
+    def changes(self, now: float) -> Iterator[Frame]:
+        queue = self.queue
+        for p in list(self.seats):
+            for i in range(len(queue._full))[queue.pairs(p)]:
+                yield from self._pair(i)
+            if self.away and self._answered[p] != (answer := int(queue.answered[p])):
+                self._answered[p] = answer
+                yield self.of_answers + p, [np.array([answer])]
+        if not self.away:
+            asked = np.concatenate([queue._asked, queue._last])
+            if asked.tobytes() != self._asked:
+                self._asked = asked.tobytes()
+                yield self.of_asked, [asked]
+
+    def _pair(self, i: int) -> Iterator[Frame]:
+        """The end of what is written here first: what another slot's way home needs is read after it."""
+        queue = self.queue
+        written, read = (queue._full[i], queue._empty[i]) if self.away else (queue._empty[i], queue._full[i])
+        put = int(written._tail[0])
+        taken = int(read._head[0])
+        if (taken, put) == self._sent[i]:
+            return
+        if self.away:
+            for number in range(self._sent[i][1], put):
+                slot = int(written._ring[number % queue.share])
+                yield slot, self._rows(slot)
+        self._sent[i] = taken, put
+        yield self.of_pairs + i, [np.concatenate([[taken, put], written._ring])]
+
+    # ---- the other side's
+
+    def places(self, item: int) -> list[np.ndarray]:
+        queue = self.queue
+        if 0 <= item < self.of_pairs:
+            if not self.away and item // queue.share not in self.seats:
+                raise FrameError(f"slot {item} belongs to nobody there")
+            return self._rows(item)
+        if item < self.of_seats:
+            if (item - self.of_pairs) // queue.each not in self.seats:
+                raise FrameError(f"rings {item - self.of_pairs} belong to nobody there")
+            return [self._state]
+        if item < self.of_asked and self.away:
+            return self._seat_cells(item - self.of_seats)
+        if item == self.of_asked and self.away:
+            return [queue._asked, queue._last]
+        if self.of_answers <= item < self.of_answers + queue.producers and not self.away:
+            return [self._answer]
+        raise FrameError(f"item {item} of rollouts")
+
+    def arrived(self, item: int) -> None:
+        queue = self.queue
+        if self.of_pairs <= item < self.of_seats:
+            i = item - self.of_pairs
+            if self.away:
+                self._replay(i, queue._full[i], READING + (queue.each > 1) * (i % queue.consumers), queue._empty[i])
+            else:
+                self._replay(i, queue._empty[i], FILLING, queue._full[i])
+        elif item >= self.of_answers:
+            queue.answered[item - self.of_answers] = self._answer[0]
+
+    def _replay(self, i: int, read: Ring, holder: int, written: Ring) -> None:
+        """Take and put here what was taken and put there."""
+        queue, (taken, put), numbers = self.queue, self._state[:2].tolist(), self._state[2:]
+        own = self._own(i // queue.each)
+        more, new = taken - int(read._head[0]), put - int(written._tail[0])
+        if not (0 <= more <= len(read) and 0 <= new <= queue.share):
+            raise FrameError(f"rings {i}: {taken} taken and {put} put cannot be")
+        for _ in range(more):
+            read.take(queue.use, holder)
+        for number in range(put - new, put):
+            slot = int(numbers[number % queue.share])
+            if not own.start <= slot < own.stop or len(written) >= queue.share:
+                raise FrameError(f"rings {i}: slot {slot} cannot be there")
+            written.put(slot)
+
+    def answers(self, item: int) -> int | None:
+        return item - self.of_answers if item >= self.of_answers else None
+
+    def close(self) -> None:
+        self.queue.close()
+
+
+MIRRORS = {
+    RunControl: lambda thing: CellsMirror(thing, "_flags"),
+    Hyperparameters: lambda thing: CellsMirror(thing, "_values"),
+    RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),
+    Counters: CountersMirror,
+    RolloutQueue: QueueMirror,
+}
+
+
+def mirror_of(thing: SharedObject) -> Mirror | None:
+    """None: it does not cross machines."""
+    from polyplay.weights.params import Params
+    from polyplay.workers.hosts.params_mirror import ParamsMirror
+
+    if type(thing) is Params:
+        return ParamsMirror(thing)
+    make = MIRRORS.get(type(thing))
+    return make(thing) if make else None  # type: ignore[abstract, operator]
+
+
+def needs_none(thing: SharedObject) -> bool:
+    """Bells are rung by the mirrors of what they belong to."""
+    return isinstance(thing, Semaphores)
