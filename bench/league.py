@@ -27,11 +27,11 @@ from polyplay.evaluation.run_agents import RunAgent, find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 RPS = "--env toy:rps --steps 400k --selves 50"
-SKIRMISH = "--env toy:skirmish --loss ppo --lanes 64 --batch 32 --steps 1M"
+SKIRMISH = "--env toy:skirmish --loss ppo --lanes 64 --batch 32"
 SKIRMISH += " --network separate --epochs 4 --learning-rate 2e-3 --lam 0.9 --entropy-cost 0.03"
 OTHERS = ("bot:opposite", "bot:focus", "random")
 RULES = ("latest", "past:0.5")
-OPPONENTS = ("past:0.2", "uniform")
+OPPONENTS = {"past:0.2": "1M", "uniform": "2M"}  # and agent steps
 PAYOFF = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]], float)  # of row against column: rock, paper, scissors
 
 
@@ -78,22 +78,22 @@ def main() -> None:
                 train(f"{RPS} --opponents {rule}", seed, directory)
             if directory.exists():
                 rows.append(cycles(rule, seed, directory))
-        for rule in OPPONENTS:
+        for rule, steps in OPPONENTS.items():
             directory = asked.runs / f"skirmish-{rule.partition(':')[0]}-{seed}"
             if not asked.collect:
-                train(f"{SKIRMISH} --opponents {rule}", seed, directory)
+                train(f"{SKIRMISH} --opponents {rule} --steps {steps}", seed, directory)
             if directory.exists():
                 names = [agent.name for agent in find_agents(str(directory))]
                 found = play_tournament([*names, *OTHERS], TournamentOptions(matches=asked.matches, seed=seed))
-                against.append({"opponents": rule, "seed": seed, **_against_bot(found)})
+                against.append({"opponents": rule, "steps": steps, "seed": seed, **_against_bot(found)})
     what = about()
     text = ["# Self-play, past selves, and scripted bots", "", *lines_about(what), ""]
     text += [
         f"Rock-paper-scissors: `polyplay train league {RPS} --opponents RULE --seed SEED`. What a policy loses a game"
     ]
     text += ["to its best answer (0: the uniform policy, 1: a pure one):", "", *table(rows), ""]
-    text += [f"Two against two: `polyplay train league {SKIRMISH} --opponents RULE --seed SEED`; points against the scripted bots in"]
-    text += [f"{asked.matches} matches, sides swapped:", "", *table(against)]
+    text += [f"Two against two: `polyplay train league {SKIRMISH} --opponents RULE --steps STEPS --seed SEED`; points"]
+    text += [f"against the scripted bots in {asked.matches} matches, sides swapped:", "", *table(against)]
     publish(RESULTS / "league", {**what, "rows": rows, "against": against}, text)
 
 
