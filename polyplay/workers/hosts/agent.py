@@ -10,17 +10,17 @@ import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import polyplay
-from polyplay.common import processes
+from polyplay.common import processes, signals
 from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
@@ -58,7 +58,9 @@ class Agent:
     def about(self) -> dict[str, Any]:
         """What the main process must know of it."""
         address, port = self.listener.getsockname()[:2]
-        return {"address": address, "port": port, "pid": os.getpid(), "cores": cores(), "version": polyplay.__version__}
+        return {"address": address, "port": port, "pid": os.getpid(), "cores": cores(), "version": polyplay.__version__} | {
+            "folder": str(self.root)
+        }
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
@@ -130,9 +132,10 @@ class Agent:
                 os.kill(worker.runs.pid, int(value["signal"]))
 
     def _send_part(self, mirror: Mirror, item: int) -> None:
-        """Files of a checkpoint go before the mark that says they are written."""
+        """Files of a checkpoint, and counters, go before the mark that says they are written."""
         if (p := mirror.answers(item)) is None:
             return
+        self.link.flush_counters()
         for path in sorted(self.root.glob(f"checkpoints/.partial-*/workers/*-{p}.*")):
             self.link.send_file(str(path.relative_to(self.root)), path)
             path.unlink()
@@ -169,8 +172,14 @@ class Agent:
         while not worker.pipe.closed and worker.pipe.poll():
             self._read(number)
         worker.runs.join()
-        self._send(ENDED, {"number": number, "how": worker.runs.ending(), "code": worker.runs.exitcode})
+        said = {"number": number, "how": worker.runs.ending(), "code": worker.runs.exitcode}
         del self.workers[number]
+
+        def last() -> None:
+            self.link.flush()
+            self._send(ENDED, said)
+
+        self.link.request(last)
 
     def _end(self) -> None:
         for mirror in self.mirrors:
@@ -182,17 +191,32 @@ class Agent:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def serve(receive: Callable[[], bytes], answer: Callable[[bytes], None], config: dict[str, Any]) -> None:
-    """An agent whose calls come by a pipe of its parent, until that closes or the link ends."""
+def main() -> None:
+    """An agent whose calls come by its standard input (agent_process), until that closes or the link ends."""
+    signals.ignore()  # also those sent to the whole process group: the main process decides
+    processes.set_title("agent")
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anybody prints is no answer
+    config = json.loads(_message()[1])
     agent = Agent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])
-    answer(json.dumps(agent.about()).encode())
-    agent.give(0, receive())
-
-    def calls() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                data = receive()
-                agent.give(int.from_bytes(data[:8], "little"), data[8:])
-
-    threading.Thread(target=calls, daemon=True).start()
+    out.write(json.dumps(agent.about()).encode() + b"\n")
+    out.flush()
+    agent.give(*_message())
+    threading.Thread(target=_take_calls, args=(agent,), daemon=True).start()
     agent.run()
+    os._exit(0)  # a thread still reads
+
+
+def _message() -> tuple[int, bytes]:
+    """Raises EOFError."""
+    head = sys.stdin.buffer.read(16)
+    if len(head) < 16:
+        raise EOFError
+    number, n = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
+    return number, sys.stdin.buffer.read(n)
+
+
+def _take_calls(agent: Agent) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            agent.give(*_message())

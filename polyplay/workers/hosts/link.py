@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import re
 import secrets
@@ -25,7 +26,7 @@ import numpy as np
 
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphore
-from polyplay.workers.hosts.mirrors import FrameError, Mirror, Seat
+from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, Mirror, Seat
 
 HEAD = struct.Struct("<4sHHIQ")
 MAGIC, NONCE = b"poly", 32
@@ -143,15 +144,28 @@ class Link:
                     self.send(BEAT)
                 while self.requests:
                     self.requests.pop(0)()
-                for i, mirror in enumerate(self.mirrors):
-                    for item, arrays in mirror.changes(now):
-                        self.before(mirror, item)
-                        self.send(DATA, i, item, arrays)
+                for i in range(len(self.mirrors)):
+                    self._mirror(i, now)
                 self.bell.wait(TICK)
         except Closed:
             self.end("")
         except LinkLost as e:
             self.end(str(e))
+
+    def _mirror(self, i: int, now: float) -> None:
+        for item, arrays in self.mirrors[i].changes(now):
+            self.before(self.mirrors[i], item)
+            self.send(DATA, i, item, arrays)
+
+    def flush(self) -> None:
+        """In the sending thread: also what is not due yet."""
+        for i in range(len(self.mirrors)):
+            self._mirror(i, math.inf)
+
+    def flush_counters(self) -> None:
+        for i, mirror in enumerate(self.mirrors):
+            if isinstance(mirror, CountersMirror):
+                self._mirror(i, math.inf)
 
     def seat(self, seat: Seat, mirrors: Sequence[int], fresh: bool, rest: dict[str, Any]) -> None:
         """home, in the sending thread: have the other side start a worker. fresh: none at this seat was there before,

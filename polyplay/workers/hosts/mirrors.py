@@ -128,7 +128,7 @@ class CountersMirror(Mirror):
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away or now < self._next:
             return
-        self._next = now + COUNTING
+        self._next = time.monotonic() + COUNTING
         for row in list(self.rows):
             values = np.array(self.counters.values[row])  # before the games: no game is counted that did not travel
             yield from self._new_games(row, int(values[self.counters.columns["episodes"]]))
