@@ -136,13 +136,16 @@ def fleet_of(hosts: str, timeout: float) -> Fleet | None:
     """The machines that `--hosts` names; None: no others. Raises UserError."""
     if hosts == "none":
         return None
-    kind, _, n = hosts.partition(":")
-    if kind != "pretend" or not n.isdigit() or not 1 <= int(n) <= LINKS:
-        raise UserError(f"--hosts: {hosts} given, allowed: none, or pretend:N with N from 1 to {LINKS}")
+    kind, _, rest = hosts.partition(":")
+    pretended = rest.isdigit() and 1 <= int(rest) <= LINKS
+    if not (kind == "ray" or (kind == "pretend" and pretended)):
+        allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
+        raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.pretend import PretendedMachines
+    from polyplay.workers.hosts.ray_cluster import RayMachines
 
-    return Fleet(PretendedMachines(int(n)), timeout)
+    return Fleet(RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest)), timeout)
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

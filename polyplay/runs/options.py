@@ -148,8 +148,8 @@ class RunOptions:
     """reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     convolutional networks); --no-reuse computes them again"""
     hosts: str = "none"
-    """other machines that workers go to: none, or pretend:N, processes of this machine that stand for N others
-    (docs/guides/many_machines.md)"""
+    """other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this
+    machine that stand for N others (docs/guides/many_machines.md)"""
     host_timeout: Seconds = 5.0
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds = 300.0

@@ -50,6 +50,7 @@ class Agent:
         self.mirrors: list[Mirror] = []
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, _Worker] = {}
+        self.link: Link | None = None
         self.listener = socket.create_server((address, 0))
         self._woken, self._wake = os.pipe()
         prepare()
@@ -83,7 +84,7 @@ class Agent:
             self.link.on = {START: self._start, SIGNAL: self._signal}
             threading.Thread(target=self._watch, daemon=True).start()
             self.link.run()
-        except (LinkLost, TimeoutError):
+        except (LinkLost, OSError):
             pass
         finally:
             self._end()
@@ -102,6 +103,13 @@ class Agent:
                 continue
             self.listener.close()
             return sock
+
+    def stop(self) -> None:
+        """Who started it is gone."""
+        if self.link is not None:
+            self.link.end("")
+        else:
+            self.listener.close()
 
     # ------------------------------------------------------------------------------------------ workers
 
@@ -220,3 +228,4 @@ def _take_calls(agent: Agent) -> None:
     with contextlib.suppress(EOFError):
         while True:
             agent.give(*_message())
+    agent.stop()

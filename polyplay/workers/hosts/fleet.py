@@ -25,6 +25,7 @@ from polyplay.workers.hosts.home_end import run_home_end
 from polyplay.workers.hosts.mirrors import Mirror, mirror_of
 from polyplay.workers.hosts.remote_worker import RemoteWorker
 from polyplay.workers.process import SERVER, Call
+from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
@@ -63,7 +64,7 @@ class Fleet:
         self._mirrors: list[Mirror] = []
         self._of_roles: dict[str, list[int]] = {}  # mirrors, by role
         self._woken, self._wake = os.pipe()
-        self._lock = threading.Lock()
+        self._lock, self._closing = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------------ wiring
 
@@ -93,6 +94,8 @@ class Fleet:
                 bells.relay_by(self.bells)
         for thing in things:
             thing._attach()
+        threads = sum(role.n * threads_of(role, crew) for role in roles)
+        self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -126,6 +129,7 @@ class Fleet:
 
     def _open(self, info: MachineInfo) -> Machine:
         config = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
+        config["threads"] = self._threads
         handle = self.engine.open(info, config)
         with self._lock:
             handle.give(0, twins.dump(self._mirrors, self._numbers)[0])
@@ -219,10 +223,13 @@ class Fleet:
         threading.Thread(target=machine.handle.end, daemon=True).start()
 
     def _note(self, event: str, machine: Machine, **more: Any) -> None:
+        if self._closing:
+            return
         self._log.write({"time": time.time(), "event": event, "machine": machine.info.name, **more})
 
     def close(self) -> None:
         """End all agents, and everything on their machines."""
+        self._closing = True
         with contextlib.suppress(OSError):
             os.write(self._wake, b".")
         live = [machine for machine in self.opened if machine.lost is None]

@@ -1,0 +1,134 @@
+"""The machines of a Ray cluster. Ray says which there are, and starts an agent there; no byte of a rollout goes by it.
+
+The only file that knows Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections import Counter
+from typing import Any
+
+from polyplay.common.errors import UserError
+from polyplay.workers.hosts.agent_process import AgentProcess
+from polyplay.workers.hosts.engine import AgentHandle, MachineInfo
+
+REACH, OPENING = 5.0, 60.0  # seconds that a cluster has to answer, and an agent
+
+
+class RayMachines:
+    """An engine. address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
+
+    def __init__(self, address: str = ""):
+        self.address = address
+        self._lost: set[str] = set()
+        self._ids: dict[str, str] = {}  # of nodes, by our names
+
+    def _connect(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--hosts: ray given, but Ray is not installed: pip install 'polyplay[ray]'") from None
+        if ray.is_initialized():
+            return ray
+        given = self.address or os.environ.get("RAY_ADDRESS", "")
+        if given:
+            _reach(given)
+        try:
+            ray.init(
+                given or "auto",
+                namespace="polyplay",
+                log_to_driver=False,
+                configure_logging=False,
+                include_dashboard=False,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as e:
+            why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+            where = given or "on this machine"
+            raise UserError(f"--hosts: no Ray cluster {where}: {why}; start one with `ray start --head`") from None
+        return ray
+
+    def machines(self) -> list[MachineInfo]:
+        ray = self._connect()
+        here = ray.get_runtime_context().get_node_id()
+        nodes = [n for n in ray.nodes() if n["Alive"] and n["NodeID"] not in {here, *self._lost}]
+        count = Counter(n["NodeName"] for n in nodes)
+        found = []
+        for node in nodes:
+            name = node["NodeName"] if count[node["NodeName"]] == 1 else f"{node['NodeName']}-{node['NodeID'][:6]}"
+            self._ids[name] = node["NodeID"]
+            found.append(MachineInfo(name, node["NodeManagerAddress"], int(node["Resources"].get("CPU", 0))))
+        return found
+
+    def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
+        ray, node = self._connect(), self._ids[info.name]
+        self._lost.add(node)  # whoever was opened is not there to be opened any more
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        cpus = max(0, min(info.cores, config["threads"]))
+        actor = ray.remote(_NodeAgent).options(num_cpus=cpus, scheduling_strategy=where, max_concurrency=2)
+        return _RayAgent(ray, actor.remote(info.name, config), info)
+
+    def close(self) -> None:
+        """The cluster is its owner's; only this process leaves it."""
+        with contextlib.suppress(ImportError):
+            import ray
+
+            ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises UserError: nobody listens there. Ray itself would ask for half a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH).close()
+    except (OSError, ValueError, OverflowError) as e:
+        raise UserError(f"--hosts: no Ray cluster at {address}: {e}; allowed: ray:HOST:PORT of its head") from None
+
+
+class _NodeAgent:
+    """What Ray starts on a node: it starts the agent and hands it calls."""
+
+    def __init__(self, name: str, config: dict[str, Any]):
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for what computes in its own workers
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
+        self.agent = AgentProcess(name, config)
+
+    def about(self) -> dict[str, Any]:
+        return self.agent.about
+
+    def give(self, number: int, data: bytes) -> None:
+        self.agent.give(number, data)
+
+    def end(self) -> None:
+        self.agent.end()
+
+
+class _RayAgent:
+    def __init__(self, ray: Any, actor: Any, info: MachineInfo):
+        self._ray, self._actor = ray, actor
+        try:
+            self.about: dict[str, Any] = ray.get(actor.about.remote(), timeout=OPENING)
+        except ray.exceptions.GetTimeoutError:
+            ray.kill(actor)
+            raise UserError(
+                f"--hosts: {info.name} ({info.address}) gave no agent {OPENING:.0f} s: are its cores free?"
+            ) from None
+        except ray.exceptions.RayError as e:
+            raise UserError(f"--hosts: no agent on {info.name} ({info.address}): {_cause(e)}") from None
+
+    def give(self, number: int, data: bytes) -> None:
+        self._actor.give.remote(number, data)
+
+    def end(self) -> None:
+        with contextlib.suppress(Exception):  # it may be lost
+            self._ray.get(self._actor.end.remote(), timeout=3.0)
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor)
+
+
+def _cause(e: Exception) -> str:
+    lines = [line for line in str(getattr(e, "cause", None) or e).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(e).__name__
