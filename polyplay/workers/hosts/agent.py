@@ -203,7 +203,7 @@ def main() -> None:
     """An agent whose calls come by its standard input (agent_process), until that closes or the link ends."""
     signals.ignore()  # also those sent to the whole process group: the main process decides
     processes.set_title("agent")
-    out = os.fdopen(os.dup(1), "wb")
+    out = os.fdopen(os.dup(1), "wb")  # closes with this process
     os.dup2(2, 1)  # what anybody prints is no answer
     config = json.loads(_message()[1])
     agent = Agent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from typing import Any
 
 from polyplay.common.errors import UserError
-from polyplay.common.forkserver import ROOM, ending_text
+from polyplay.common.forkserver import ROOM, readable
 
-CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from polyplay.workers.hosts.agent import main; main()"
+# Nobody's child: Ray kills those of its workers, and an agent ends by itself, leaving nothing behind.
+CODE = "import json, os, sys; os.fork() and os._exit(0); sys.path[:] = json.loads(sys.argv[1])\n"
+CODE += "from polyplay.workers.hosts.agent import main; main()"
 GONE = 2.0  # seconds that it has to end after its link has
 
 
@@ -20,26 +24,33 @@ class AgentProcess:
     """Raises UserError where none comes to be."""
 
     def __init__(self, name: str, config: dict[str, Any]):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
-        self._process = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]
+        given, self._calls = os.pipe()
+        self._said, says = os.pipe()
+        started = subprocess.Popen(command, start_new_session=True, stdin=given, stdout=says)
+        os.close(given)
+        os.close(says)
+        started.wait()
         self.give(0, json.dumps(config).encode())
-        answer = self._process.stdout.readline()
+        answer = b""
+        while not answer.endswith(b"\n") and (more := os.read(self._said, 1 << 16)):
+            answer += more
         if not answer:
-            raise UserError(f"--hosts: the agent of {name} {ending_text(self._process.wait())}; its output says why")
+            raise UserError(f"--hosts: the agent of {name} ended before it answered; its output says why")
         self.about: dict[str, Any] = json.loads(answer)
 
     def give(self, number: int, data: bytes) -> None:
+        left = memoryview(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
         with contextlib.suppress(OSError):  # it is lost: the link will say so
-            self._process.stdin.write(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
-            self._process.stdin.flush()
+            while left:
+                left = left[os.write(self._calls, left) :]
 
     def end(self) -> None:
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GONE)
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
+        """Its end of what it says closes with it."""
+        os.close(self._calls)
+        if not readable([self._said], GONE):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.about["pid"], signal.SIGKILL)
+            readable([self._said], GONE)
+        os.close(self._said)
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed

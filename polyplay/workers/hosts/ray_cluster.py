@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -16,6 +18,7 @@ from polyplay.workers.hosts.agent_process import AgentProcess
 from polyplay.workers.hosts.engine import AgentHandle, MachineInfo
 
 REACH, OPENING = 5.0, 60.0  # seconds that a cluster has to answer, and an agent
+PACE = 0.5  # seconds between two looks at the raylet
 
 
 class RayMachines:
@@ -95,6 +98,14 @@ class _NodeAgent:
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
         self.agent = AgentProcess(name, config)
+        threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True).start()
+
+    def _watch(self, raylet: int) -> None:
+        """Ray leaves an actor alone whose raylet was killed; here the machine counts as lost then."""
+        while os.getppid() == raylet:
+            time.sleep(PACE)
+        self.agent.end()
+        os._exit(1)
 
     def about(self) -> dict[str, Any]:
         return self.agent.about
