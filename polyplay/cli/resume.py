@@ -35,6 +35,12 @@ class ResumeOptions:
     """where learners and replicas compute from now on"""
     chaos: str | None = None
     """fault injection from now on, as in `polyplay train` (none: no faults)"""
+    hosts: str | None = None
+    """other machines from now on, as in `polyplay train` (none: this machine alone)"""
+    host_timeout: Seconds | None = None
+    """a machine that is silent for so many seconds is lost"""
+    host_wait: Seconds | None = None
+    """seconds that workers of a lost machine wait for another one"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
     dry_run: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import threading
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
 
@@ -20,6 +21,15 @@ from polyplay.common import tree
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
+
+
+_FENCE = threading.Lock()
+
+
+def memory_barrier() -> None:
+    """What this thread has written is there before what it writes next; so with what it reads."""
+    with _FENCE:
+        pass
 
 
 class SharedBlock:

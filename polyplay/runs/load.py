@@ -127,15 +127,19 @@ def crew_of(options: RunOptions) -> Crew:
         where=where,
         **how_made(options),
         reuse=options.reuse,
-        fleet=fleet_of(options.hosts, options.host_timeout),
+        fleet=fleet_of(options),
         host_wait=options.host_wait,
     )
 
 
-def fleet_of(hosts: str, timeout: float) -> Fleet | None:
+def fleet_of(options: RunOptions) -> Fleet | None:
     """The machines that `--hosts` names; None: no others. Raises UserError."""
-    if hosts == "none":
+    hosts = options.hosts
+    if hosts is None:
         return None
+    if options.serial or options.on == "thread":
+        how = "--serial" if options.serial else "--on thread"
+        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
     kind, _, rest = hosts.partition(":")
     pretended = rest.isdigit() and 1 <= int(rest) <= LINKS
     if not (kind == "ray" or (kind == "pretend" and pretended)):
@@ -145,7 +149,7 @@ def fleet_of(hosts: str, timeout: float) -> Fleet | None:
     from polyplay.workers.hosts.pretend import PretendedMachines
     from polyplay.workers.hosts.ray_cluster import RayMachines
 
-    return Fleet(RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest)), timeout)
+    return Fleet(RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest)), options.host_timeout)
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

@@ -33,7 +33,8 @@ ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what ma
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
 LIMITS = ("frames", "steps", "minutes", "until_return")
-CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos")  # of all
+HOSTS = ("hosts", "host_timeout", "host_wait")
+CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -147,9 +148,9 @@ class RunOptions:
     reuse: bool = True
     """reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     convolutional networks); --no-reuse computes them again"""
-    hosts: str = "none"
+    hosts: str | None = None
     """other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this
-    machine that stand for N others (docs/guides/many_machines.md)"""
+    machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)"""
     host_timeout: Seconds = 5.0
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds = 300.0

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.optimizers import load_state, optimizer_state
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier, shared_array
+from polyplay.weights.shared_arrays import SharedArrays, shared_array
 
 _NUMBER, _VERSION, _STEPS = 0, 1, 2  # cells of the head
 

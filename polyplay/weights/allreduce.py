@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, memory_barrier, shared_array
+from polyplay.weights.shared_arrays import SharedArrays, shared_array
 from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, Update, clipped_step
 
 _LINE = 16  # float32 of a cache line

@@ -22,11 +22,12 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import UserError
 from polyplay.common.semaphores import Semaphore
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import TwoCopies, memory_barrier, shared_array
+from polyplay.weights.shared_arrays import TwoCopies, shared_array
 from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.weights import optimizers
 from polyplay.weights import parameter_server as at
 from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.shared_arrays import memory_barrier
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:

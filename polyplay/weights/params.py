@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from polyplay.common.edges import Arrow
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.common.tree import Batch
 from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, memory_barrier, shared_array
+from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, shared_array
 
 # cells of the header, int64; those of the two copies begin at _COPIES
 _VERSION, _ROUND, _COPIES = 0, 1, 8

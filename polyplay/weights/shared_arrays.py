@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -14,15 +13,7 @@ from torch import Tensor
 from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import SharedObject
-
-_FENCE = threading.Lock()
-
-
-def memory_barrier() -> None:
-    """What this thread has written is there before what it writes next; so with what it reads."""
-    with _FENCE:
-        pass
+from polyplay.common.shared_memory import SharedObject, memory_barrier
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import time
 from collections.abc import Iterable
@@ -52,7 +51,7 @@ class FaultInjector:
         self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
         self.events, self.open = list[Fault](), list[Fault]()  # open: those that are not over
         self.slowed = list[Fault]()
-        self._stopped: set[Any] = set()  # whom a slow rule has stopped
+        self._stopped: set[object] = set()  # whom a slow rule has stopped
         self._file = JsonLines(directory / "chaos.jsonl")
         self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
 

@@ -50,7 +50,7 @@ class Agent:
         self.mirrors: list[Mirror] = []
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, _Worker] = {}
-        self.link: Link | None = None
+        self._link: Link | None = None
         self.listener = socket.create_server((address, 0))
         self._woken, self._wake = os.pipe()
         prepare()
@@ -59,9 +59,8 @@ class Agent:
     def about(self) -> dict[str, Any]:
         """What the main process must know of it."""
         address, port = self.listener.getsockname()[:2]
-        return {"address": address, "port": port, "pid": os.getpid(), "cores": cores(), "version": polyplay.__version__} | {
-            "folder": str(self.root)
-        }
+        where = {"address": address, "port": port, "pid": os.getpid(), "folder": str(self.root)}
+        return {**where, "cores": cores(), "version": polyplay.__version__}
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
@@ -79,7 +78,7 @@ class Agent:
 
     def run(self) -> None:
         try:
-            self.link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self._link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
             self.link.before = self._send_part
             self.link.on = {START: self._start, SIGNAL: self._signal}
             threading.Thread(target=self._watch, daemon=True).start()
@@ -104,10 +103,15 @@ class Agent:
             self.listener.close()
             return sock
 
+    @property
+    def link(self) -> Link:
+        assert self._link is not None
+        return self._link
+
     def stop(self) -> None:
         """Who started it is gone."""
-        if self.link is not None:
-            self.link.end("")
+        if self._link is not None:
+            self._link.end("")
         else:
             self.listener.close()
 

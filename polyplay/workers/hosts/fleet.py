@@ -94,6 +94,9 @@ class Fleet:
                 bells.relay_by(self.bells)
         for thing in things:
             thing._attach()
+        order = sorted(range(len(things)), key=lambda i: self._mirrors[i].last)
+        self._mirrors = [self._mirrors[i] for i in order]
+        self._of_roles = {name: [order.index(i) for i in own] for name, own in self._of_roles.items()}
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
@@ -220,7 +223,8 @@ class Fleet:
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        threading.Thread(target=machine.handle.end, daemon=True).start()
+        if not self._closing:
+            threading.Thread(target=machine.handle.end, daemon=True).start()
 
     def _note(self, event: str, machine: Machine, **more: Any) -> None:
         if self._closing:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def _obey(link: Link, pipe: Connection) -> None:
         while True:
             kind, value = pipe.recv()
             if kind == "seat":
-                link.request(lambda value=value: _seat(link, value))
+                link.request(partial(_seat, link, value))
             elif kind == "signal":
                 link.send_json(SIGNAL, value)
             elif kind == "close":

@@ -8,6 +8,7 @@ lost.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import math
@@ -81,7 +82,7 @@ def _fill(sock: socket.socket, view: memoryview) -> int:
 
 def bytes_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
     """The arrays' own memory. They are contiguous."""
-    return [memoryview(x.reshape(-1).view(np.uint8)) for x in arrays if x.size]
+    return [x.reshape(-1).view(np.uint8).data for x in arrays if x.size]
 
 
 class Link:
@@ -153,7 +154,10 @@ class Link:
             self.end(str(e))
 
     def _mirror(self, i: int, now: float) -> None:
-        for item, arrays in self.mirrors[i].changes(now):
+        for n, (item, arrays) in enumerate(self.mirrors[i].changes(now)):
+            if n == 0 and self.mirrors[i].last:
+                for other in range(i):
+                    self._mirror(other, now)
             self.before(self.mirrors[i], item)
             self.send(DATA, i, item, arrays)
 
@@ -265,10 +269,8 @@ class Link:
         if not self.closed.is_set():
             self.why = why
             self.closed.set()
-            try:
+            with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             self.bell.post()
 
     def run(self) -> str:

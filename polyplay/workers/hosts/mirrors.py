@@ -23,8 +23,7 @@ from polyplay.common.context import RoleSize
 from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODE, EPISODES, Counters
 from polyplay.common.ring import Ring
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import SharedObject
+from polyplay.common.shared_memory import SharedObject, memory_barrier
 
 Frame = tuple[int, list[np.ndarray]]
 GAMES = 32  # finished games in one frame
@@ -48,12 +47,13 @@ class Mirror(ABC):
 
     away = False
     relay: int | None = 0  # number of the link whose bell rings for this side
+    last = False  # who sees its news relies on what was written to others before
 
     def begin(self, seat: Seat) -> Iterator[Frame]:
         """home: a worker will begin there, with what the object has here of its seat."""
         yield from ()
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: Seat) -> None:  # noqa: B027 - most need nothing
         """Both sides: from now on that seat's worker is away."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Mirror(ABC):
         """The seat whose part of a checkpoint a frame says is written; None: it says something else."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - on most nobody waits
         """away: end every wait."""
 
 
@@ -235,24 +235,27 @@ class QueueMirror(Mirror):
     # ---- this side's changes
 
     def changes(self, now: float) -> Iterator[Frame]:
+        """What was asked or answered is read first and sent last: it is about the rollouts before it."""
         queue = self.queue
-        for p in list(self.seats):
+        asked = np.concatenate([queue._last, queue._asked, queue.base])
+        answered = {p: int(queue.answered[p]) for p in self.seats}
+        memory_barrier()
+        for p in answered:
             for i in range(len(queue._full))[queue.pairs(p)]:
                 yield from self._pair(i)
-            if self.away and self._answered[p] != (answer := int(queue.answered[p])):
-                self._answered[p] = answer
-                yield self.of_answers + p, [np.array([answer])]
-        if not self.away:
-            asked = np.concatenate([queue._asked, queue._last])
-            if asked.tobytes() != self._asked:
-                self._asked = asked.tobytes()
-                yield self.of_asked, [asked]
+            if self.away and self._answered[p] != answered[p]:
+                self._answered[p] = answered[p]
+                yield self.of_answers + p, [np.array([answered[p]])]
+        if not self.away and asked.tobytes() != self._asked:
+            self._asked = asked.tobytes()
+            yield self.of_asked, [asked]
 
     def _pair(self, i: int) -> Iterator[Frame]:
         """The end of what is written here first: what another slot's way home needs is read after it."""
         queue = self.queue
         written, read = (queue._full[i], queue._empty[i]) if self.away else (queue._empty[i], queue._full[i])
         put = int(written._tail[0])
+        memory_barrier()
         taken = int(read._head[0])
         if (taken, put) == self._sent[i]:
             return
@@ -278,7 +281,7 @@ class QueueMirror(Mirror):
         if item < self.of_asked and self.away:
             return self._seat_cells(item - self.of_seats)
         if item == self.of_asked and self.away:
-            return [queue._asked, queue._last]
+            return [queue._last, queue._asked, queue.base]
         if self.of_answers <= item < self.of_answers + queue.producers and not self.away:
             return [self._answer]
         raise FrameError(f"item {item} of rollouts")
@@ -333,9 +336,4 @@ def mirror_of(thing: SharedObject) -> Mirror | None:
     if type(thing) is Params:
         return ParamsMirror(thing)
     make = MIRRORS.get(type(thing))
-    return make(thing) if make else None  # type: ignore[abstract, operator]
-
-
-def needs_none(thing: SharedObject) -> bool:
-    """Bells are rung by the mirrors of what they belong to."""
-    return isinstance(thing, Semaphores)
+    return make(thing) if make else None  # type: ignore[operator]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from polyplay.common.shared_memory import memory_barrier
 from polyplay.weights.params import _ROUND, _VERSION, Params
-from polyplay.weights.shared_arrays import memory_barrier
 from polyplay.workers.hosts.mirrors import Frame, FrameError, Mirror, Seat
 
 NEWS, VECTOR = 0, 1
@@ -16,6 +16,8 @@ NEWS, VECTOR = 0, 1
 
 class ParamsMirror(Mirror):
     """home → away: version, round and rollouts learnt from, and then that version's vector where it is another."""
+
+    last = True  # a learner that goes on writes first how far it was
 
     def __init__(self, params: Params):
         self.params = params
