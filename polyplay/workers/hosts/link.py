@@ -44,6 +44,7 @@ class LinkLost(Exception):
 
 def prove(sock: socket.socket, secret: bytes, away: bool) -> None:
     """Both ends show that they know the secret. Raises LinkLost."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     mine, me, other = secrets.token_bytes(NONCE), *(b"away", b"home")[:: 1 if away else -1]
     sock.sendall(mine)
     theirs = _exactly(sock, NONCE)
@@ -99,7 +100,6 @@ class Link:
         self.before: Callable[[Mirror, int], None] = lambda mirror, item: None  # a frame is sent
         self._lock = threading.Lock()
         sock.settimeout(timeout)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     # ------------------------------------------------------------------------------------------ sending
 

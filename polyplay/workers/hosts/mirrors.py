@@ -282,7 +282,7 @@ class QueueMirror(Mirror):
             return self._seat_cells(item - self.of_seats)
         if item == self.of_asked and self.away:
             return [queue._last, queue._asked, queue.base]
-        if self.of_answers <= item < self.of_answers + queue.producers and not self.away:
+        if item - self.of_answers in self.seats and not self.away:
             return [self._answer]
         raise FrameError(f"item {item} of rollouts")
 

@@ -29,6 +29,8 @@ class ParamsMirror(Mirror):
     def sit(self, seat: Seat) -> None:
         params = self.params
         if self.away:
+            if self._version < 0:  # no weights have come yet
+                params._head[_ROUND] = -1
             return
         if not self._readers:  # one of them wakes the link for all
             params._bells[seat.index].relay(self.relay)
