@@ -229,6 +229,8 @@ def complete_plan(
     plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
     source = _presets.tuned(page).get(options.preset, {}).get("source")
     settled = [("settings", f"preset {options.preset}: {source}")] if source else []
+    if crew.fleet is not None:
+        settled.append(("machines", crew.fleet.check(crew)))
     plan = replace(plan, lines=settled + plan.lines + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)

@@ -102,6 +102,7 @@ class CrewMetrics:
             lag_max=self._lag_max(),
             losses=self._losses(),
             elo=self._elo(),
+            hosts=self.crew.fleet.report() if self.crew.fleet is not None else {},
             queue_depth=self._queue_depth(),
             service={**self.read_service(), "leak_mb_per_hour": self.memory.leaking},
             memory_mb=memory,

@@ -42,6 +42,7 @@ class Snapshot:
     losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
     service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
     elo: Mapping[str, float] = field(default_factory=dict)  # of each agent of a league
+    hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each other machine (hosts.fleet)
     queue_depth: float | None = None
     restarts: int = 0
     memory_mb: float | None = None
@@ -180,6 +181,7 @@ class Reporter:
             "lag_max": snapshot.lag_max if lags else None,
             **({"agent_return_means": self.agent_returns} if self.agents else {}),
             **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
+            **({"hosts": {name: dict(host) for name, host in snapshot.hosts.items()}} if snapshot.hosts else {}),
             **self._times(snapshot),
             "queue_depth": snapshot.queue_depth,
             "restarts": snapshot.restarts,

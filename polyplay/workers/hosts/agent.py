@@ -19,13 +19,15 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import polyplay
 from polyplay.common import processes, signals
 from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.link import ENDED, SIGNAL, START, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import Mirror, Seat
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
@@ -79,7 +81,8 @@ class Agent:
     def run(self) -> None:
         try:
             self._link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
-            self.link.before = self._send_part
+            self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
+            psutil.cpu_percent()  # what it says first means nothing
             self.link.on = {START: self._start, SIGNAL: self._signal}
             threading.Thread(target=self._watch, daemon=True).start()
             self.link.run()
@@ -151,6 +154,9 @@ class Agent:
         for path in sorted(self.root.glob(f"checkpoints/.partial-*/workers/*-{p}.*")):
             self.link.send_file(str(path.relative_to(self.root)), path)
             path.unlink()
+
+    def _send_load(self) -> None:
+        self._send(LOAD, {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0})
 
     def _send(self, kind: int, value: dict[str, Any]) -> None:
         with contextlib.suppress(LinkLost):

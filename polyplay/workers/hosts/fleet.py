@@ -46,7 +46,8 @@ class Machine:
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
     threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
     lost: str | None = None
-    stats: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)  # of its link, the newest
+    reported: dict[str, Any] = field(default_factory=dict)
 
     @property
     def free(self) -> int:
@@ -72,31 +73,49 @@ class Fleet:
         """Whether a role's workers go elsewhere: who only acts does."""
         return role.envs is not None and role.spec is None and role.on == "process" and role.on_loss == "replace"
 
+    def check(self, crew: Crew) -> str:
+        """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
+        for role in self._going(crew):
+            for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
+                self._mirror(thing, role)
+        machines = self.engine.machines()
+        if not machines:
+            raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
+        what = ", ".join(f"{role.name} ×{role.n}" for role in self._going(crew))
+        return f"{what} on {', '.join(f'{m.name} ({m.cores} cores)' for m in machines)}; all else here"
+
+    def _going(self, crew: Crew) -> list[Role]:
+        roles = [role for role in crew.roles if self.goes(role)]
+        if not roles:
+            text = "given, but no workers of this system can be on another machine: what it has acts and learns at once"
+            raise UserError(f"--hosts: {text}; leave it out, or take impala, appo, r2d2 or apex")
+        return roles
+
+    def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
+        """The shared objects in these, and the bells."""
+        _, found = twins.dump(values, self._numbers)
+        bells = [x for x in found if isinstance(x, Semaphores)]
+        return [x for x in found if not isinstance(x, Semaphores)], bells
+
     def prepare(self, crew: Crew) -> None:
         """Find what crosses machines, and open an agent on each. Raises UserError."""
-        assert crew.counters is not None
         self.directory = Path(str(crew.directory))
         self._log, self.bells = JsonLines(self.directory / FILE), Semaphores(LINKS)
         things: list[SharedObject] = []
-        roles = [role for role in crew.roles if self.goes(role)]
-        if not roles:
-            raise UserError("--hosts: given, but no role of this system can work on another machine: leave it out")
+        crossing: dict[str, list[SharedObject]] = {}
+        roles = self._going(crew)
         for role in roles:
-            _, found = twins.dump((role.arguments(0), crew.control, crew.counters, role.size), self._numbers)
-            crossing = [x for x in found if not isinstance(x, Semaphores)]
-            for thing in crossing:
-                if not any(thing is other for other in things):
-                    things.append(thing)
-                    self._mirrors.append(self._mirror(thing, role))
-            indices = [i for i, x in enumerate(things) if any(x is y for y in crossing)]
-            self._of_roles[role.name] = indices
-            for bells in (x for x in found if isinstance(x, Semaphores)):
-                bells.relay_by(self.bells)
+            crossing[role.name], bells = self._shared(role.arguments(0), crew.control, crew.counters, role.size)
+            things += [x for x in crossing[role.name] if not any(x is other for other in things)]
+            for bell in bells:
+                bell.relay_by(self.bells)
         for thing in things:
             thing._attach()
-        order = sorted(range(len(things)), key=lambda i: self._mirrors[i].last)
-        self._mirrors = [self._mirrors[i] for i in order]
-        self._of_roles = {name: [order.index(i) for i in own] for name, own in self._of_roles.items()}
+        mirrors = [(thing, self._mirror(thing, roles[0])) for thing in things]
+        mirrors.sort(key=lambda pair: pair[1].last)
+        self._mirrors = [mirror for _, mirror in mirrors]
+        for name, own in crossing.items():
+            self._of_roles[name] = [i for i, (thing, _) in enumerate(mirrors) if any(thing is x for x in own)]
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
@@ -106,8 +125,8 @@ class Fleet:
     def _mirror(thing: SharedObject, role: Role) -> Mirror:
         mirror = mirror_of(thing)
         if mirror is None:
-            what = f"{type(thing).__name__} of {role.name}"
-            raise UserError(f"--hosts: {what} given, which does not cross machines; leave --hosts out")
+            what = f"{role.name} shares a {type(thing).__name__} with others"
+            raise UserError(f"--hosts: {what}, which does not cross machines yet; leave --hosts out")
         return mirror
 
     def _open_all(self) -> None:
@@ -183,6 +202,21 @@ class Fleet:
         with contextlib.suppress(OSError):  # it is lost, and about to be found so
             machine.pipe.send((kind, value))
 
+    def report(self) -> dict[str, dict[str, float]]:
+        """By machine: how it and its link do, since the last report."""
+        return {m.info.name: self._report(m) for m in self.opened if m.lost is None and "at" in m.stats}
+
+    def _report(self, machine: Machine) -> dict[str, float]:
+        now, old = dict(machine.stats), machine.reported
+        machine.reported = now
+        passed = now["at"] - old.get("at", 0.0)
+        rates = {
+            name: round((now[key] - old.get(key, 0)) / passed / 1e6, 4) if old and passed > 0 else 0.0
+            for name, key in (("mb_in", "received"), ("mb_out", "sent"))
+        }
+        load: dict[str, float] = {key: round(now[key], 3) for key in ("cpu", "memory") if key in now}
+        return {"workers": len(machine.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
+
     # ------------------------------------------------------------------------------------- what happens
 
     def _listen(self) -> None:
@@ -203,7 +237,7 @@ class Fleet:
         if kind == "lost":
             self._lose(machine, value)
         elif kind == "stats":
-            machine.stats = value
+            machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
                 worker.say(value["kind"], value["text"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.common.semaphores import Semaphores
-from polyplay.workers.hosts.link import CLOSE, ENDED, SIGNAL, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.link import CLOSE, ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import Mirror, Seat
 
 
@@ -37,6 +37,14 @@ def run_home_end(
         mirror.relay = number
     link = Link(sock, mirrors, bells[number], timeout, root)
     link.on = {WORD: lambda value: pipe.send(("word", value)), ENDED: lambda value: pipe.send(("ended", value))}
+    load: dict[str, Any] = {}
+    link.on[LOAD] = load.update
+
+    def tell() -> None:
+        counts = {"sent": link.sent, "received": link.received, "round_trip": link.round_trip}
+        pipe.send(("stats", {**load, **counts}))
+
+    link.each_beat = tell
     threading.Thread(target=_obey, args=(link, pipe), daemon=True).start()
     why = link.run()
     with contextlib.suppress(OSError):

@@ -31,8 +31,8 @@ from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, Mirror, S
 
 HEAD = struct.Struct("<4sHHIQ")
 MAGIC, NONCE = b"poly", 32
-DATA, BEAT, START, SIGNAL, WORD, ENDED, FILE, CLOSE = range(8)
-JSON = (START, SIGNAL, WORD, ENDED, FILE)
+DATA, BEAT, ECHO, START, SIGNAL, WORD, ENDED, LOAD, FILE, CLOSE = range(10)
+JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE)
 MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 PART = re.compile(r"(checkpoints/\.partial-\d{12}|resume)/workers/[a-z_]+-\d+\.(safetensors|json)")
@@ -95,6 +95,9 @@ class Link:
         self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
         self.why, self.closed = "", threading.Event()
         self.sent = self.received = 0  # bytes
+        self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
+        self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
+        self.echoes = False  # one side alone answers, so that never both wait for the other to read
         self.on: dict[int, Callable[[dict[str, Any]], None]] = {}  # what JSON of a kind does
         self.requests: list[Callable[[], None]] = []  # for the sending thread
         self.before: Callable[[Mirror, int], None] = lambda mirror, item: None  # a frame is sent
@@ -142,7 +145,9 @@ class Link:
                 now = time.monotonic()
                 if now >= beat:
                     beat = now + BEAT_EVERY
+                    self.beaten = time.perf_counter()
                     self.send(BEAT)
+                    self.each_beat()
                 while self.requests:
                     self.requests.pop(0)()
                 for i in range(len(self.mirrors)):
@@ -225,7 +230,12 @@ class Link:
                 raise FrameError(f"kind {kind}")
         elif kind == CLOSE and not n:
             self.end("")
-        elif kind != BEAT or n:
+        elif kind == BEAT and not n:
+            if self.echoes:
+                self.send(ECHO)
+        elif kind == ECHO and not n:
+            self.round_trip = time.perf_counter() - self.beaten
+        else:
             raise FrameError(f"kind {kind} with {n} bytes")
 
     @staticmethod

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from polyplay.common.errors import UserError
@@ -36,12 +38,11 @@ class RayMachines:
             raise UserError("--hosts: ray given, but Ray is not installed: pip install 'polyplay[ray]'") from None
         if ray.is_initialized():
             return ray
-        given = self.address or os.environ.get("RAY_ADDRESS", "")
-        if given:
-            _reach(given)
+        given = self.address or os.environ.get("RAY_ADDRESS", "") or _of_this_machine()
+        _reach(given)
         try:
             ray.init(
-                given or "auto",
+                given,
                 namespace="polyplay",
                 log_to_driver=False,
                 configure_logging=False,
@@ -49,8 +50,7 @@ class RayMachines:
             )
         except (ConnectionError, RuntimeError, ValueError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-            where = given or "on this machine"
-            raise UserError(f"--hosts: no Ray cluster {where}: {why}; start one with `ray start --head`") from None
+            raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None
         return ray
 
     def machines(self) -> list[MachineInfo]:
@@ -79,6 +79,15 @@ class RayMachines:
             import ray
 
             ray.shutdown()
+
+
+def _of_this_machine() -> str:
+    """Where `ray start` has written which cluster this machine belongs to."""
+    try:
+        return (Path(tempfile.gettempdir()) / "ray/ray_current_cluster").read_text().strip()
+    except OSError:
+        how = "start one with `ray start --head`, or name one: ray:HOST:PORT"
+        raise UserError(f"--hosts: ray given, but no Ray cluster was started on this machine; {how}") from None
 
 
 def _reach(address: str) -> None:
