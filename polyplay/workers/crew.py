@@ -292,8 +292,9 @@ class Crew:
         elif time.monotonic() > since + self.host_wait:
             many = f"waited {self.host_wait:g} s for a machine"
             raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` goes on with those that there are")
-        else:
+        elif (role.name, index) not in self._unseated:
             self._unseated[role.name, index] = role, since
+            self.say("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _start(
         self,

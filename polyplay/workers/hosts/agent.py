@@ -21,18 +21,17 @@ from typing import Any
 
 import psutil
 
-import polyplay
 from polyplay.common import processes, signals
 from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
+from polyplay.workers.hosts.engine import OPENING, versions
 from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import Mirror, Seat
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
-ACCEPT = 60.0  # seconds that the main process has to connect
 
 
 @dataclass
@@ -62,7 +61,7 @@ class Agent:
         """What the main process must know of it."""
         address, port = self.listener.getsockname()[:2]
         where = {"address": address, "port": port, "pid": os.getpid(), "folder": str(self.root)}
-        return {**where, "cores": cores(), "version": polyplay.__version__}
+        return {**where, "cores": cores(), "versions": versions()}
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
@@ -93,11 +92,11 @@ class Agent:
 
     def _accept(self) -> socket.socket:
         """The main process: strangers are sent away."""
-        until = time.monotonic() + ACCEPT
+        until = time.monotonic() + OPENING
         while True:
             self.listener.settimeout(max(0.01, until - time.monotonic()))
             sock, _ = self.listener.accept()
-            sock.settimeout(self.timeout)
+            sock.settimeout(OPENING)
             try:
                 prove(sock, self.secret, away=True)
             except LinkLost:

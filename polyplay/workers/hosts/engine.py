@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Protocol
 
 LINKS = 64  # machines, at most
+OPENING = 60.0  # seconds that an agent has to answer, and a link to be opened: torch may have to be loaded there
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all machines."""
+    names = ("polyplay", "torch", "numpy")
+    return {"python": platform.python_version(), **{name: metadata.version(name).partition("+")[0] for name in names}}
 
 
 @dataclass(frozen=True)

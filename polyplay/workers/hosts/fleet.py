@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import SharedObject
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import LINKS, AgentHandle, Engine, MachineInfo
+from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, versions
 from polyplay.workers.hosts.home_end import run_home_end
 from polyplay.workers.hosts.mirrors import Mirror, mirror_of
 from polyplay.workers.hosts.remote_worker import RemoteWorker
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from polyplay.workers.role import Role
 
 FILE = "hosts.jsonl"
+
+
+def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
+    """Raises UserError: calls travel pickled, which takes the same versions."""
+    ours = versions()
+    if other := [name for name in ours if ours[name] != theirs.get(name)]:
+        what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
+        raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
 
 
 @dataclass(eq=False)
@@ -132,12 +141,12 @@ class Fleet:
     def _open_all(self) -> None:
         """All agents at the same time."""
         infos = self.engine.machines()
-        errors: list[UserError] = []
+        errors: list[Exception] = []
 
         def open_one(info: MachineInfo) -> None:
             try:
                 self._open(info)
-            except UserError as e:
+            except Exception as e:
                 errors.append(e)
 
         threads = [threading.Thread(target=open_one, args=(info,)) for info in infos]
@@ -153,6 +162,7 @@ class Fleet:
         config = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
         config["threads"] = self._threads
         handle = self.engine.open(info, config)
+        check_versions(info, handle.about["versions"])
         with self._lock:
             handle.give(0, twins.dump(self._mirrors, self._numbers)[0])
             number, self._links = self._links, self._links + 1
@@ -161,10 +171,22 @@ class Fleet:
         link = ForkedProcess(SERVER, run_home_end, given, f"link {info.name}")
         link.start()
         theirs.close()
+        self._await_link(info, handle, pipe)
         machine = Machine(info, handle, link, pipe)
         self._note("opened", machine, address=info.address, cores=info.cores)
         self.opened.append(machine)
         return machine
+
+    @staticmethod
+    def _await_link(info: MachineInfo, handle: AgentHandle, pipe: Connection) -> None:
+        """Until it is open. Raises UserError."""
+        kind, why = pipe.recv() if pipe.poll(OPENING) else ("lost", f"nothing happened for {OPENING:.0f} s")
+        if kind == "lost":
+            handle.end()
+            there, here = f"{handle.about['address']}:{handle.about['port']}", socket.gethostname()
+            raise UserError(
+                f"--hosts: no link from {here} to {info.name} at {there}: {why}; is a firewall between them?"
+            )
 
     # ----------------------------------------------------------------------------------------- workers
 

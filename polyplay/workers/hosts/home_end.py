@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.common.semaphores import Semaphores
+from polyplay.workers.hosts.engine import OPENING
 from polyplay.workers.hosts.link import CLOSE, ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import Mirror, Seat
 
@@ -28,11 +29,12 @@ def run_home_end(
 ) -> None:
     """pipe: commands come; what the other side says goes, as (kind, value). number: of this link."""
     try:
-        sock = socket.create_connection((about["address"], about["port"]), timeout)
+        sock = socket.create_connection((about["address"], about["port"]), OPENING)
         prove(sock, secret, away=False)
     except (OSError, LinkLost) as e:
-        pipe.send(("lost", f"no link to {about['address']}:{about['port']} can be opened: {e}"))
+        pipe.send(("lost", str(e)))
         return
+    pipe.send(("open", {}))
     for mirror in mirrors:
         mirror.relay = number
     link = Link(sock, mirrors, bells[number], timeout, root)

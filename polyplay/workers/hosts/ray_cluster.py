@@ -17,9 +17,9 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.workers.hosts.agent_process import AgentProcess
-from polyplay.workers.hosts.engine import AgentHandle, MachineInfo
+from polyplay.workers.hosts.engine import OPENING, AgentHandle, MachineInfo
 
-REACH, OPENING = 5.0, 60.0  # seconds that a cluster has to answer, and an agent
+REACH = 5.0  # seconds that a cluster has to answer
 PACE = 0.5  # seconds between two looks at the raylet
 
 

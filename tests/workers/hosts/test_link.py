@@ -19,7 +19,6 @@ from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Li
 from polyplay.workers.hosts.mirrors import CellsMirror, QueueMirror, Seat
 from tests.workers.hosts.test_mirrors import queue_of
 
-
 BELL = Semaphores(1)
 
 
@@ -80,7 +79,12 @@ class TestHandshake:
     def test_an_answer_that_was_heard_before_proves_nothing(self):
         """Who listens does not answer a stranger with a proof that he could send back."""
         one, other = pair()
-        thread = threading.Thread(target=lambda: pytest.raises(LinkLost, prove, other, b"x" * 32, True))
+
+        def answer() -> None:
+            with pytest.raises(LinkLost):
+                prove(other, b"x" * 32, away=True)
+
+        thread = threading.Thread(target=answer)
         thread.start()
         nonce = links._exactly(one, 32)
         one.sendall(nonce + b"\0" * 32)

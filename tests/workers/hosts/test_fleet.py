@@ -1,0 +1,185 @@
+"""Runs on several machines, pretended ones: what they learn, to the bit, and what they survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import polyplay
+from polyplay.common.errors import UserError
+
+TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10, "quiet": True}
+EXACT = {**TOY, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
+
+
+def updates(run: Path) -> list[dict]:
+    """What the learner computed, without clocks."""
+    rows = map(json.loads, (run / "updates.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+def events(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "hosts.jsonl").read_text().splitlines()]
+
+
+def processes() -> dict[int, str]:
+    """Those that bear our title, by number."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            title = path.read_bytes().rstrip(b"\0").decode(errors="replace")
+        except OSError:
+            continue
+        if title.startswith("polyplay: "):
+            found[int(path.parent.name)] = title
+    return found
+
+
+def command(run: Path, *words: str) -> subprocess.Popen:
+    options = [f"--{k.replace('_', '-')}={v}" for k, v in TOY.items() if k != "quiet"]
+    given = ["train", "impala", *options, "--run", str(run), "--no-tensorboard", "--report-every", "0.5", *words]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
+
+
+def wait_for(what, seconds: float = 60.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def learning(run: Path) -> bool:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return len(lines) > 2 and json.loads(lines[-1])["updates"] > 20
+
+
+def processes_of(test: Path) -> dict[int, str]:
+    """Those that were started, however indirectly, with this test's mark in their environment."""
+    mine = {}
+    for number, title in processes().items():
+        try:
+            environment = Path(f"/proc/{number}/environ").read_bytes()
+        except OSError:
+            continue
+        if f"POLYPLAY_TEST={test}".encode() in environment:
+            mine[number] = title
+    return mine
+
+
+def test_at_lag_0_actors_on_other_machines_learn_the_same_to_the_bit(tmp_path):
+    polyplay.train("impala", **EXACT, steps=8000, run=str(tmp_path / "here"))
+    polyplay.train("impala", **EXACT, steps=8000, hosts="pretend:2", run=str(tmp_path / "there"))
+    assert len(updates(tmp_path / "here")) > 40
+    assert updates(tmp_path / "there") == updates(tmp_path / "here")
+    opened = events(tmp_path / "there")
+    assert sorted(row["machine"] for row in opened) == ["pretend-1", "pretend-2"]
+    assert {row["event"] for row in opened} == {"opened"}
+    last = json.loads((tmp_path / "there/metrics.jsonl").read_text().splitlines()[-1])
+    assert last["steps"] >= 8000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("pretend:2", None), (None, "pretend:2"), ("pretend:1", "pretend:2"), ("pretend:2", "pretend:1")],
+)
+def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, first, then):
+    polyplay.train("impala", **EXACT, steps=20_000, run=str(tmp_path / "whole"))
+    polyplay.train("impala", **EXACT, steps=8000, hosts=first, run=str(tmp_path / "parts"))
+    polyplay.resume(str(tmp_path / "parts"), steps=20_000, hosts=then)
+    assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
+    for path in (tmp_path / "parts/checkpoints").iterdir():
+        if path.is_dir():
+            assert {p.name for p in (path / "workers").iterdir()} >= {"act-0.safetensors", "act-1.safetensors"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["appo", "r2d2", "apex"])
+def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
+    more = {"appo": {"learning_rate": 1e-3}, "r2d2": {"start": 1000, "actors": 2}, "apex": {"start": 1000, "actors": 2}}
+    settings = {"env": "toy:catch", "network": "mlp", "steps": 60_000, "quiet": True, **more[system]}
+    result = polyplay.train(system, **settings, hosts="pretend:2", run=str(tmp_path / "run"))
+    assert result.summary["updates"] > 3
+    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("victim", "number", "within"),
+    [
+        ("agent", signal.SIGKILL, 1.0),
+        ("link pretend", signal.SIGKILL, 1.0),
+        ("agent", signal.SIGSTOP, 6.0),
+        ("act", signal.SIGKILL, None),
+        ("main", signal.SIGKILL, None),
+    ],
+)
+def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, victim, number, within):
+    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    run = tmp_path / "run"
+    main = command(run, "--hosts", "pretend:2", "--steps", "10M" if victim == "main" else "250k")
+
+    def ours() -> dict[int, str]:
+        return processes_of(tmp_path)
+
+    wait_for(lambda: learning(run))
+    if victim == "main":
+        main.kill()
+        main.wait()
+        wait_for(lambda: not ours(), 2.0)
+        wait_for(lambda: not list(temporary.iterdir()), 2.0)
+        return
+    pid = next(n for n, title in sorted(ours().items()) if title.startswith(f"polyplay: {victim}"))
+    os.kill(pid, number)
+    began = time.time()
+    if within is not None:
+        lost = wait_for(lambda: [row for row in events(run) if row["event"] == "lost"], within + 1.0)
+        assert lost[0]["time"] - began < within
+        assert lost[0]["workers"] == 1
+    said, _ = main.communicate(timeout=120)
+    assert main.returncode == 0
+    assert b"a new one takes its place" in said
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"] >= 249_000
+    assert not ours()
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "said"),
+    [
+        ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
+        ("impala", {"hosts": "two"}, "--hosts: two given, allowed"),
+        ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),
+        ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
+        ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
+        ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: .*allowed: ray:HOST:PORT"),
+        ("a2c", {"hosts": "pretend:2"}, "what it has acts and learns at once; .* take impala"),
+        ("gorila", {"hosts": "pretend:2", "actors": 2}, "act shares a ParameterServer with others"),
+        ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, tmp_path):
+    given = {"env": "toy:catch", "network": "mlp", "steps": 1000, **options}
+    with pytest.raises(UserError, match=said):
+        polyplay.train(system, **given, run=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"Ray is not installed: pip install 'polyplay\[ray\]'"):
+        polyplay.train("impala", env="toy:catch", network="mlp", hosts="ray", steps=1000, run=str(tmp_path / "run"))
