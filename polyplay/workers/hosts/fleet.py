@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from polyplay.workers.role import Role
 
 FILE = "hosts.jsonl"
+LOOK = 2.0  # seconds between two looks for machines that have joined
 
 
 def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
@@ -74,7 +75,7 @@ class Fleet:
         self._mirrors: list[Mirror] = []
         self._of_roles: dict[str, list[int]] = {}  # mirrors, by role
         self._woken, self._wake = os.pipe()
-        self._lock, self._closing = threading.Lock(), False
+        self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
 
     # ------------------------------------------------------------------------------------------ wiring
 
@@ -191,9 +192,23 @@ class Fleet:
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role) -> Machine | None:
-        """Where the next worker of a role goes: the machine with most free cores. None: there is none."""
+        """Where the next worker of a role goes: the machine with most free cores. None: there is none. Where no core is
+        free, machines that have joined are opened in the background.
+        """
         there = [machine for machine in self.opened if machine.lost is None]
-        return max(there, key=lambda m: m.free, default=None)
+        best = max(there, key=lambda m: m.free, default=None)
+        if (best is None or best.free <= 0) and not self._looking.is_set():
+            self._looking.set()
+            threading.Thread(target=self._look, daemon=True).start()
+        return best
+
+    def _look(self) -> None:
+        with contextlib.suppress(UserError, OSError, EOFError):  # it went again
+            for info in self.engine.machines():
+                self._open(info)
+                os.write(self._wake, b".")
+        time.sleep(LOOK)
+        self._looking.clear()
 
     def start(self, machine: Machine, role: Role, call: Call) -> RemoteWorker:
         ctx = call[0]
@@ -247,7 +262,10 @@ class Fleet:
             pipes = {m.pipe: m for m in self.opened if m.lost is None}
             for ready in connection.wait([*pipes, self._woken], 1.0):
                 if ready == self._woken:
-                    return
+                    os.read(self._woken, 64)
+                    if self._closing:
+                        return
+                    continue
                 self._hear(pipes[ready])  # type: ignore[index]
 
     def _hear(self, machine: Machine) -> None:
