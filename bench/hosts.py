@@ -34,7 +34,7 @@ from polyplay.common.tree import Field
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.link import Link
-from polyplay.workers.hosts.mirrors import QueueMirror, Seat
+from polyplay.workers.hosts.mirrors import QueueMirror, RemoteSeat
 from polyplay.workers.hosts.params_mirror import ParamsMirror
 
 SLOTS, WEIGHTS = 4, 1_700_000  # in flight; parameters of 6.8 MB
@@ -56,7 +56,7 @@ def away_side(data: bytes, address: tuple[str, int], pace: float) -> None:
     while not mirrors[0].seats:
         link.closed.wait(0.05)
         for mirror in mirrors:
-            mirror.sit(Seat(0, 0))
+            mirror.sit(RemoteSeat(0, 0))
     producer = queue.producer(0)
     queue.rows["version"][:] = 0
     version = -1
@@ -96,7 +96,7 @@ class Sides:
         self.queue._attach()
         self.params._attach()
         for mirror in mirrors:
-            mirror.sit(Seat(0, 0))
+            mirror.sit(RemoteSeat(0, 0))
         mirrors[0]._sent = dict.fromkeys(range(1), (0, SLOTS))
         listener = socket.create_server(("127.0.0.1", 0))
         context = multiprocessing.get_context("spawn")
@@ -105,7 +105,7 @@ class Sides:
         sock, _ = listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.link = Link(sock, mirrors, bells[0], 5.0, None)
-        for frame in mirrors[0].begin(Seat(0, 0)):
+        for frame in mirrors[0].begin(RemoteSeat(0, 0)):
             self.link.send(0, 0, frame[0], frame[1])
         threading.Thread(target=self.link.run, daemon=True).start()
         self.batches = self.queue.batches(1).consumer(0)

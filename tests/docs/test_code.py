@@ -49,6 +49,8 @@ OTHERS = {  # the first words of a line → why it is not run
     "tensorboard": "waits for a browser",
     "wandb": "needs an account",
     "kill": "needs a process",
+    "export": "of the shell of whoever reads it",
+    "RAY_worker_niceness=0": "starts a cluster; tests/workers/hosts/test_ray_cluster.py does",
     ".venv/bin/pre-commit": "changes the checkout",
 }
 

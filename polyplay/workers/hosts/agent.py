@@ -28,7 +28,7 @@ from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, versions
 from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import Mirror, Seat
+from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
@@ -48,7 +48,7 @@ class Agent:
         self.root = Path(tempfile.mkdtemp(prefix="polyplay-"))
         self.bells = Semaphores(1)
         twins.relay_by(self.bells)
-        self.mirrors: list[Mirror] = []
+        self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call] = {}
         self.workers: dict[int, _Worker] = {}
         self._link: Link | None = None
@@ -121,7 +121,7 @@ class Agent:
 
     def _start(self, value: dict[str, Any]) -> None:
         """In the receiving thread: after all that the seat begins with has come."""
-        number, seat = int(value["number"]), Seat(int(value["index"]), int(value["row"]))
+        number, seat = int(value["number"]), RemoteSeat(int(value["index"]), int(value["row"]))
         until = time.monotonic() + self.timeout
         while number not in self.calls and time.monotonic() < until:
             time.sleep(0.002)  # it comes another way
@@ -145,7 +145,7 @@ class Agent:
             with contextlib.suppress(OSError):
                 os.kill(worker.runs.pid, int(value["signal"]))
 
-    def _send_part(self, mirror: Mirror, item: int) -> None:
+    def _send_part(self, mirror: ObjectMirror, item: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written."""
         if (p := mirror.answers(item)) is None:
             return

@@ -23,7 +23,7 @@ from polyplay.common.shared_memory import SharedObject
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, versions
 from polyplay.workers.hosts.home_end import run_home_end
-from polyplay.workers.hosts.mirrors import Mirror, mirror_of
+from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
 from polyplay.workers.hosts.remote_worker import RemoteWorker
 from polyplay.workers.process import SERVER, Call
 from polyplay.workers.sizing import threads_of
@@ -52,6 +52,7 @@ class Machine:
     handle: AgentHandle
     link: ForkedProcess
     pipe: Connection
+    number: int  # of its link
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
     threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
@@ -71,8 +72,8 @@ class Fleet:
         self.engine, self.timeout = engine, timeout
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
-        self._numbers, self._next, self._links = twins.TwinNumbers(), 0, 0
-        self._mirrors: list[Mirror] = []
+        self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
+        self._mirrors: list[ObjectMirror] = []
         self._of_roles: dict[str, list[int]] = {}  # mirrors, by role
         self._woken, self._wake = os.pipe()
         self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
@@ -109,8 +110,9 @@ class Fleet:
 
     def prepare(self, crew: Crew) -> None:
         """Find what crosses machines, and open an agent on each. Raises UserError."""
-        self.directory = Path(str(crew.directory))
-        self._log, self.bells = JsonLines(self.directory / FILE), Semaphores(LINKS)
+        self.directory = crew.directory
+        self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
+        self.bells = Semaphores(LINKS)
         things: list[SharedObject] = []
         crossing: dict[str, list[SharedObject]] = {}
         roles = self._going(crew)
@@ -132,7 +134,7 @@ class Fleet:
         threading.Thread(target=self._listen, daemon=True).start()
 
     @staticmethod
-    def _mirror(thing: SharedObject, role: Role) -> Mirror:
+    def _mirror(thing: SharedObject, role: Role) -> ObjectMirror:
         mirror = mirror_of(thing)
         if mirror is None:
             what = f"{role.name} shares a {type(thing).__name__} with others"
@@ -166,17 +168,26 @@ class Fleet:
         check_versions(info, handle.about["versions"])
         with self._lock:
             handle.give(0, twins.dump(self._mirrors, self._numbers)[0])
-            number, self._links = self._links, self._links + 1
+            number = self._free_link()
         pipe, theirs = Pipe()
         given = theirs, handle.about, self.secret, self.timeout, self._mirrors, self.bells, number, self.directory
         link = ForkedProcess(SERVER, run_home_end, given, f"link {info.name}")
         link.start()
         theirs.close()
         self._await_link(info, handle, pipe)
-        machine = Machine(info, handle, link, pipe)
+        machine = Machine(info, handle, link, pipe, number)
         self._note("opened", machine, address=info.address, cores=info.cores)
         self.opened.append(machine)
         return machine
+
+    def _free_link(self) -> int:
+        """A number that no machine has that is there. Raises UserError."""
+        self._taken -= {machine.number for machine in self.opened if machine.lost is not None}
+        free = set(range(LINKS)) - self._taken
+        if not free:
+            raise UserError(f"--hosts: there are more than {LINKS} machines; allowed: {LINKS}")
+        self._taken.add(min(free))
+        return min(free)
 
     @staticmethod
     def _await_link(info: MachineInfo, handle: AgentHandle, pipe: Connection) -> None:
@@ -301,12 +312,14 @@ class Fleet:
             threading.Thread(target=machine.handle.end, daemon=True).start()
 
     def _note(self, event: str, machine: Machine, **more: Any) -> None:
-        if self._closing:
+        if self._closing or self._log is None:
             return
         self._log.write({"time": time.time(), "event": event, "machine": machine.info.name, **more})
 
     def close(self) -> None:
         """End all agents, and everything on their machines."""
+        if self._closing:
+            return
         self._closing = True
         with contextlib.suppress(OSError):
             os.write(self._wake, b".")

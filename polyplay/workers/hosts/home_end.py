@@ -14,7 +14,7 @@ from typing import Any
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts.engine import OPENING
 from polyplay.workers.hosts.link import CLOSE, ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import Mirror, Seat
+from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
 
 
 def run_home_end(
@@ -22,10 +22,10 @@ def run_home_end(
     about: dict[str, Any],
     secret: bytes,
     timeout: float,
-    mirrors: Sequence[Mirror],
+    mirrors: Sequence[ObjectMirror],
     bells: Semaphores,
     number: int,
-    root: Path,
+    root: Path | None,
 ) -> None:
     """pipe: commands come; what the other side says goes, as (kind, value). number: of this link."""
     try:
@@ -73,4 +73,4 @@ def _seat(link: Link, value: dict[str, Any]) -> None:
     for path in value["files"]:
         link.send_file(f"resume/workers/{path.name}", path)
     rest = {"number": value["number"]}
-    link.seat(Seat(value["index"], value["row"]), value["mirrors"], value["fresh"], rest)
+    link.seat(RemoteSeat(value["index"], value["row"]), value["mirrors"], value["fresh"], rest)

@@ -27,7 +27,7 @@ import numpy as np
 
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphore
-from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, Mirror, Seat
+from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, ObjectMirror, RemoteSeat
 
 HEAD = struct.Struct("<4sHHIQ")
 MAGIC, NONCE = b"poly", 32
@@ -90,7 +90,7 @@ class Link:
     """One end. `mirrors` have the same order on both sides. root: where files of checkpoints go."""
 
     def __init__(
-        self, sock: socket.socket, mirrors: Sequence[Mirror], bell: Semaphore, timeout: float, root: Path | None
+        self, sock: socket.socket, mirrors: Sequence[ObjectMirror], bell: Semaphore, timeout: float, root: Path | None
     ):
         self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
         self.why, self.closed = "", threading.Event()
@@ -100,7 +100,7 @@ class Link:
         self.echoes = False  # one side alone answers, so that never both wait for the other to read
         self.on: dict[int, Callable[[dict[str, Any]], None]] = {}  # what JSON of a kind does
         self.requests: list[Callable[[], None]] = []  # for the sending thread
-        self.before: Callable[[Mirror, int], None] = lambda mirror, item: None  # a frame is sent
+        self.before: Callable[[ObjectMirror, int], None] = lambda mirror, item: None  # a frame is sent
         self._lock = threading.Lock()
         sock.settimeout(timeout)
 
@@ -176,7 +176,7 @@ class Link:
             if isinstance(mirror, CountersMirror):
                 self._mirror(i, math.inf)
 
-    def seat(self, seat: Seat, mirrors: Sequence[int], fresh: bool, rest: dict[str, Any]) -> None:
+    def seat(self, seat: RemoteSeat, mirrors: Sequence[int], fresh: bool, rest: dict[str, Any]) -> None:
         """home, in the sending thread: have the other side start a worker. fresh: none at this seat was there before,
         so it gets what is here of the seat.
         """

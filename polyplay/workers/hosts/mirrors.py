@@ -35,25 +35,25 @@ class FrameError(Exception):
 
 
 @dataclass(frozen=True)
-class Seat:
+class RemoteSeat:
     """A worker on another machine: its index in its role, its row of the counters."""
 
     index: int
     row: int
 
 
-class Mirror(ABC):
+class ObjectMirror(ABC):
     """One object's. `away`: this side is the other machine's."""
 
     away = False
     relay: int | None = 0  # number of the link whose bell rings for this side
     last = False  # who sees its news relies on what was written to others before
 
-    def begin(self, seat: Seat) -> Iterator[Frame]:
+    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
         """home: a worker will begin there, with what the object has here of its seat."""
         yield from ()
 
-    def sit(self, seat: Seat) -> None:  # noqa: B027 - most need nothing
+    def sit(self, seat: RemoteSeat) -> None:  # noqa: B027 - most need nothing
         """Both sides: from now on that seat's worker is away."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Mirror(ABC):
         """away: end every wait."""
 
 
-class CellsMirror(Mirror):
+class CellsMirror(ObjectMirror):
     """home → away: small arrays, whole, when they have changed."""
 
     def __init__(self, thing: SharedObject, *names: str):
@@ -102,7 +102,7 @@ class CellsMirror(Mirror):
         """Nobody waits for these by a bell."""
 
 
-class CountersMirror(Mirror):
+class CountersMirror(ObjectMirror):
     """away → home: the counters of each seat, and its new games; home → away: what a seat begins with."""
 
     def __init__(self, counters: Counters):
@@ -117,10 +117,10 @@ class CountersMirror(Mirror):
         counters = self.counters
         return [counters.lags[row], counters.sizes[row], counters.metrics[row]]
 
-    def begin(self, seat: Seat) -> Iterator[Frame]:
+    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
         yield 2 * seat.row, [np.array(self.counters.values[seat.row]), *map(np.array, self._rest(seat.row))]
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: RemoteSeat) -> None:
         if seat.row not in self.rows:
             self._sent_games[seat.row] = int(self.counters.row(seat.row).get("episodes"))
             self.rows[seat.row] = []
@@ -169,7 +169,7 @@ class CountersMirror(Mirror):
         values[:] = self._values
 
 
-class QueueMirror(Mirror):
+class QueueMirror(ObjectMirror):
     """Rollouts come home; numbers of empty slots, and what learners ask for, go out.
 
     Items: a slot's rows; then a pair of rings; then what a seat begins with; then what is asked; then a seat's answer.
@@ -198,7 +198,7 @@ class QueueMirror(Mirror):
         cells = [queue._rings[0, pairs], queue._rings[1, pairs], queue.marks[own], queue.by[own], queue.base[p : p + 1]]
         return [*cells, queue.answered[p : p + 1]]
 
-    def begin(self, seat: Seat) -> Iterator[Frame]:
+    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
         queue, p = self.queue, seat.index
         pairs = range(len(queue._full))[queue.pairs(p)]
         put = [int(queue._empty[i]._tail[0]) for i in pairs]
@@ -212,7 +212,7 @@ class QueueMirror(Mirror):
                 yield slot, self._rows(slot)
         yield self.of_seats + p, cells
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: RemoteSeat) -> None:
         queue, p = self.queue, seat.index
         bell = queue.writer_bell(queue.pairs(p).start)
         if self.away:
@@ -328,7 +328,7 @@ MIRRORS = {
 }
 
 
-def mirror_of(thing: SharedObject) -> Mirror | None:
+def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     """None: it does not cross machines."""
     from polyplay.weights.params import Params
     from polyplay.workers.hosts.params_mirror import ParamsMirror

@@ -9,12 +9,12 @@ import torch
 
 from polyplay.common.shared_memory import memory_barrier
 from polyplay.weights.params import _ROUND, _VERSION, Params
-from polyplay.workers.hosts.mirrors import Frame, FrameError, Mirror, Seat
+from polyplay.workers.hosts.mirrors import Frame, FrameError, ObjectMirror, RemoteSeat
 
 NEWS, VECTOR = 0, 1
 
 
-class ParamsMirror(Mirror):
+class ParamsMirror(ObjectMirror):
     """home → away: version, round and rollouts learnt from, and then that version's vector where it is another."""
 
     last = True  # a learner that goes on writes first how far it was
@@ -26,7 +26,7 @@ class ParamsMirror(Mirror):
         self._readers: list[int] = []
         self._version = -1  # of the vector that was sent, or is here
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, seat: RemoteSeat) -> None:
         params = self.params
         if self.away:
             if self._version < 0:  # no weights have come yet

@@ -179,6 +179,13 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
+    assert "act ×2 on pretend-1" in " ".join(capfd.readouterr().out.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'polyplay\[ray\]'"):

@@ -16,7 +16,7 @@ from polyplay.common.control import RunControl
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import link as links
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import CellsMirror, QueueMirror, Seat
+from polyplay.workers.hosts.mirrors import CellsMirror, QueueMirror, RemoteSeat
 from tests.workers.hosts.test_mirrors import queue_of
 
 BELL = Semaphores(1)
@@ -155,7 +155,7 @@ class TestFrames:
         mirror = QueueMirror(queue)
         queue._bells.relay_by(Semaphores(1))
         queue._attach()
-        mirror.sit(Seat(0, 0))
+        mirror.sit(RemoteSeat(0, 0))
         slot = mirror._rows(0)
         good = frame(DATA, 0, 0, b"".join(x.tobytes() for x in slot))
         rings = np.zeros(2 + queue.share, np.int64)

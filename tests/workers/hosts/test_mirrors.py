@@ -17,7 +17,14 @@ from polyplay.common.semaphores import Semaphores
 from polyplay.common.tree import Field
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.mirrors import CellsMirror, CountersMirror, FrameError, Mirror, QueueMirror, Seat
+from polyplay.workers.hosts.mirrors import (
+    CellsMirror,
+    CountersMirror,
+    FrameError,
+    ObjectMirror,
+    QueueMirror,
+    RemoteSeat,
+)
 from polyplay.workers.hosts.params_mirror import ParamsMirror
 
 T, LANES = 3, 2
@@ -50,7 +57,7 @@ def forget() -> None:
 class Pair:
     """A mirror here and its other side, with frames carried at will."""
 
-    def __init__(self, home: Mirror, numbers: twins.TwinNumbers | None = None):
+    def __init__(self, home: ObjectMirror, numbers: twins.TwinNumbers | None = None):
         self.home = home
         data, self.found = twins.dump(home, numbers or twins.TwinNumbers())
         bells = Semaphores(4)
@@ -63,9 +70,9 @@ class Pair:
         self.away.away = True
 
     def seat(self, index: int, row: int = 0) -> None:
-        carry(self.home.begin(Seat(index, row)), self.away)
+        carry(self.home.begin(RemoteSeat(index, row)), self.away)
         for side in (self.away, self.home):
-            side.sit(Seat(index, row))
+            side.sit(RemoteSeat(index, row))
 
     def out(self, now: float = 0.0) -> None:
         carry(self.home.changes(now), self.away)
@@ -207,7 +214,7 @@ class TestQueue:
 
     @pytest.mark.parametrize("item", [0, 6, 8, 11, 100, 1 << 31])
     def test_a_frame_of_a_seat_that_is_not_there_is_refused(self, item):
-        """Seat 1 is elsewhere, seat 0 is not."""
+        """RemoteSeat 1 is elsewhere, seat 0 is not."""
         pair = Pair(QueueMirror(queue_of()))
         pair.seat(1)
         with pytest.raises(FrameError):
