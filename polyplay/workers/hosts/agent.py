@@ -26,7 +26,7 @@ from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import OPENING, versions
+from polyplay.workers.hosts.engine import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
@@ -40,7 +40,7 @@ class _Worker:
     pipe: connection.Connection
 
 
-class Agent:
+class MachineAgent:
     """give: calls, by the engine. run: until the link ends."""
 
     def __init__(self, secret: bytes, address: str, timeout: float):
@@ -61,7 +61,7 @@ class Agent:
         """What the main process must know of it."""
         address, port = self.listener.getsockname()[:2]
         where = {"address": address, "port": port, "pid": os.getpid(), "folder": str(self.root)}
-        return {**where, "cores": cores(), "versions": versions()}
+        return {**where, "cores": cores(), "versions": needed_versions()}
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
@@ -76,6 +76,7 @@ class Agent:
         self.mirrors = value
         for mirror in self.mirrors:
             mirror.away = True
+            mirror.prepare()
 
     def run(self) -> None:
         try:
@@ -215,7 +216,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")  # closes with this process
     os.dup2(2, 1)  # what anybody prints is no answer
     config = json.loads(_message()[1])
-    agent = Agent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])
+    agent = MachineAgent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])
     out.write(json.dumps(agent.about()).encode() + b"\n")
     out.flush()
     agent.give(*_message())
@@ -233,7 +234,7 @@ def _message() -> tuple[int, bytes]:
     return number, sys.stdin.buffer.read(n)
 
 
-def _take_calls(agent: Agent) -> None:
+def _take_calls(agent: MachineAgent) -> None:
     with contextlib.suppress(EOFError):
         while True:
             agent.give(*_message())

@@ -11,7 +11,7 @@ LINKS = 64  # machines, at most
 OPENING = 60.0  # seconds that an agent has to answer, and a link to be opened: torch may have to be loaded there
 
 
-def versions() -> dict[str, str]:
+def needed_versions() -> dict[str, str]:
     """What must be the same on all machines."""
     names = ("polyplay", "torch", "numpy")
     return {"python": platform.python_version(), **{name: metadata.version(name).partition("+")[0] for name in names}}
@@ -27,7 +27,7 @@ class MachineInfo:
 
 
 class AgentHandle(Protocol):
-    """An agent that runs. about: what it says of itself (agent.Agent.about)."""
+    """An agent that runs. about: what it says of itself (agent.MachineAgent.about)."""
 
     about: dict[str, Any]
 

@@ -21,7 +21,7 @@ from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import SharedObject
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, versions
+from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, needed_versions
 from polyplay.workers.hosts.home_end import run_home_end
 from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
 from polyplay.workers.hosts.remote_worker import RemoteWorker
@@ -38,7 +38,7 @@ LOOK = 2.0  # seconds between two looks for machines that have joined
 
 def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
     """Raises UserError: calls travel pickled, which takes the same versions."""
-    ours = versions()
+    ours = needed_versions()
     if other := [name for name in ours if ours[name] != theirs.get(name)]:
         what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
         raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")

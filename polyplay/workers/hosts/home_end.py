@@ -28,6 +28,9 @@ def run_home_end(
     root: Path | None,
 ) -> None:
     """pipe: commands come; what the other side says goes, as (kind, value). number: of this link."""
+    for mirror in mirrors:
+        mirror.prepare()
+        mirror.relay = number
     try:
         sock = socket.create_connection((about["address"], about["port"]), OPENING)
         prove(sock, secret, away=False)
@@ -35,8 +38,6 @@ def run_home_end(
         pipe.send(("lost", str(e)))
         return
     pipe.send(("open", {}))
-    for mirror in mirrors:
-        mirror.relay = number
     link = Link(sock, mirrors, bells[number], timeout, root)
     link.on = {WORD: lambda value: pipe.send(("word", value)), ENDED: lambda value: pipe.send(("ended", value))}
     load: dict[str, Any] = {}

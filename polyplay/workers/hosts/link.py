@@ -81,7 +81,7 @@ def _fill(sock: socket.socket, view: memoryview) -> int:
     return at
 
 
-def bytes_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
+def views_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
     """The arrays' own memory. They are contiguous."""
     return [x.reshape(-1).view(np.uint8).data for x in arrays if x.size]
 
@@ -108,7 +108,7 @@ class Link:
 
     def send(self, kind: int, mirror: int = 0, item: int = 0, arrays: Sequence[np.ndarray] = ()) -> None:
         """Raises LinkLost."""
-        views = bytes_of(arrays)
+        views = views_of(arrays)
         with self._lock:
             self._push([memoryview(HEAD.pack(MAGIC, kind, mirror, item, sum(map(len, views)))), *views])
 
@@ -212,7 +212,7 @@ class Link:
         if kind == DATA:
             if mirror >= len(self.mirrors):
                 raise FrameError(f"mirror {mirror} of {len(self.mirrors)}")
-            views = bytes_of(self.mirrors[mirror].places(item))
+            views = views_of(self.mirrors[mirror].places(item))
             if sum(map(len, views)) != n:
                 raise FrameError(f"{n} bytes for item {item} of mirror {mirror}")
             for view in views:

@@ -24,6 +24,7 @@ from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODE, EPISODES, Counters
 from polyplay.common.ring import Ring
 from polyplay.common.shared_memory import SharedObject, memory_barrier
+from polyplay.workers.hosts import planes
 
 Frame = tuple[int, list[np.ndarray]]
 GAMES = 32  # finished games in one frame
@@ -48,6 +49,9 @@ class ObjectMirror(ABC):
     away = False
     relay: int | None = 0  # number of the link whose bell rings for this side
     last = False  # who sees its news relies on what was written to others before
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """Both sides, before their link begins."""
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
         """home: a worker will begin there, with what the object has here of its seat."""
@@ -172,7 +176,8 @@ class CountersMirror(ObjectMirror):
 class QueueMirror(ObjectMirror):
     """Rollouts come home; numbers of empty slots, and what learners ask for, go out.
 
-    Items: a slot's rows; then a pair of rings; then what a seat begins with; then what is asked; then a seat's answer.
+    Items: a slot's rows; then a pair of rings; then what a seat begins with; then what is asked; then a seat's answer;
+    then, where there are stacked pictures, instead of a slot's rows all but these, and then their planes.
     """
 
     def __init__(self, queue: RolloutQueue):
@@ -187,6 +192,25 @@ class QueueMirror(ObjectMirror):
         self.of_seats = self.of_pairs + pairs
         self.of_asked = self.of_seats + queue.producers
         self.of_answers = self.of_asked + 1
+        self.of_rest = self.of_answers + queue.producers
+        self.of_planes = self.of_rest + queue.slots
+        self._picture = next((path for path, x in self._leaves() if _stacked(x)), None)
+        self._arriving = -1  # the slot whose planes come next
+
+    def prepare(self) -> None:
+        """Buffers for pictures, one to send from and one to receive into; and compile."""
+        if self._picture is None:
+            return
+        rows = planes.words(dict(self._leaves())[self._picture][0])
+        T, B, k, n = rows.shape
+        self._whole, self._whole_there = np.ones((T, B), np.uint8), np.ones((T, B), np.uint8)
+        self._planes, self._planes_there = np.empty((T * B * k, n), rows.dtype), np.empty((T * B * k, n), rows.dtype)
+        few = rows[:1, :1].copy()
+        planes.pack_planes(few, self._whole, self._planes)
+        planes.unpack_planes(few, self._whole, self._planes)
+
+    def _leaves(self) -> list[tuple[str, np.ndarray]]:
+        return list(tree.leaves({"rows": self.queue.rows, "state": self.queue.state}))
 
     # ---- a seat
 
@@ -209,7 +233,7 @@ class QueueMirror(ObjectMirror):
             self._sent[i] = int(full[0]), put[i - pairs.start]
             for number in range(full[0], full[8]):
                 slot = int(full[16 + number % queue.share])
-                yield slot, self._rows(slot)
+                yield from self._rollout(slot)
         yield self.of_seats + p, cells
 
     def sit(self, seat: RemoteSeat) -> None:
@@ -227,10 +251,22 @@ class QueueMirror(ObjectMirror):
         if p not in self.seats:
             self.seats.append(p)
 
+    def _rollout(self, slot: int) -> Iterator[Frame]:
+        if self._picture is None:
+            yield slot, self._rows(slot)
+            return
+        n = planes.pack_planes(self._pictures(slot), self._whole, self._planes)
+        yield self.of_rest + slot, [self._whole, *self._rows(slot)]
+        yield self.of_planes + slot, [self._planes[:n]]
+
     def _rows(self, slot: int) -> list[np.ndarray]:
-        queue = self.queue
-        leaves = [x[slot] for _, x in tree.leaves({"rows": queue.rows, "state": queue.state})]
-        return [*leaves, queue.by[slot : slot + 1]]
+        """Of a slot, without stacked pictures."""
+        leaves = [x[slot] for path, x in self._leaves() if path != self._picture]
+        return [*leaves, self.queue.by[slot : slot + 1]]
+
+    def _pictures(self, slot: int) -> np.ndarray:
+        assert self._picture is not None
+        return planes.words(dict(self._leaves())[self._picture][slot])
 
     # ---- this side's changes
 
@@ -262,7 +298,7 @@ class QueueMirror(ObjectMirror):
         if self.away:
             for number in range(self._sent[i][1], put):
                 slot = int(written._ring[number % queue.share])
-                yield slot, self._rows(slot)
+                yield from self._rollout(slot)
         self._sent[i] = taken, put
         yield self.of_pairs + i, [np.concatenate([[taken, put], written._ring])]
 
@@ -270,10 +306,12 @@ class QueueMirror(ObjectMirror):
 
     def places(self, item: int) -> list[np.ndarray]:
         queue = self.queue
-        if 0 <= item < self.of_pairs:
-            if not self.away and item // queue.share not in self.seats:
-                raise FrameError(f"slot {item} belongs to nobody there")
-            return self._rows(item)
+        if 0 <= item < self.of_pairs and self._picture is None:
+            return self._rows(self._slot(item))
+        if item >= self.of_rest and self._picture is not None:
+            return self._places_of_pictures(item)
+        if item < self.of_pairs:
+            raise FrameError(f"slot {item} without its pictures")
         if item < self.of_seats:
             if (item - self.of_pairs) // queue.each not in self.seats:
                 raise FrameError(f"rings {item - self.of_pairs} belong to nobody there")
@@ -286,9 +324,34 @@ class QueueMirror(ObjectMirror):
             return [self._answer]
         raise FrameError(f"item {item} of rollouts")
 
+    def _slot(self, slot: int) -> int:
+        if slot >= self.queue.slots or (not self.away and slot // self.queue.share not in self.seats):
+            raise FrameError(f"slot {slot} belongs to nobody there")
+        return slot
+
+    def _places_of_pictures(self, item: int) -> list[np.ndarray]:
+        if item < self.of_planes:
+            return [self._whole_there, *self._rows(self._slot(item - self.of_rest))]
+        if item - self.of_planes != self._arriving:
+            raise FrameError(f"planes of slot {item - self.of_planes} without its rows")
+        return [self._planes_there[: self._count]]
+
+    def _pictures_arrived(self, item: int) -> None:
+        if item >= self.of_planes:
+            planes.unpack_planes(self._pictures(self._arriving), self._whole_there, self._planes_there)
+            self._arriving = -1
+            return
+        self._arriving = item - self.of_rest
+        try:
+            self._count = planes.count(self._whole_there, self._pictures(0).shape[-2])
+        except ValueError as e:
+            raise FrameError(str(e)) from None
+
     def arrived(self, item: int) -> None:
         queue = self.queue
-        if self.of_pairs <= item < self.of_seats:
+        if item >= self.of_rest:
+            self._pictures_arrived(item)
+        elif self.of_pairs <= item < self.of_seats:
             i = item - self.of_pairs
             if self.away:
                 self._replay(i, queue._full[i], READING + (queue.each > 1) * (i % queue.consumers), queue._empty[i])
@@ -313,10 +376,15 @@ class QueueMirror(ObjectMirror):
             written.put(slot)
 
     def answers(self, item: int) -> int | None:
-        return item - self.of_answers if item >= self.of_answers else None
+        return item - self.of_answers if self.of_answers <= item < self.of_rest else None
 
     def close(self) -> None:
         self.queue.close()
+
+
+def _stacked(array: np.ndarray) -> bool:
+    """[slots, T+1, lanes, k, height, width] of bytes: pictures that may be stacks of planes."""
+    return array.dtype == np.uint8 and array.ndim == 6 and array.shape[3] > 1
 
 
 MIRRORS = {

@@ -22,7 +22,7 @@ def crew() -> Any:
         for row, name in enumerate(names)
     ]
     counters = Counters(3, ("loss", "entropy"))
-    return SimpleNamespace(counters=counters, roles=roles, rows=lambda role, past=False: [role.row])
+    return SimpleNamespace(counters=counters, roles=roles, fleet=None, rows=lambda role, past=False: [role.row])
 
 
 def test_updates_of_all_learner_roles_are_added(crew):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import polyplay
+from polyplay.cli.main import main
 from polyplay.common.errors import UserError
 
 TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10, "quiet": True}
@@ -184,6 +185,12 @@ def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monke
     polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
     assert "act ×2 on pretend-1" in " ".join(capfd.readouterr().out.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_diagram_says_who_works_elsewhere(capsys):
+    assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "pretend:2"]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("┌")]
+    assert [", on other machines" in line for line in titles] == [True, False]
 
 
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):

@@ -68,6 +68,8 @@ class Pair:
             thing._attach()
         self.away: Any = twins.load(data)
         self.away.away = True
+        for side in (self.home, self.away):
+            side.prepare()
 
     def seat(self, index: int, row: int = 0) -> None:
         carry(self.home.begin(RemoteSeat(index, row)), self.away)
