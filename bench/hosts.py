@@ -178,7 +178,7 @@ def idle(seconds: float) -> dict[str, Any]:
 
 
 def impala(hosts: str, network: str, seconds: float) -> dict[str, float]:
-    """Agent steps a second and the mean lag, of a run's second half."""
+    """Agent steps a second, the mean lag and what comes in by links, of a run's second half."""
     with tempfile.TemporaryDirectory() as where:
         words = ["train", "impala", "--preset", "quick", "--network", network, "--hosts", hosts, "--no-tensorboard"]
         limit = [
@@ -196,7 +196,9 @@ def impala(hosts: str, network: str, seconds: float) -> dict[str, float]:
     rows = rows[-int(seconds) :]
     passed = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
     lag = statistics.fmean(row["lag_mean"] for row in rows if row["lag_mean"] is not None)
-    return {"steps": (rows[-1]["steps"] - rows[0]["steps"]) / passed, "lag": lag}
+    steps = (rows[-1]["steps"] - rows[0]["steps"]) / passed
+    mb = statistics.fmean(sum(host["mb_in"] for host in row.get("hosts", {}).values()) for row in rows)
+    return {"steps": steps, "lag": lag, "kb": 1e3 * mb / steps}
 
 
 def main() -> None:
@@ -225,6 +227,7 @@ def main() -> None:
         for name, i in (("here", 0), ("pretend:2", 1)):
             row[f"{name}, steps/s"] = round(statistics.median(pair[i]["steps"] for pair in pairs))
             row[f"{name}, lag"] = round(statistics.median(pair[i]["lag"] for pair in pairs), 2)
+        row["KB a step"] = round(statistics.median(pair[1]["kb"] for pair in pairs), 2)
         rows.append({**row, "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in ratios]})
     text = ["# Other machines", "", *lines_about(what), "", "The link:", "", *table(link), ""]
     text += ["impala `quick` on Pong, two actors here or on two pretended machines, float32; medians of"]
