@@ -34,8 +34,9 @@ from polyplay.common.tree import Field
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.link import Link
-from polyplay.workers.hosts.mirrors import QueueMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.params_mirror import ParamsMirror
+from polyplay.workers.hosts.queue_mirror import QueueMirror
 
 SLOTS, WEIGHTS = 4, 1_700_000  # in flight; parameters of 6.8 MB
 NETWORKS = ("a3c", "nature")

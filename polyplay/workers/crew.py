@@ -406,10 +406,12 @@ class Crew:
     def _resize(self, role: Role) -> None:
         """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
         for index in range(role.n - 1, role.size.wanted - 1, -1):
+            role.n = index
+            if self._unseated.pop((role.name, index), None):
+                continue
             role.leaving[index] = worker = role.workers.pop(index)
             worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
             role.size.dismissed[index] = True
-            role.n = index
         for worker in list(role.leaving.values()):
             if self._left(worker):
                 del role.leaving[worker.ctx.index]

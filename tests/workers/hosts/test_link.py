@@ -16,7 +16,8 @@ from polyplay.common.control import RunControl
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import link as links
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import CellsMirror, QueueMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import CellsMirror, RemoteSeat
+from polyplay.workers.hosts.queue_mirror import QueueMirror
 from tests.workers.hosts.test_mirrors import queue_of
 
 BELL = Semaphores(1)
@@ -75,6 +76,8 @@ class TestHandshake:
         thread.start()
         prove(one, b"x" * 32, away=False)
         thread.join()
+        other.sendall(b"the first frame")
+        assert one.recv(100) == b"the first frame", "nothing of the handshake is left"
 
     def test_an_answer_that_was_heard_before_proves_nothing(self):
         """Who listens does not answer a stranger with a proof that he could send back."""

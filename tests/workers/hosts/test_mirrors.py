@@ -22,10 +22,10 @@ from polyplay.workers.hosts.mirrors import (
     CountersMirror,
     FrameError,
     ObjectMirror,
-    QueueMirror,
     RemoteSeat,
 )
 from polyplay.workers.hosts.params_mirror import ParamsMirror
+from polyplay.workers.hosts.queue_mirror import QueueMirror
 
 T, LANES = 3, 2
 

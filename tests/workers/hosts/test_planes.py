@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common.tree import Field
 from polyplay.workers.hosts import planes
-from polyplay.workers.hosts.mirrors import FrameError, QueueMirror
+from polyplay.workers.hosts.mirrors import FrameError
+from polyplay.workers.hosts.queue_mirror import QueueMirror
 from tests.workers.hosts.test_mirrors import Pair, _machine  # noqa: F401 - a fixture
 
 K = 4
