@@ -135,7 +135,7 @@ def crew_of(options: RunOptions) -> Crew:
 def fleet_of(options: RunOptions) -> Fleet | None:
     """The machines that `--hosts` names; None: no others. Raises UserError."""
     hosts = options.hosts
-    if hosts is None:
+    if hosts is None or hosts == "none":
         return None
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"

@@ -21,6 +21,7 @@ from polyplay.weights.shared_arrays import SharedArrays, shared_array
 from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, Update, clipped_step
 
 _LINE = 16  # float32 of a cache line
+NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arrives at a turn
 
 
 class AllReduce(SharedArrays, Update):
@@ -30,16 +31,17 @@ class AllReduce(SharedArrays, Update):
     On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector (flat.param_sizes).
+    `size`: of the whole vector, of which `weights` come first (flat.param_sizes).
     """
 
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
     state = shared_array(np.float32, lambda r: (1 + len(r.optim.statistics), r.size))  # new weights, statistics
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
-    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # the turn that each replica has arrived at
+    arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last one
 
-    def __init__(self, optim: OptimizerSpec, replicas: int, size: int):
+    def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
         self.optim, self.replicas, self.size = optim, replicas, size
+        self.weights = size if weights is None else weights
         self._place = nccl.meeting_place()
         super().__init__(bells=replicas)
 
@@ -48,6 +50,11 @@ class AllReduce(SharedArrays, Update):
 
     def title(self) -> str:
         return f"AllReduce({self.optim.name}) of {self.replicas}"
+
+    def part(self, rank: int) -> slice:
+        """The weights that are this replica's to change."""
+        edges = [self.weights * i // self.replicas // _LINE * _LINE for i in (rank, rank + 1)]
+        return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: Network) -> float:
         """Gradients and statistics are shared, and weights too where there are no buffers."""
@@ -76,12 +83,13 @@ class _Meeting(BoundUpdate):
         self.gradients, self.sums, self.arrived = reduce.gradients, reduce.sums, reduce.arrived[:, 0]
         self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
 
-    def agree(self, sums: Sums) -> Agree:
-        """In fixed order. All have arrived when one goes on."""
+    def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
+        """In fixed order. All have arrived when one goes on. brings: what else this replica has written for others."""
         # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
         self.turn += 1
         row = self.turn % 2
         self.sums[row, self.rank, : len(sums)] = sums
+        self.reduce.arrived[self.rank, 1 + row] = brings
         memory_barrier()  # what others read from now on is there
         self.arrived[self.rank] = self.turn
         memory_barrier()
@@ -115,8 +123,10 @@ class _Parts(_Meeting):
         rank, make = self.rank, reduce.optim.make
         if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
             raise ValueError("the vector is not one that this AllReduce made")
-        edges = [vector.weights * i // self.n // _LINE * _LINE for i in range(self.n)] + [vector.weights]
-        self.own, self.others = slice(edges[rank], edges[rank + 1]), [slice(edges[rank]), slice(edges[rank + 1], None)]
+        if vector.weights != reduce.weights:
+            raise ValueError(f"{vector.weights} weights of {reduce.weights}")
+        self.own = own = reduce.part(rank)
+        self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])
         if vector.flat.data_ptr() == self.weights.data_ptr():  # everyone's weights are there
             self.others = []
@@ -131,7 +141,7 @@ class _Parts(_Meeting):
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
         self.gradients[self.rank, weights:] = self.buffers.array
-        total = yield from self.agree(sums)
+        total = yield from self.agree(sums, GRADIENT)
         _mean(self.gradients[:, self.own], self.mean)
         self._buffers()
         square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
@@ -144,7 +154,7 @@ class _Parts(_Meeting):
             self.part.step()
         if self.others:
             self.weights[self.own] = flat[self.own]
-        yield from self.agree(np.zeros(0))
+        yield from self.agree(np.zeros(0), WEIGHTS)
         for part in self.others:
             flat[part] = self.weights[part]
         self.whole = True
@@ -187,4 +197,7 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
 
 def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | Local:
     """The update of so many replicas that average their gradients; one alone applies its own."""
-    return AllReduce(optim, replicas, param_sizes(net)[1]) if replicas > 1 else Local(optim)
+    if replicas == 1:
+        return Local(optim)
+    weights, size = param_sizes(net)
+    return AllReduce(optim, replicas, size, weights)

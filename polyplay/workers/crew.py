@@ -277,7 +277,7 @@ class Crew:
 
     def _begin(self, role: Role, index: int, check: Callable[[], None] = lambda: None) -> None:
         """Start a worker here or elsewhere."""
-        if self.fleet is not None and self.fleet.goes(role):
+        if self.fleet is not None and self.fleet.goes(role) and not self.fleet.stays(role, index):
             self._seat(role, index, time.monotonic())
         else:
             self._start(role, index, check)
@@ -285,7 +285,7 @@ class Crew:
     def _seat(self, role: Role, index: int, since: float) -> None:
         """Start a worker that has to wait where no machine has room for it."""
         assert self.fleet is not None
-        machine = self.fleet.place(role)
+        machine = self.fleet.place(role, index)
         if machine is not None:
             self._unseated.pop((role.name, index), None)
             self._start(role, index, machine=machine)

@@ -27,8 +27,8 @@ from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, needed_versions
-from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, RemoteSeat
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
@@ -81,6 +81,7 @@ class MachineAgent:
     def run(self) -> None:
         try:
             self._link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
             self.link.on = {START: self._start, SIGNAL: self._signal}
@@ -122,7 +123,7 @@ class MachineAgent:
 
     def _start(self, value: dict[str, Any]) -> None:
         """In the receiving thread: after all that the seat begins with has come."""
-        number, seat = int(value["number"]), RemoteSeat(int(value["index"]), int(value["row"]))
+        number, seat = int(value["number"]), RemoteSeat(int(value["index"]), int(value["row"]), tuple(value["group"]))
         until = time.monotonic() + self.timeout
         while number not in self.calls and time.monotonic() < until:
             time.sleep(0.002)  # it comes another way
@@ -150,10 +151,12 @@ class MachineAgent:
         """Files of a checkpoint, and counters, go before the mark that says they are written."""
         if (p := mirror.answers(item)) is None:
             return
-        self.link.flush_counters()
-        for path in sorted(self.root.glob(f"checkpoints/.partial-*/workers/*-{p}.*")):
-            self.link.send_file(str(path.relative_to(self.root)), path)
-            path.unlink()
+        if not isinstance(mirror, CountersMirror):
+            self.link.flush_counters()
+        for where in (f"workers/*-{p}.*", f"replay/*-{p}/[0-9a-z]*"):
+            for path in sorted(self.root.glob(f"checkpoints/.partial-*/{where}")):
+                self.link.send_file(str(path.relative_to(self.root)), path)
+                path.unlink()
 
     def _send_load(self) -> None:
         self._send(LOAD, {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0})
@@ -183,7 +186,19 @@ class MachineAgent:
         except (EOFError, OSError):
             pipe.close()
             return
-        self._send(WORD, {"number": number, "kind": kind, "text": text[-MOST_TEXT:]})
+        self._say(WORD, {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}, last=kind == "done")
+
+    def _say(self, kind: int, value: dict[str, Any], last: bool) -> None:
+        """last: after all that the worker wrote."""
+        if not last:
+            self._send(kind, value)
+            return
+
+        def send() -> None:
+            self.link.flush()
+            self._send(kind, value)
+
+        self.link.request(send)
 
     def _ended(self, number: int) -> None:
         worker = self.workers[number]
@@ -192,12 +207,7 @@ class MachineAgent:
         worker.runs.join()
         said = {"number": number, "how": worker.runs.ending(), "code": worker.runs.exitcode}
         del self.workers[number]
-
-        def last() -> None:
-            self.link.flush()
-            self._send(ENDED, said)
-
-        self.link.request(last)
+        self._say(ENDED, said, last=True)
 
     def _end(self) -> None:
         for mirror in self.mirrors:

@@ -44,6 +44,20 @@ def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
         raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
 
 
+def _meets(role: Role) -> bool:
+    """Whether its workers act, learn, and wait for each other at every update."""
+    return role.learns_own and not role.apart and role.n > 1
+
+
+def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
+    """Of a checkpoint, by their names in it: what this worker begins with."""
+    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*"]
+    if _meets(role):  # the indices of other replays say that these were saved
+        patterns += ["agents/*/*", f"replay/{role.name}-{index}/*", "replay/*/replay.json"]
+    found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
+    return [(str(path.relative_to(saved)), path) for path in found]
+
+
 @dataclass(eq=False)
 class Machine:
     """One that has an open agent."""
@@ -81,25 +95,50 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ wiring
 
     def goes(self, role: Role) -> bool:
-        """Whether a role's workers go elsewhere: who only acts does."""
-        return role.envs is not None and role.spec is None and role.on == "process" and role.on_loss == "replace"
+        """Whether a role's workers go elsewhere: who only acts does, and replicas that meet at every update."""
+        acts = role.envs is not None and role.spec is None and role.on_loss == "replace"
+        return role.on == "process" and (acts or _meets(role))
+
+    def stays(self, role: Role, index: int) -> bool:
+        """Whether this worker of it is here."""
+        return _meets(role) and self._turn(role, index, len(self.opened)) == 0
+
+    @staticmethod
+    def _turn(role: Role, index: int, machines: int) -> int:
+        """Replicas are divided evenly, in order: 0 is here, then come the machines."""
+        return index * (machines + 1) // role.n
+
+    def _group(self, role: Role, index: int) -> tuple[int, ...]:
+        """All replicas on this one's machine."""
+        if not _meets(role):
+            return ()
+        turns = [self._turn(role, i, len(self.opened)) for i in range(role.n)]
+        return tuple(i for i in range(role.n) if turns[i] == turns[index])
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         for role in self._going(crew):
+            if _meets(role) and crew.where.of(role, 0) != "cpu":
+                raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
         machines = self.engine.machines()
         if not machines:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        what = ", ".join(f"{role.name} ×{role.n}" for role in self._going(crew))
+        here = {
+            role.name: sum(_meets(role) and not self._turn(role, i, len(machines)) for i in range(role.n))
+            for role in self._going(crew)
+        }
+        what = ", ".join(f"{role.name} ×{role.n - here[role.name]}" for role in self._going(crew))
         return f"{what} on {', '.join(f'{m.name} ({m.cores} cores)' for m in machines)}; all else here"
 
     def _going(self, crew: Crew) -> list[Role]:
         roles = [role for role in crew.roles if self.goes(role)]
         if not roles:
-            text = "given, but no workers of this system can be on another machine: what it has acts and learns at once"
-            raise UserError(f"--hosts: {text}; leave it out, or take impala, appo, r2d2 or apex")
+            text = (
+                "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
+            )
+            raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
         return roles
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
@@ -160,6 +199,7 @@ class Fleet:
         if errors:
             self.close()
             raise errors[0]
+        self.opened.sort(key=lambda machine: machine.info.name)
 
     def _open(self, info: MachineInfo) -> Machine:
         config = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
@@ -202,10 +242,12 @@ class Fleet:
 
     # ----------------------------------------------------------------------------------------- workers
 
-    def place(self, role: Role) -> Machine | None:
-        """Where the next worker of a role goes: the machine with most free cores. None: there is none. Where no core is
-        free, machines that have joined are opened in the background.
+    def place(self, role: Role, index: int) -> Machine | None:
+        """Where a worker goes: the machine with most free cores; a replica, to its machine. None: there is none. Where
+        no core is free, machines that have joined are opened in the background.
         """
+        if _meets(role):
+            return self.opened[self._turn(role, index, len(self.opened)) - 1]
         there = [machine for machine in self.opened if machine.lost is None]
         best = max(there, key=lambda m: m.free, default=None)
         if (best is None or best.free <= 0) and not self._looking.is_set():
@@ -235,12 +277,10 @@ class Fleet:
             machine.threads[number] = ctx.threads
         machine.handle.give(number, twins.dump(call, self._numbers)[0])
         seat = role.name, ctx.index
-        files = []
-        if ctx.resume is not None:
-            found = Path(ctx.resume).glob("workers/*")
-            files = [p for p in found if p.name.startswith((f"{role.name}-{ctx.index}.", "stream-"))]
+        files = [] if ctx.resume is None else _needed_files(Path(ctx.resume), role, ctx.index)
         value = {"number": number, "index": ctx.index, "row": ctx.row, "mirrors": self._of_roles[role.name]}
-        self._command(machine, "seat", {**value, "files": files, "fresh": seat not in machine.seats})
+        value |= {"group": self._group(role, ctx.index), "files": files, "fresh": seat not in machine.seats}
+        self._command(machine, "seat", value)
         machine.seats.add(seat)
         if machine.lost is not None:
             worker.ended(machine.lost, None)

@@ -71,7 +71,7 @@ def _obey(link: Link, pipe: Connection) -> None:
 
 def _seat(link: Link, value: dict[str, Any]) -> None:
     """In the sending thread."""
-    for path in value["files"]:
-        link.send_file(f"resume/workers/{path.name}", path)
-    rest = {"number": value["number"]}
-    link.seat(RemoteSeat(value["index"], value["row"]), value["mirrors"], value["fresh"], rest)
+    for name, path in value["files"]:
+        link.send_file(f"resume/{name}", path)
+    rest = {"number": value["number"], "group": list(value["group"])}
+    link.seat(RemoteSeat(value["index"], value["row"], value["group"]), value["mirrors"], value["fresh"], rest)

@@ -35,7 +35,9 @@ DATA, BEAT, ECHO, START, SIGNAL, WORD, ENDED, LOAD, FILE, CLOSE = range(10)
 JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE)
 MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
-PART = re.compile(r"(checkpoints/\.partial-\d{12}|resume)/workers/[a-z_]+-\d+\.(safetensors|json)")
+_WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]*\.(safetensors|json)"
+PART = re.compile(rf"checkpoints/\.partial-\d{{12}}/({_WORKERS})", re.ASCII)  # comes home
+RESUMED = re.compile(rf"resume/({_WORKERS}|agents/\d+/[a-z]+\.(safetensors|json))", re.ASCII)  # goes out
 
 
 class LinkLost(Exception):
@@ -93,6 +95,7 @@ class Link:
         self, sock: socket.socket, mirrors: Sequence[ObjectMirror], bell: Semaphore, timeout: float, root: Path | None
     ):
         self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
+        self.accepts = PART  # names of files
         self.why, self.closed = "", threading.Event()
         self.sent = self.received = 0  # bytes
         self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
@@ -250,7 +253,7 @@ class Link:
 
     def _take_file(self, head: dict[str, Any]) -> None:
         name, left = head.get("name"), head.get("bytes")
-        if self.root is None or not isinstance(name, str) or not PART.fullmatch(name):
+        if self.root is None or not isinstance(name, str) or not self.accepts.fullmatch(name):
             raise FrameError(f"a file named {name!r}")
         if not isinstance(left, int) or not 0 <= left <= MOST_FILE:
             raise FrameError(f"a file of {left!r} bytes")

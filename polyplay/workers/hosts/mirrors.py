@@ -38,6 +38,7 @@ class RemoteSeat:
 
     index: int
     row: int
+    group: tuple[int, ...] = ()  # replicas: all that are on that machine
 
 
 class ObjectMirror(ABC):
@@ -103,11 +104,32 @@ class CellsMirror(ObjectMirror):
         """Nobody waits for these by a bell."""
 
 
+class HyperparametersMirror(CellsMirror):
+    """But what replicas write themselves: `left`, of the run."""
+
+    def __init__(self, thing: Hyperparameters):
+        super().__init__(thing, "_values")
+        self._theirs, self._own = np.zeros(len(thing.configured)), np.ones(len(thing.configured), bool)
+
+    def sit(self, seat: RemoteSeat) -> None:
+        for i, name in enumerate(self.thing.configured if seat.group else ()):  # type: ignore[attr-defined]
+            self._own[i] = name != "left"
+
+    def places(self, item: int) -> list[np.ndarray]:
+        super().places(item)
+        return [self._theirs]
+
+    def arrived(self, item: int) -> None:
+        self._arrays()[0][self._own] = self._theirs[self._own]
+
+
 class CountersMirror(ObjectMirror):
     """away → home: the counters of each seat, and its new games; home → away: what a seat begins with."""
 
     def __init__(self, counters: Counters):
         self.counters = counters
+        self._indices: dict[int, int] = {}  # seats, by row
+        self._saved: dict[int, float] = {}  # by row: the last checkpoint whose part was sent
         self.rows: dict[int, list[bytes]] = {}  # of the seats that are away: what was sent last
         self._games = np.zeros((1 + GAMES, len(EPISODE)))  # one frame's: [first, how many], then the games
         self._values = np.zeros_like(counters.values[0])
@@ -125,6 +147,7 @@ class CountersMirror(ObjectMirror):
         if seat.row not in self.rows:
             self._sent_games[seat.row] = int(self.counters.row(seat.row).get("episodes"))
             self.rows[seat.row] = []
+        self._indices[seat.row] = seat.index
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away or now < self._next:
@@ -135,8 +158,17 @@ class CountersMirror(ObjectMirror):
             yield from self._new_games(row, int(values[self.counters.columns["episodes"]]))
             arrays = [values, *map(np.array, self._rest(row))]
             if (whole := [x.tobytes() for x in arrays]) != self.rows[row]:
-                self.rows[row] = whole
+                self.rows[row], self._sending = whole, values
                 yield 2 * row, arrays
+
+    def answers(self, item: int) -> int | None:
+        """A learner's counters say which part it has written."""
+        row, games = divmod(item, 2)
+        saved = float(self._sending[self.counters.columns["saved"]])
+        if games or saved == self._saved.get(row, 0.0):
+            return None
+        self._saved[row] = saved
+        return self._indices[row]
 
     def _new_games(self, row: int, until: int) -> Iterator[Frame]:
         first = max(self._sent_games[row], until - EPISODES)
@@ -172,7 +204,7 @@ class CountersMirror(ObjectMirror):
 
 MIRRORS: dict[type, Callable[[Any], ObjectMirror]] = {
     RunControl: lambda thing: CellsMirror(thing, "_flags"),
-    Hyperparameters: lambda thing: CellsMirror(thing, "_values"),
+    Hyperparameters: HyperparametersMirror,
     RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),
     Counters: CountersMirror,
 }
@@ -180,7 +212,9 @@ MIRRORS: dict[type, Callable[[Any], ObjectMirror]] = {
 
 def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     """None: it does not cross machines."""
+    from polyplay.weights.allreduce import AllReduce
     from polyplay.weights.params import Params
+    from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
     from polyplay.workers.hosts.params_mirror import ParamsMirror
     from polyplay.workers.hosts.queue_mirror import QueueMirror
 
@@ -188,5 +222,7 @@ def mirror_of(thing: SharedObject) -> ObjectMirror | None:
         return QueueMirror(thing)
     if type(thing) is Params:
         return ParamsMirror(thing)
+    if type(thing) is AllReduce:
+        return AllReduceMirror(thing)
     make = MIRRORS.get(type(thing))
     return make(thing) if make else None
