@@ -58,7 +58,7 @@ def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
 
 def test_floating_buffers_are_averaged_with_the_gradient():
     norms = [nn.BatchNorm1d(4) for _ in range(2)]
-    reduce = AllReduce(OPTIM, 2, param_sizes(norms[0])[1])
+    reduce = AllReduce(OPTIM, 2, *reversed(param_sizes(norms[0])))
     vectors = [reduce.vector(me(i, 2), n) for i, n in enumerate(norms)]
     bound = [reduce.bind(me(i, 2), v) for i, v in enumerate(vectors)]
     norms[0].running_mean.fill_(1.0)
