@@ -44,15 +44,10 @@ def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
         raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
 
 
-def _meets(role: Role) -> bool:
-    """Whether its workers act, learn, and wait for each other at every update."""
-    return role.learns_own and not role.apart and role.n > 1
-
-
 def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
     """Of a checkpoint, by their names in it: what this worker begins with."""
     patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*"]
-    if _meets(role):  # the indices of other replays say that these were saved
+    if role.learns_own:  # the indices of other replays say that these were saved
         patterns += ["agents/*/*", f"replay/{role.name}-{index}/*", "replay/*/replay.json"]
     found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
     return [(str(path.relative_to(saved)), path) for path in found]
@@ -95,13 +90,20 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ wiring
 
     def goes(self, role: Role) -> bool:
-        """Whether a role's workers go elsewhere: who only acts does, and replicas that meet at every update."""
+        """Whether workers of a role go elsewhere: who only acts does, and of those that act and learn others than the
+        first.
+        """
         acts = role.envs is not None and role.spec is None and role.on_loss == "replace"
-        return role.on == "process" and (acts or _meets(role))
+        return role.on == "process" and (acts or (role.learns_own and role.n > 1))
 
     def stays(self, role: Role, index: int) -> bool:
-        """Whether this worker of it is here."""
-        return _meets(role) and self._turn(role, index, len(self.opened)) == 0
+        """Whether this worker of it is here: the first that learns, which saves, and replicas beside it."""
+        return self._stays(role, index, len(self.opened))
+
+    def _stays(self, role: Role, index: int, machines: int) -> bool:
+        if not role.learns_own:
+            return False
+        return index == 0 if role.apart else self._turn(role, index, machines) == 0
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
@@ -109,27 +111,26 @@ class Fleet:
         return index * (machines + 1) // role.n
 
     def _group(self, role: Role, index: int) -> tuple[int, ...]:
-        """All replicas on this one's machine."""
-        if not _meets(role):
-            return ()
+        """Who learns on this one's machine, and waits for it or is it."""
+        if not role.learns_own or role.apart:
+            return (index,) if role.learns_own else ()
         turns = [self._turn(role, i, len(self.opened)) for i in range(role.n)]
         return tuple(i for i in range(role.n) if turns[i] == turns[index])
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         for role in self._going(crew):
-            if _meets(role) and crew.where.of(role, 0) != "cpu":
+            if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
         machines = self.engine.machines()
         if not machines:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        here = {
-            role.name: sum(_meets(role) and not self._turn(role, i, len(machines)) for i in range(role.n))
-            for role in self._going(crew)
+        stay = {
+            role.name: sum(self._stays(role, i, len(machines)) for i in range(role.n)) for role in self._going(crew)
         }
-        what = ", ".join(f"{role.name} ×{role.n - here[role.name]}" for role in self._going(crew))
+        what = ", ".join(f"{role.name} ×{role.n - stay[role.name]}" for role in self._going(crew))
         return f"{what} on {', '.join(f'{m.name} ({m.cores} cores)' for m in machines)}; all else here"
 
     def _going(self, crew: Crew) -> list[Role]:
@@ -246,7 +247,7 @@ class Fleet:
         """Where a worker goes: the machine with most free cores; a replica, to its machine. None: there is none. Where
         no core is free, machines that have joined are opened in the background.
         """
-        if _meets(role):
+        if role.learns_own and not role.apart:
             return self.opened[self._turn(role, index, len(self.opened)) - 1]
         there = [machine for machine in self.opened if machine.lost is None]
         best = max(there, key=lambda m: m.free, default=None)

@@ -38,7 +38,11 @@ class RemoteSeat:
 
     index: int
     row: int
-    group: tuple[int, ...] = ()  # replicas: all that are on that machine
+    group: tuple[int, ...] = ()  # who learns: all of its role that are on that machine and wait for each other
+
+    @property
+    def learns(self) -> bool:
+        return bool(self.group)
 
 
 class ObjectMirror(ABC):
@@ -112,7 +116,7 @@ class HyperparametersMirror(CellsMirror):
         self._theirs, self._own = np.zeros(len(thing.configured)), np.ones(len(thing.configured), bool)
 
     def sit(self, seat: RemoteSeat) -> None:
-        for i, name in enumerate(self.thing.configured if seat.group else ()):  # type: ignore[attr-defined]
+        for i, name in enumerate(self.thing.configured if seat.learns else ()):  # type: ignore[attr-defined]
             self._own[i] = name != "left"
 
     def places(self, item: int) -> list[np.ndarray]:
@@ -213,10 +217,12 @@ MIRRORS: dict[type, Callable[[Any], ObjectMirror]] = {
 def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     """None: it does not cross machines."""
     from polyplay.weights.allreduce import AllReduce
+    from polyplay.weights.parameter_server import ParameterServer
     from polyplay.weights.params import Params
     from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
     from polyplay.workers.hosts.params_mirror import ParamsMirror
     from polyplay.workers.hosts.queue_mirror import QueueMirror
+    from polyplay.workers.hosts.server_mirror import ServerMirror
 
     if type(thing) is RolloutQueue:
         return QueueMirror(thing)
@@ -224,5 +230,7 @@ def mirror_of(thing: SharedObject) -> ObjectMirror | None:
         return ParamsMirror(thing)
     if type(thing) is AllReduce:
         return AllReduceMirror(thing)
+    if type(thing) is ParameterServer:
+        return ServerMirror(thing)
     make = MIRRORS.get(type(thing))
     return make(thing) if make else None

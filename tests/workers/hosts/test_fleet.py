@@ -106,9 +106,10 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, first, then):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("system", ["appo", "r2d2", "apex"])
+@pytest.mark.parametrize("system", ["appo", "r2d2", "apex", "gorila"])
 def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
-    more = {"appo": {"learning_rate": 1e-3}, "r2d2": {"start": 1000, "actors": 2}, "apex": {"start": 1000, "actors": 2}}
+    few = {"start": 1000, "actors": 2}
+    more = {"appo": {"learning_rate": 1e-3}, "r2d2": few, "apex": few, "gorila": few}
     settings = {"env": "toy:catch", "network": "mlp", "steps": 60_000, "quiet": True, **more[system]}
     result = polyplay.train(system, **settings, hosts="pretend:2", run=str(tmp_path / "run"))
     assert result.summary["updates"] > 3
@@ -168,9 +169,8 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
         ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
         ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: .*allowed: ray:HOST:PORT"),
-        ("a3c", {"hosts": "pretend:2", "workers": 2}, "one that acts and learns is alone"),
-        ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "one that acts and learns is alone"),
-        ("gorila", {"hosts": "pretend:2", "actors": 2}, "act shares a ParameterServer with others"),
+        ("a3c", {"hosts": "pretend:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
+        ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
         ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
     ],
 )

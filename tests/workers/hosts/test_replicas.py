@@ -63,7 +63,20 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, firs
 def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
     run = tmp_path / "run"
-    options = "--env toy:catch --network mlp --replicas 2 --steps 10M --no-tensorboard --report-every 0.5".split()
+    options = ["--env", "toy:catch", "--network", "mlp", "--replicas", "2", "--steps", "10M", "--no-tensorboard"]
+    options += ["--report-every", "0.5"]
+        "--env",
+        "toy:catch",
+        "--network",
+        "mlp",
+        "--replicas",
+        "2",
+        "--steps",
+        "10M",
+        "--no-tensorboard",
+        "--report-every",
+        "0.5",
+    ]
     given = ["train", "a2c", *options, "--hosts", "pretend:1", "--run", str(run)]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     main = subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
@@ -80,6 +93,18 @@ def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monk
     polyplay.resume(str(run), steps=int(steps) + 20_000, hosts="none")
 
 
+@pytest.mark.long
+def test_learners_of_a_parameter_server_elsewhere_push_and_pull(tmp_path):
+    settings = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 500, "capacity": 5000, "quiet": True}
+    run = tmp_path / "run"
+    polyplay.train("gorila", **settings, steps=6000, hosts="pretend:1", run=str(run))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["updates"] > 3000
+    assert max(row["hosts"].get("pretend-1", {}).get("mb_in", 0.0) for row in rows) > 0.1
+    polyplay.resume(str(run), steps=8000, hosts="pretend:1")
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"] >= 8000
+
+
 def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
-    with pytest.raises(UserError, match="--hosts: .* is alone; take --replicas 2 or more"):
+    with pytest.raises(UserError, match=r"--hosts: .* is alone; take --replicas 2 or more"):
         polyplay.train("a2c", **{**TOY, "replicas": 1}, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))

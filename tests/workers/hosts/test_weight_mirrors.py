@@ -1,0 +1,220 @@
+"""Mirrors of an all-reduce and of a parameter server, driven by hand in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyplay.common.control import Hyperparameters
+from polyplay.common.counters import Counters
+from polyplay.weights.allreduce import AllReduce
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.parameter_server import TAKEN, VERSION, WRITTEN, ParameterServer
+from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.weights.update import OptimizerSpec
+from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
+from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
+from polyplay.workers.hosts.server_mirror import ServerMirror
+from tests.weights.ends import me
+from tests.workers.hosts.test_mirrors import Pair, forget
+
+ADAM = OptimizerSpec("adam", clip=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _machine():
+    forget()
+
+
+def seat(pair: Pair, of: RemoteSeat) -> None:
+    from tests.workers.hosts.test_mirrors import carry
+
+    carry(pair.home.begin(of), pair.away)
+    for side in (pair.away, pair.home):
+        side.sit(of)
+
+
+def nets(n: int) -> list[nn.Module]:
+    """Linear layers with one buffer."""
+    made = [nn.BatchNorm1d(37) for _ in range(n)]
+    for i, net in enumerate(made):
+        net.running_mean.fill_(float(i))
+    return made
+
+
+class Replicas:
+    """So many replicas of one AllReduce, `away` of them by its twin; or all by it alone."""
+
+    def __init__(self, n: int, away: tuple[int, ...] = ()):
+        modules = nets(n)
+        weights, size = param_sizes(modules[0])
+        self.reduce, self.pair = AllReduce(ADAM, n, size, weights), None
+        sides = [self.reduce] * n
+        if away:
+            self.pair = Pair(AllReduceMirror(self.reduce))
+            twin = self.pair.away.reduce
+            assert twin.gradients is not self.reduce.gradients
+            seat(self.pair, RemoteSeat(away[0], away[0], away))
+            sides = [twin if i in away else self.reduce for i in range(n)]
+        self.vectors = [side.vector(me(i, n), net) for i, (side, net) in enumerate(zip(sides, modules, strict=True))]
+        for vector in self.vectors:
+            vector.flat[: vector.weights] = 0.5
+        self.ends = [s.bind(me(i, n), v) for i, (s, v) in enumerate(zip(sides, self.vectors, strict=True))]
+
+    def update(self, k: int) -> list[Any]:
+        """One update by all, who take turns; what each returns."""
+        for i, vector in enumerate(self.vectors):
+            vector.grad[: vector.weights] = torch.randn(
+                vector.weights, generator=torch.Generator().manual_seed(10 * k + i)
+            )
+        running = {i: end(0.1, np.array([i, 1.0, k])) for i, end in enumerate(self.ends)}
+        results: list[Any] = [None] * len(self.ends)
+        for _ in range(100):
+            for i, steps in list(running.items()):
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    results[i] = end.value
+                    del running[i]
+            if self.pair is not None:
+                self.pair.out()
+                self.pair.back()
+            if not running:
+                return results
+        raise AssertionError("they never met")
+
+
+@pytest.mark.parametrize(("n", "away"), [(2, (1,)), (3, (1, 2)), (4, (2, 3)), (4, (3,))])
+def test_replicas_on_two_machines_get_what_those_on_one_get(n, away):
+    here, there = Replicas(n), Replicas(n, away)
+    for k in range(6):
+        one, two = here.update(k), there.update(k)
+        for i in range(n):
+            assert one[i][0] == two[i][0]
+            assert one[i][1].tolist() == two[i][1].tolist()
+            assert torch.equal(here.vectors[i].flat, there.vectors[i].flat)
+    assert np.array_equal(here.reduce.state, there.reduce.state)  # statistics too: anyone can save them
+    assert not torch.equal(here.vectors[0].flat[:37], torch.full((37,), 0.5))
+
+
+def test_a_turn_that_cannot_be_is_refused():
+    pair = Replicas(2, (1,)).pair
+    assert pair is not None
+    for item in (0, 4, 6, 8, -1):  # replica 0's, which is here; none
+        with pytest.raises(FrameError):
+            pair.home.places(item)
+    head, sums = pair.home.places(3)
+    head[:], sums[:] = (5, 0), 1.0
+    with pytest.raises(FrameError, match="turn 5 of replica 1 after 0"):
+        pair.home.arrived(3)
+    assert not pair.home.reduce.sums.any()
+
+
+def server_of(shards: int = 2) -> tuple[ParameterServer, FlatParams]:
+    module = nets(1)[0]
+    server = ParameterServer(ADAM, *param_sizes(module), workers=2, shards=shards)
+    return server, FlatParams(module)
+
+
+class TestServer:
+    def test_gradients_come_home_and_what_they_made_goes_out(self):
+        server, vector = server_of()
+        pair = Pair(ServerMirror(server))
+        twin = pair.away.server
+        server.fill(vector, [0, 0], 0, 0.0)
+        shards = [ParameterShard(server, k) for k in range(2)]
+        seat(pair, RemoteSeat(1, 1, (1,)))
+        assert not twin.ready
+        pair.out()
+        assert twin.ready
+        module = nets(1)[0]
+        theirs = FlatParams(module)
+        end = twin.bind(me(1, 2), theirs)
+        end.counts.newest()
+        assert torch.equal(theirs.flat, vector.flat)
+        for k in range(1, 4):
+            theirs.grad.fill_(float(k))
+            steps = end(0.1, np.zeros(5))
+            next(steps)
+            assert (twin.slot[1, :, WRITTEN] == k).all()
+            assert (twin.slot[1, :, TAKEN] == k - 1).all()
+            pair.back()
+            assert [shard.sweep() for shard in shards] == [1, 1]
+            end.counts.add(4.0)
+            pair.back()
+            assert server.learnt == 4.0 * k
+            pair.out()
+            assert (twin.slot[1, :, TAKEN] == k).all()
+            end.counts.newest()
+            ours = FlatParams(nets(1)[0])
+            assert server.pull(ours) == end.counts.at == k
+            assert torch.equal(theirs.flat, ours.flat)
+
+    def test_a_new_learner_begins_with_what_is_there_of_its_seat(self):
+        server, vector = server_of(1)
+        server.fill(vector, [0], 0, 0.0)
+        server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
+        pair = Pair(ServerMirror(server))
+        seat(pair, RemoteSeat(1, 1, (1,)))
+        assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
+        assert pair.away.server.counters[1, :2].tolist() == [7, 28]
+        assert [item for item, _ in pair.away.changes(0.0)] == [pair.away.of_counts + 1]  # no slice again
+
+    def test_who_only_reads_gets_weights_and_counts(self):
+        server, vector = server_of()
+        pair = Pair(ServerMirror(server))
+        seat(pair, RemoteSeat(0, 3))
+        server.fill(vector, [5, 5], 5, 40.0)
+        server.counters[1, :2] = 2, 8
+        pair.out()
+        theirs = FlatParams(nets(1)[0])
+        assert pair.away.server.pull(theirs) == 5
+        assert pair.away.server.learnt == 48.0
+        assert torch.equal(theirs.flat, vector.flat)
+        assert not list(pair.home.changes(0.0))
+        server.shard[0, VERSION] += 1
+        assert [item for item, _ in pair.home.changes(0.0)] == [1, 3]  # of the first part alone
+
+    @pytest.mark.parametrize("item", [0, 1, 3, 5, 6, 9, 11, 99])
+    def test_frames_of_nobody_are_refused(self, item):
+        server, vector = server_of()
+        pair = Pair(ServerMirror(server))
+        seat(pair, RemoteSeat(1, 1, (1,)))
+        server.fill(vector, [0, 0], 0, 0.0)
+        with pytest.raises(FrameError):
+            pair.home.places(item)
+
+    def test_a_slot_that_is_full_takes_no_other_slice(self):
+        server, vector = server_of()
+        pair = Pair(ServerMirror(server))
+        seat(pair, RemoteSeat(1, 1, (1,)))
+        server.fill(vector, [0, 0], 0, 0.0)
+        assert pair.home.places(7)
+        server.slot[1, 0, WRITTEN] = 1
+        with pytest.raises(FrameError):
+            pair.home.places(7)
+
+
+def test_who_learns_elsewhere_keeps_its_own_part_of_the_run_that_is_left():
+    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
+    seat(pair, RemoteSeat(1, 1, (1,)))
+    pair.home.thing.set("learning_rate", 2.0)
+    pair.home.thing.set("left", 0.7)
+    pair.away.thing.set("left", 0.3)
+    pair.out()
+    assert pair.away.thing.all() == {"learning_rate": 2.0, "left": 0.3}
+
+
+def test_counters_that_say_a_part_is_written_name_whose():
+    counters = Counters(2, ())
+    pair = Pair(CountersMirror(counters))
+    seat(pair, RemoteSeat(5, 1))
+    theirs = pair.away.counters.row(1)
+    theirs.set("learnt", 3.0)
+    assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == [None]
+    theirs.set("saved", 7.0)
+    assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == [5]
