@@ -65,18 +65,6 @@ def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monk
     run = tmp_path / "run"
     options = ["--env", "toy:catch", "--network", "mlp", "--replicas", "2", "--steps", "10M", "--no-tensorboard"]
     options += ["--report-every", "0.5"]
-        "--env",
-        "toy:catch",
-        "--network",
-        "mlp",
-        "--replicas",
-        "2",
-        "--steps",
-        "10M",
-        "--no-tensorboard",
-        "--report-every",
-        "0.5",
-    ]
     given = ["train", "a2c", *options, "--hosts", "pretend:1", "--run", str(run)]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     main = subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
