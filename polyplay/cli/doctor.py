@@ -1,6 +1,7 @@
 """`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
 
-It reads no file of the user's and prints no path and no name of a user or machine. Imports no torch at the top.
+It reads no file of the user's and prints no path and no name of a user or machine, but of those that `--hosts` asks
+for. Imports no torch at the top.
 """
 
 from __future__ import annotations
@@ -190,9 +191,41 @@ REPORT = "report it, with all of these lines"
 CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
 
 
-def examine() -> list[Finding]:
-    """Everything; what raises is a finding too."""
-    found: list[Finding] = []
+def other_machines(hosts: str) -> Iterator[Finding]:
+    """Each, by an agent that is started there and a link to it."""
+    from polyplay.common.errors import UserError
+    from polyplay.runs.load import engine_of
+    from polyplay.workers.hosts.engine import needed_versions
+    from polyplay.workers.hosts.probe import probe
+
+    engine = engine_of(hosts)
+    machines = engine.machines()
+    if not machines:
+        yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
+    for info in machines:
+        try:
+            there = probe(engine, info)
+        except UserError as e:
+            yield Finding(info.name, "failed", f"{info.address}: {e}", "see docs/guides/many_machines.md")
+            continue
+        gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
+        link = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
+        text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {link}"
+        ours = needed_versions()
+        other = [f"{name} {there['versions'].get(name)}" for name in ours if there["versions"].get(name) != ours[name]]
+        if other:
+            here = ", ".join(f"{name} {ours[name]}" for name in ours)
+            yield Finding(
+                info.name, "failed", f"{text}; it has {', '.join(other)}", f"install the same as here: {here}"
+            )
+        else:
+            yield Finding(info.name, "ok", text)
+    engine.close()
+
+
+def examine(hosts: str | None = None) -> list[Finding]:
+    """Everything; what raises is a finding too. hosts: other machines, which come first. Raises UserError: wrong ones."""
+    found = [] if hosts is None else list(other_machines(hosts))
     for check in CHECKS:
         try:
             found.extend(check())
@@ -210,6 +243,8 @@ class DoctorOptions:
 
     json: bool = False
     """print JSON"""
+    hosts: str | None = None
+    """also other machines: ray, ray:HOST:PORT, or pretend:N"""
 
 
 def command(words: list[str]) -> int:
@@ -217,7 +252,7 @@ def command(words: list[str]) -> int:
     from polyplay.runs import flags
 
     options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
-    found = examine()
+    found = examine(options.hosts)
     if options.json:
         print(as_json(found, {}, "lines"))
     else:

@@ -21,7 +21,7 @@ from polyplay.runs.trust import check_trust
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engine import LINKS
+from polyplay.workers.hosts.engine import LINKS, Engine
 from polyplay.workers.placement import Placement
 
 if TYPE_CHECKING:
@@ -140,16 +140,22 @@ def fleet_of(options: RunOptions) -> Fleet | None:
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+    from polyplay.workers.hosts.fleet import Fleet
+
+    return Fleet(engine_of(hosts), options.host_timeout)
+
+
+def engine_of(hosts: str) -> Engine:
+    """What starts agents on the machines that `--hosts` names. Raises UserError."""
     kind, _, rest = hosts.partition(":")
     pretended = rest.isdigit() and 1 <= int(rest) <= LINKS
     if not (kind == "ray" or (kind == "pretend" and pretended)):
         allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
         raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
-    from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.pretend import PretendedMachines
     from polyplay.workers.hosts.ray_cluster import RayMachines
 
-    return Fleet(RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest)), options.host_timeout)
+    return RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest))
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

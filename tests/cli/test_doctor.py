@@ -87,3 +87,41 @@ def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
 def test_mistakes(capsys: pytest.CaptureFixture):
     assert main.main(["doctor", "--jsn"]) == 2
     assert "unknown option --jsn for polyplay doctor; did you mean --json?" in capsys.readouterr().err
+
+
+def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    assert main.main(["doctor", "--hosts", "pretend:2", "--json"]) == 0
+    lines = {f["name"]: f for f in json.loads(capsys.readouterr().out)["lines"]}
+    assert list(lines) == ["pretend-1", "pretend-2"]
+    for line in lines.values():
+        assert line["level"] == "ok"
+        assert re.search(r"127.0.0.1: \d+ cores, [\d.]+ GB; link: round trip [\d.]+ ms, [\d.]+ GB/s", line["text"]), (
+            line
+        )
+
+
+def test_other_versions_elsewhere_fail(monkeypatch: pytest.MonkeyPatch, capsys):
+    from polyplay.workers.hosts import probe
+
+    theirs = {
+        "versions": {"python": "3.9"},
+        "cores": 4,
+        "memory": 2**33,
+        "gpus": 2,
+        "round_trip": 1e-3,
+        "bandwidth": 1e9,
+    }
+    monkeypatch.setattr(probe, "probe", lambda engine, info: theirs)
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    assert main.main(["doctor", "--hosts", "pretend:1", "--json"]) == 1
+    line = json.loads(capsys.readouterr().out)["lines"][0]
+    assert line["level"] == "failed"
+    assert "8.0 GB, 2 GPUs" in line["text"]
+    assert "it has python 3.9" in line["text"]
+    assert "install the same as here: " in line["fix"]
+
+
+def test_wrong_hosts_are_one_line(capsys):
+    assert main.main(["doctor", "--hosts", "two"]) == 2
+    assert "--hosts: two given, allowed: none, ray" in capsys.readouterr().err

@@ -61,7 +61,9 @@ class MachineAgent:
         """What the main process must know of it."""
         address, port = self.listener.getsockname()[:2]
         where = {"address": address, "port": port, "pid": os.getpid(), "folder": str(self.root)}
-        return {**where, "cores": cores(), "versions": needed_versions()}
+        gpus = Path("/proc/driver/nvidia/gpus")
+        has = {"memory": psutil.virtual_memory().total, "gpus": len(list(gpus.iterdir())) if gpus.is_dir() else 0}
+        return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""

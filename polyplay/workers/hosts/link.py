@@ -49,20 +49,20 @@ def prove(sock: socket.socket, secret: bytes, away: bool) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     mine, me, other = secrets.token_bytes(NONCE), *(b"away", b"home")[:: 1 if away else -1]
     sock.sendall(mine)
-    theirs = _exactly(sock, NONCE)
+    theirs = read_exactly(sock, NONCE)
 
     def proof(who: bytes, a: bytes, b: bytes) -> bytes:
         return hmac.digest(secret, who + a + b, "sha256")
 
     if not away:  # who connects goes first: who listens proves nothing to a stranger
         sock.sendall(proof(me, mine, theirs))
-    if not hmac.compare_digest(_exactly(sock, 32), proof(other, theirs, mine)):
+    if not hmac.compare_digest(read_exactly(sock, 32), proof(other, theirs, mine)):
         raise LinkLost("the other end does not know this run's secret")
     if away:
         sock.sendall(proof(me, mine, theirs))
 
 
-def _exactly(sock: socket.socket, n: int) -> bytes:
+def read_exactly(sock: socket.socket, n: int) -> bytes:
     data = bytearray(n)
     _fill(sock, memoryview(data))
     return bytes(data)
@@ -224,7 +224,7 @@ class Link:
         elif kind in JSON:
             if n > MOST_JSON:
                 raise FrameError(f"{n} bytes of JSON")
-            value = self._json(_exactly(self.sock, n))
+            value = self._json(read_exactly(self.sock, n))
             if kind == FILE:
                 self._take_file(value)
             elif kind in self.on:

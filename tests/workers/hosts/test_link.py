@@ -89,7 +89,7 @@ class TestHandshake:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        nonce = links._exactly(one, 32)
+        nonce = links.read_exactly(one, 32)
         one.sendall(nonce + b"\0" * 32)
         one.settimeout(1.0)
         other.settimeout(1.0)
