@@ -224,7 +224,7 @@ def other_machines(hosts: str) -> Iterator[Finding]:
 
 
 def examine(hosts: str | None = None) -> list[Finding]:
-    """Everything; what raises is a finding too. hosts: other machines, which come first. Raises UserError: wrong ones."""
+    """Everything; what raises is a finding too. hosts: other machines, first. Raises UserError: wrong ones."""
     found = [] if hosts is None else list(other_machines(hosts))
     for check in CHECKS:
         try:
