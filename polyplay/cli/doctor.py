@@ -196,7 +196,7 @@ def other_machines(hosts: str) -> Iterator[Finding]:
     from polyplay.common.errors import UserError
     from polyplay.runs.load import engine_of
     from polyplay.workers.hosts.engine import needed_versions
-    from polyplay.workers.hosts.probe import probe
+    from polyplay.workers.hosts.measure_machine import measure_machine
 
     engine = engine_of(hosts)
     machines = engine.machines()
@@ -204,7 +204,7 @@ def other_machines(hosts: str) -> Iterator[Finding]:
         yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
     for info in machines:
         try:
-            there = probe(engine, info)
+            there = measure_machine(engine, info)
         except UserError as e:
             yield Finding(info.name, "failed", f"{info.address}: {e}", "see docs/guides/many_machines.md")
             continue

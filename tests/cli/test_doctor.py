@@ -96,13 +96,13 @@ def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pyte
     assert list(lines) == ["pretend-1", "pretend-2"]
     for line in lines.values():
         assert line["level"] == "ok"
-        assert re.search(r"127.0.0.1: \d+ cores, [\d.]+ GB; link: round trip [\d.]+ ms, [\d.]+ GB/s", line["text"]), (
+        assert re.search(r"127.0.0.1: \d+ cores, [\d.]+ GB; link: round trip [\d.]+ ms, [\d.]+ GB/s", line["seen"]), (
             line
         )
 
 
 def test_other_versions_elsewhere_fail(monkeypatch: pytest.MonkeyPatch, capsys):
-    from polyplay.workers.hosts import probe
+    from polyplay.workers.hosts import measure_machine
 
     theirs = {
         "versions": {"python": "3.9"},
@@ -112,13 +112,13 @@ def test_other_versions_elsewhere_fail(monkeypatch: pytest.MonkeyPatch, capsys):
         "round_trip": 1e-3,
         "bandwidth": 1e9,
     }
-    monkeypatch.setattr(probe, "probe", lambda engine, info: theirs)
+    monkeypatch.setattr(measure_machine, "measure_machine", lambda engine, info: theirs)
     monkeypatch.setattr(doctor, "CHECKS", ())
     assert main.main(["doctor", "--hosts", "pretend:1", "--json"]) == 1
     line = json.loads(capsys.readouterr().out)["lines"][0]
     assert line["level"] == "failed"
-    assert "8.0 GB, 2 GPUs" in line["text"]
-    assert "it has python 3.9" in line["text"]
+    assert "8.0 GB, 2 GPUs" in line["seen"]
+    assert "it has python 3.9" in line["seen"]
     assert "install the same as here: " in line["fix"]
 
 

@@ -36,7 +36,7 @@ class ProbeMirror(ObjectMirror):
         """Nothing is to be done with it."""
 
 
-def probe(engine: Engine, info: MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
+def measure_machine(engine: Engine, info: MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
     """What its agent says; its link's `round_trip` (seconds) and `bandwidth` (bytes a second). Raises UserError."""
     secret = secrets.token_bytes(32)
     config = {"secret": secret.hex(), "address": info.address, "timeout": timeout, "threads": 0}
