@@ -55,7 +55,7 @@ def directory(run: polyplay.Run, i: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    "over", ["impala", "dqn", *(pytest.param(n, marks=LONG) for n in ("a2c", "ppo", "apex", "ga3c"))]
+    "over", ["impala", *(pytest.param(n, marks=LONG) for n in ("dqn", "a2c", "ppo", "apex", "ga3c"))]
 )
 def test_a_population_of_every_kind_of_system(over, tmp_path):
     """As processes: each member ends where --steps says, with two decisions behind it, and is a run as any other."""

@@ -24,7 +24,7 @@ SYSTEMS = {
     "accel_dqn": {**REPLAY, "capacity": 4000, "steps": 3000},
     "rainbow": {**REPLAY, "lanes": 2, "steps": 3000},
 }
-SLOW = ("accel", "dqn", "accel_dqn", "rainbow")
+SLOW = ("ppo", "accel", "dqn", "accel_dqn", "rainbow")
 
 
 @pytest.mark.parametrize("system", [pytest.param(s, marks=[pytest.mark.long] * (s in SLOW)) for s in SYSTEMS])
