@@ -20,7 +20,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from common import RESULTS, ROOT, about, command_line, lines_about, table
+from common import RESULTS, ROOT, Row, about, command_line, lines_about, table
 from runs import evaluation, reached, thin
 
 from polyplay.common.files import read_lines, write_json
@@ -70,13 +70,14 @@ def main() -> None:
 def report(run: Path, killed: int) -> None:
     rows, events = list(read_lines(run / "metrics.jsonl")), list(read_lines(run / "hosts.jsonl"))
     (RESULTS / "hosts_lost_hosts.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    began, good, score, scored = rows[0]["time"] - rows[0]["seconds"], reached(run), evaluation(run), about()
-    found = {"raylets killed": killed, **Counter(f"machines {e['event']}" for e in events)}
-    found["minutes to 18"] = (good["time"] - began) / 60 if good else None
-    found |= {"agent steps": rows[-1]["agent_steps"], "minutes": rows[-1]["seconds"] / 60}
-    found["30 games"] = f"{score['mean']:.2f} ± {score['std']:.2f}" if score else None
-    write_json(RESULTS / "hosts_lost.json", {**scored, **found, "evaluation": score, "curve": thin(rows)})
-    head = ["# Pong on a Ray cluster that loses a machine every two minutes", "", *lines_about(scored), ""]
+    good, score, what = reached(run), evaluation(run), about()
+    found: Row = {"raylets killed": killed, **Counter(f"machines {e['event']}" for e in events)}
+    found["minutes to 18"] = good["wall_seconds"] / 60 if good else None
+    found |= {"agent steps": rows[-1]["steps"], "minutes": rows[-1]["wall_seconds"] / 60}
+    if score:
+        found["30 games"] = f"{score['episodic_return_mean']:.2f} ± {score['episodic_return_std']:.2f}"
+    write_json(RESULTS / "hosts_lost.json", {**what, **found, "evaluation": score, "curve": thin(rows)})
+    head = ["# Pong on a Ray cluster that loses a machine every two minutes", "", *lines_about(what), ""]
     (RESULTS / "hosts_lost.md").write_text("\n".join([*head, *table([found])]) + "\n")
 
 
