@@ -20,7 +20,7 @@ from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.server_mirror import ServerMirror
 from tests.weights.ends import me
-from tests.workers.hosts.test_mirrors import Pair, forget
+from tests.workers.hosts.test_mirrors import Pair, carry, forget
 
 ADAM = OptimizerSpec("adam", clip=0.5)
 
@@ -31,15 +31,13 @@ def _machine():
 
 
 def seat(pair: Pair, of: RemoteSeat) -> None:
-    from tests.workers.hosts.test_mirrors import carry
-
     carry(pair.home.begin(of), pair.away)
     for side in (pair.away, pair.home):
         side.sit(of)
 
 
 def nets(n: int) -> list[nn.Module]:
-    """Linear layers with one buffer."""
+    """Layers with floating buffers, which are averaged too."""
     made = [nn.BatchNorm1d(37) for _ in range(n)]
     for i, net in enumerate(made):
         net.running_mean.fill_(float(i))
