@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
@@ -125,13 +125,13 @@ class MachineAgent:
 
     def _start(self, value: dict[str, Any]) -> None:
         """In the receiving thread: after all that the seat begins with has come."""
-        number, seat = int(value["number"]), RemoteSeat(int(value["index"]), int(value["row"]), tuple(value["group"]))
+        number, seat = int(value["number"]), seat_of(value)
         until = time.monotonic() + self.timeout
         while number not in self.calls and time.monotonic() < until:
             time.sleep(0.002)  # it comes another way
         call = self.calls.pop(number)
-        for i in value["mirrors"]:
-            self.mirrors[i].sit(seat)
+        for i, end in value["mirrors"]:
+            self.mirrors[i].sit(replace(seat, end=end))
         pipe, theirs = connection.Pipe(duplex=False)
         runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call[0].role} {call[0].index}")
         try:
@@ -151,11 +151,11 @@ class MachineAgent:
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written."""
-        if (p := mirror.answers(item)) is None:
+        if (name := mirror.answers(item)) is None:
             return
         if not isinstance(mirror, CountersMirror):
             self.link.flush_counters()
-        for where in (f"workers/*-{p}.*", f"replay/*-{p}/[0-9a-z]*"):
+        for where in (f"workers/{name}.*", f"replay/{name}/[0-9a-z]*"):
             for path in sorted(self.root.glob(f"checkpoints/.partial-*/{where}")):
                 self.link.send_file(str(path.relative_to(self.root)), path)
                 path.unlink()

@@ -83,7 +83,7 @@ class Fleet:
         self.secret = secrets.token_bytes(32)
         self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
         self._mirrors: list[ObjectMirror] = []
-        self._of_roles: dict[str, list[int]] = {}  # mirrors, by role
+        self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
         self._woken, self._wake = os.pipe()
         self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
 
@@ -166,8 +166,11 @@ class Fleet:
         mirrors = [(thing, self._mirror(thing, roles[0])) for thing in things]
         mirrors.sort(key=lambda pair: pair[1].last)
         self._mirrors = [mirror for _, mirror in mirrors]
-        for name, own in crossing.items():
-            self._of_roles[name] = [i for i, (thing, _) in enumerate(mirrors) if any(thing is x for x in own)]
+        for role in roles:
+            ends = {id(edge): end for end, edge in role.edges().items()}
+            own = {id(thing) for thing in crossing[role.name]}
+            held = [(i, thing) for i, (thing, _) in enumerate(mirrors) if id(thing) in own]
+            self._of_roles[role.name] = [(i, ends.get(id(thing), "")) for i, thing in held]
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
@@ -279,7 +282,8 @@ class Fleet:
         machine.handle.give(number, twins.dump(call, self._numbers)[0])
         seat = role.name, ctx.index
         files = [] if ctx.resume is None else _needed_files(Path(ctx.resume), role, ctx.index)
-        value = {"number": number, "index": ctx.index, "row": ctx.row, "mirrors": self._of_roles[role.name]}
+        value = {"number": number, "role": role.name, "index": ctx.index, "row": ctx.row}
+        value["mirrors"] = self._of_roles[role.name]
         value |= {"group": self._group(role, ctx.index), "files": files, "fresh": seat not in machine.seats}
         self._command(machine, "seat", value)
         machine.seats.add(seat)

@@ -14,7 +14,7 @@ from typing import Any
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts.engine import OPENING
 from polyplay.workers.hosts.link import CLOSE, ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import ObjectMirror, seat_of
 
 
 def run_home_end(
@@ -73,5 +73,4 @@ def _seat(link: Link, value: dict[str, Any]) -> None:
     """In the sending thread."""
     for name, path in value["files"]:
         link.send_file(f"resume/{name}", path)
-    rest = {"number": value["number"], "group": list(value["group"])}
-    link.seat(RemoteSeat(value["index"], value["row"], value["group"]), value["mirrors"], value["fresh"], rest)
+    link.seat(seat_of(value), value["mirrors"], value["fresh"], value["number"])

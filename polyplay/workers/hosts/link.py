@@ -20,6 +20,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,16 +180,18 @@ class Link:
             if isinstance(mirror, CountersMirror):
                 self._mirror(i, math.inf)
 
-    def seat(self, seat: RemoteSeat, mirrors: Sequence[int], fresh: bool, rest: dict[str, Any]) -> None:
+    def seat(self, seat: RemoteSeat, mirrors: Sequence[tuple[int, str]], fresh: bool, number: int) -> None:
         """home, in the sending thread: have the other side start a worker. fresh: none at this seat was there before,
-        so it gets what is here of the seat.
+        so it gets what is here of the seat. mirrors: of what it holds, and as what. number: of the worker.
         """
-        for i in mirrors if fresh else ():
-            for item, arrays in self.mirrors[i].begin(seat):
+        ends = [(self.mirrors[i], i, replace(seat, end=end)) for i, end in mirrors]
+        for mirror, i, as_what in ends if fresh else ():
+            for item, arrays in mirror.begin(as_what):
                 self.send(DATA, i, item, arrays)
-        self.send_json(START, {"index": seat.index, "row": seat.row, "mirrors": list(mirrors), **rest})
-        for i in mirrors:
-            self.mirrors[i].sit(seat)
+        who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
+        self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
+        for mirror, _, as_what in ends:
+            mirror.sit(as_what)
 
     def request(self, what: Callable[[], None]) -> None:
         self.requests.append(what)

@@ -39,10 +39,22 @@ class RemoteSeat:
     index: int
     row: int
     group: tuple[int, ...] = ()  # who learns: all of its role that are on that machine and wait for each other
+    role: str = ""
+    end: str = ""  # as what it holds the mirrored object (Role.edges); of most it does not matter
+
+    @property
+    def name(self) -> str:
+        """As files of a checkpoint have it."""
+        return f"{self.role}-{self.index}"
 
     @property
     def learns(self) -> bool:
         return bool(self.group)
+
+
+def seat_of(value: dict[str, Any]) -> RemoteSeat:
+    """As it travels."""
+    return RemoteSeat(int(value["index"]), int(value["row"]), tuple(value["group"]), str(value["role"]))
 
 
 class ObjectMirror(ABC):
@@ -74,8 +86,8 @@ class ObjectMirror(ABC):
     def arrived(self, item: int) -> None:
         """They are there. Raises FrameError."""
 
-    def answers(self, item: int) -> int | None:
-        """The seat whose part of a checkpoint a frame says is written; None: it says something else."""
+    def answers(self, item: int) -> str | None:
+        """The name of the seat whose part of a checkpoint a frame says is written; None: it says something else."""
         return None
 
     def close(self) -> None:  # noqa: B027 - on most nobody waits
@@ -132,7 +144,7 @@ class CountersMirror(ObjectMirror):
 
     def __init__(self, counters: Counters):
         self.counters = counters
-        self._indices: dict[int, int] = {}  # seats, by row
+        self._names: dict[int, str] = {}  # of seats, by row
         self._saved: dict[int, float] = {}  # by row: the last checkpoint whose part was sent
         self.rows: dict[int, list[bytes]] = {}  # of the seats that are away: what was sent last
         self._games = np.zeros((1 + GAMES, len(EPISODE)))  # one frame's: [first, how many], then the games
@@ -151,7 +163,7 @@ class CountersMirror(ObjectMirror):
         if seat.row not in self.rows:
             self._sent_games[seat.row] = int(self.counters.row(seat.row).get("episodes"))
             self.rows[seat.row] = []
-        self._indices[seat.row] = seat.index
+        self._names[seat.row] = seat.name
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away or now < self._next:
@@ -165,14 +177,14 @@ class CountersMirror(ObjectMirror):
                 self.rows[row], self._sending = whole, values
                 yield 2 * row, arrays
 
-    def answers(self, item: int) -> int | None:
+    def answers(self, item: int) -> str | None:
         """A learner's counters say which part it has written."""
         row, games = divmod(item, 2)
         saved = float(self._sending[self.counters.columns["saved"]])
         if games or saved == self._saved.get(row, 0.0):
             return None
         self._saved[row] = saved
-        return self._indices[row]
+        return self._names[row]
 
     def _new_games(self, row: int, until: int) -> Iterator[Frame]:
         first = max(self._sent_games[row], until - EPISODES)

@@ -27,7 +27,7 @@ class QueueMirror(ObjectMirror):
         pairs, share = len(queue._full), queue.share
         self._sent: dict[int, tuple[int, int]] = {}  # by pair: numbers taken and put here that the other side knows
         self._state = np.zeros(2 + share, np.int64)
-        self.seats: list[int] = []
+        self.seats: dict[int, str] = {}  # names, by number
         self._asked, self._answered = b"", dict[int, int]()
         self._answer = np.zeros(1, np.int64)
         self.of_pairs = queue.slots
@@ -90,8 +90,7 @@ class QueueMirror(ObjectMirror):
                 self._sent.setdefault(i, (int(queue._empty[i]._head[0]), int(queue._full[i]._tail[0])))
         else:
             bell.relay(self.relay)
-        if p not in self.seats:
-            self.seats.append(p)
+        self.seats[p] = seat.name
 
     def _rollout(self, slot: int) -> Iterator[Frame]:
         if self._picture is None:
@@ -217,8 +216,8 @@ class QueueMirror(ObjectMirror):
                 raise FrameError(f"rings {i}: slot {slot} cannot be there")
             written.put(slot)
 
-    def answers(self, item: int) -> int | None:
-        return item - self.of_answers if self.of_answers <= item < self.of_rest else None
+    def answers(self, item: int) -> str | None:
+        return self.seats[item - self.of_answers] if self.of_answers <= item < self.of_rest else None
 
     def close(self) -> None:
         self.queue.close()

@@ -41,7 +41,7 @@ class ServerMirror(ObjectMirror):
     # ---- a seat
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        if seat.learns:
+        if seat.end == "update":
             yield self.of_seats + seat.index, [np.array(x) for x in self._seat_cells(seat.index)]
 
     def _seat_cells(self, w: int) -> list[np.ndarray]:
@@ -50,7 +50,7 @@ class ServerMirror(ObjectMirror):
     def sit(self, seat: RemoteSeat) -> None:
         server, w = self.server, seat.index
         self.readers = True
-        if not seat.learns:
+        if seat.end != "update":
             return
         server.reply(w).relay(None if self.away else self.relay)
         if self.away:

@@ -72,9 +72,9 @@ class Pair:
             side.prepare()
 
     def seat(self, index: int, row: int = 0) -> None:
-        carry(self.home.begin(RemoteSeat(index, row)), self.away)
+        carry(self.home.begin(RemoteSeat(index, row, role="act", end="out")), self.away)
         for side in (self.away, self.home):
-            side.sit(RemoteSeat(index, row))
+            side.sit(RemoteSeat(index, row, role="act", end="out"))
 
     def out(self, now: float = 0.0) -> None:
         carry(self.home.changes(now), self.away)

@@ -125,7 +125,7 @@ class TestServer:
         twin = pair.away.server
         server.fill(vector, [0, 0], 0, 0.0)
         shards = [ParameterShard(server, k) for k in range(2)]
-        seat(pair, RemoteSeat(1, 1, (1,)))
+        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
         assert not twin.ready
         pair.out()
         assert twin.ready
@@ -157,7 +157,7 @@ class TestServer:
         server.fill(vector, [0], 0, 0.0)
         server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
         pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,)))
+        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
         assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
         assert pair.away.server.counters[1, :2].tolist() == [7, 28]
         assert [item for item, _ in pair.away.changes(0.0)] == [pair.away.of_counts + 1]  # no slice again
@@ -165,7 +165,7 @@ class TestServer:
     def test_who_only_reads_gets_weights_and_counts(self):
         server, vector = server_of()
         pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(0, 3))
+        seat(pair, RemoteSeat(0, 3, role="act", end="params"))
         server.fill(vector, [5, 5], 5, 40.0)
         server.counters[1, :2] = 2, 8
         pair.out()
@@ -181,7 +181,7 @@ class TestServer:
     def test_frames_of_nobody_are_refused(self, item):
         server, vector = server_of()
         pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,)))
+        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
         server.fill(vector, [0, 0], 0, 0.0)
         with pytest.raises(FrameError):
             pair.home.places(item)
@@ -189,7 +189,7 @@ class TestServer:
     def test_a_slot_that_is_full_takes_no_other_slice(self):
         server, vector = server_of()
         pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,)))
+        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
         server.fill(vector, [0, 0], 0, 0.0)
         assert pair.home.places(7)
         server.slot[1, 0, WRITTEN] = 1
@@ -199,7 +199,7 @@ class TestServer:
 
 def test_who_learns_elsewhere_keeps_its_own_part_of_the_run_that_is_left():
     pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
-    seat(pair, RemoteSeat(1, 1, (1,)))
+    seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
     pair.home.thing.set("learning_rate", 2.0)
     pair.home.thing.set("left", 0.7)
     pair.away.thing.set("left", 0.3)
@@ -210,9 +210,9 @@ def test_who_learns_elsewhere_keeps_its_own_part_of_the_run_that_is_left():
 def test_counters_that_say_a_part_is_written_name_whose():
     counters = Counters(2, ())
     pair = Pair(CountersMirror(counters))
-    seat(pair, RemoteSeat(5, 1))
+    seat(pair, RemoteSeat(5, 1, role="replica"))
     theirs = pair.away.counters.row(1)
     theirs.set("learnt", 3.0)
     assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == [None]
     theirs.set("saved", 7.0)
-    assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == [5]
+    assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == ["replica-5"]
