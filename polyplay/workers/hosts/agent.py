@@ -150,12 +150,14 @@ class MachineAgent:
                 os.kill(worker.runs.pid, int(value["signal"]))
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
-        """Files of a checkpoint, and counters, go before the mark that says they are written."""
+        """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
+        along: of actors whose memory is here, which has their answers.
+        """
         if (name := mirror.answers(item)) is None:
             return
         if not isinstance(mirror, CountersMirror):
             self.link.flush_counters()
-        for where in (f"workers/{name}.*", f"replay/{name}/[0-9a-z]*"):
+        for where in ("workers/[a-z]*", f"replay/{name}/[0-9a-z]*"):
             for path in sorted(self.root.glob(f"checkpoints/.partial-*/{where}")):
                 self.link.send_file(str(path.relative_to(self.root)), path)
                 path.unlink()

@@ -188,10 +188,10 @@ class Link:
         for mirror, i, as_what in ends if fresh else ():
             for item, arrays in mirror.begin(as_what):
                 self.send(DATA, i, item, arrays)
-        who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
-        self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
         for mirror, _, as_what in ends:
             mirror.sit(as_what)
+        who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
+        self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
 
     def request(self, what: Callable[[], None]) -> None:
         self.requests.append(what)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.context import RoleSize
 from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODE, EPISODES, Counters
@@ -234,10 +235,13 @@ def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
     from polyplay.workers.hosts.params_mirror import ParamsMirror
     from polyplay.workers.hosts.queue_mirror import QueueMirror
+    from polyplay.workers.hosts.sample_mirror import SampleMirror
     from polyplay.workers.hosts.server_mirror import ServerMirror
 
     if type(thing) is RolloutQueue:
         return QueueMirror(thing)
+    if type(thing) is SampleQueue:
+        return SampleMirror(thing)
     if type(thing) is Params:
         return ParamsMirror(thing)
     if type(thing) is AllReduce:
