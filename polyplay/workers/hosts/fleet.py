@@ -49,7 +49,7 @@ def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
 def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
     """Of a checkpoint, by their names in it: what this worker begins with."""
     patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*", f"replay/{role.name}-{index}/*"]
-    if role.learns_own:  # the indices of other replays say that these were saved
+    if role.learner:  # the indices of other replays say that these were saved
         patterns += ["agents/*/*", "replay/*/replay.json"]
     found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
     return [(str(path.relative_to(saved)), path) for path in found]
@@ -103,6 +103,8 @@ class Fleet:
         for role in self._going(crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
+            if role.learner and not role.learns_own and crew.trace:
+                raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
         infos = self.engine.machines()
@@ -311,7 +313,7 @@ class Fleet:
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
-                worker.say(value["kind"], value["text"])
+                worker.say(value["kind"], value["text"].replace(machine.handle.about["folder"], str(self.directory)))
             elif kind == "ended":
                 with self._lock:
                     del machine.workers[value["number"]], machine.threads[value["number"]]

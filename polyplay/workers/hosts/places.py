@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from polyplay.common.errors import UserError
@@ -87,6 +88,11 @@ def _remembers(role: Role) -> bool:
     return role.spec is None and role.source is not None and hasattr(role.out, "replay")
 
 
+def _learns(role: Role) -> bool:
+    """Whether it is one learner, of what others act."""
+    return role.learner and role.n == 1 and role.source is not None and hasattr(role.source.edge, "readers")
+
+
 class Places:
     """Where each worker of a run's roles is, by the rules, the last that names it first; else: who only acts is on
     others, replicas are divided evenly, all else is here. An actor is where the memory is that takes its rollouts.
@@ -98,11 +104,11 @@ class Places:
 
     @staticmethod
     def moves(role: Role) -> bool:
-        """Whether its workers can be elsewhere: those that act, hold a replay, or serve parameters; of those that act
-        and learn others than the first.
+        """Whether its workers can be elsewhere: those that act, hold a replay, or serve parameters; one learner; of
+        those that act and learn others than the first.
         """
-        apart = _acts(role) or _remembers(role) or (role.server is not None and role.spec is None)
-        return role.on == "process" and (apart or (role.learns_own and role.n > 1))
+        alone = _acts(role) or _remembers(role) or (role.server is not None and role.spec is None) or _learns(role)
+        return role.on == "process" and (alone or (role.learns_own and role.n > 1))
 
     def where(self, role: Role, index: int) -> str:
         """here, others, even, or a machine."""
@@ -151,12 +157,17 @@ class Places:
                 return self.choose(memory, m, spots)
         if role.learns_own and not role.apart and not named:
             return spots[index * len(spots) // role.n]  # in order, so that everyone knows who is with whom
-        return max(named or there, key=lambda spot: spot.free, default=None)
+        return max(named or there, key=partial(self._room, role), default=None)
+
+    def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
+        """How much of it a machine has: free cores; for a memory, whose actors follow it, cores by memories there."""
+        n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
+        return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def group(self, role: Role, index: int, spots: Sequence[Spot]) -> tuple[int, ...]:
         """Who learns on this one's machine, and waits for it or is it."""
         if not role.learns_own or role.apart:
-            return (index,) if role.learns_own else ()
+            return (index,) if role.learns_own or role.learner else ()
         away = [i for i in range(role.n) if not self.stays(role, i, len(spots))]
         mine = self.choose(role, index, spots)
         return tuple(i for i in away if self.choose(role, i, spots) is mine)
@@ -173,7 +184,8 @@ class Places:
                 raise UserError(f"--place: {rule} given, but {role.name} has {most} workers; allowed: 0 to {most - 1}")
             if rule.where == HERE:
                 continue
-            if not self.moves(role) or (role.learner and rule.where != EVEN and self.where(role, 0) != HERE):
+            first = role.learns_own and rule.where != EVEN and self.where(role, 0) != HERE
+            if not self.moves(role) or first:
                 which = role.name if not self.moves(role) else f"{role.name} 0, which saves the run's checkpoints,"
                 cure = f"leave it out, or name others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "leave it out"
                 raise UserError(f"--place: {rule} given, but {which} stays on the main machine; {cure}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.control import RunControl
+from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
@@ -21,6 +21,7 @@ from polyplay.workers.hosts.mirrors import (
     CellsMirror,
     CountersMirror,
     FrameError,
+    HyperparametersMirror,
     ObjectMirror,
     RemoteSeat,
 )
@@ -28,6 +29,7 @@ from polyplay.workers.hosts.params_mirror import ParamsMirror
 from polyplay.workers.hosts.queue_mirror import QueueMirror
 
 T, LANES = 3, 2
+ROLES = {"out": "act", "params": "act", "source": "memory", "publish": "learn"}
 
 
 class Vector:
@@ -72,7 +74,7 @@ class Pair:
             side.prepare()
 
     def seat(self, index: int, row: int = 0, end: str = "out") -> None:
-        seat = RemoteSeat(index, row, role={"out": "act", "source": "memory"}[end], end=end)
+        seat = RemoteSeat(index, row, role=ROLES[end], end=end)
         carry(self.home.begin(seat), self.away)
         for side in (self.home, self.away):
             side.sit(seat)
@@ -358,7 +360,7 @@ class TestParams:
         params = Params(5, readers=2)
         pair = Pair(ParamsMirror(params))
         there = pair.away.params
-        pair.seat(1)
+        pair.seat(1, end="params")
         pair.out()
         assert there.round == -1
         for version in (3, 4, 9):
@@ -373,7 +375,7 @@ class TestParams:
     def test_a_round_without_new_weights_costs_no_vector(self):
         params = Params(5)
         pair = Pair(ParamsMirror(params))
-        pair.seat(0)
+        pair.seat(0, end="params")
         params.publish(Vector([1.0] * 5), 1, 1)
         pair.out()
         params.publish(Vector([1.0] * 5), 1, 2)
@@ -385,17 +387,51 @@ class TestParams:
     def test_who_waits_is_woken(self):
         params = Params(5, readers=3)
         pair = Pair(ParamsMirror(params))
-        pair.seat(2)
+        pair.seat(2, end="params")
         there = pair.away.params
         there._waiting[2] = 1
         params.publish(Vector([1.0] * 5), 1, 1)
         pair.out()
         assert there._bells[2].wait(0.0)
 
+    def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
+        params, numbers = Params(5, readers=2), twins.TwinNumbers()
+        learning = Pair(ParamsMirror(params), numbers)
+        forget()
+        acting = Pair(ParamsMirror(params), numbers)
+        learning.seat(0, end="publish")
+        acting.seat(1, end="params")
+        there = learning.away.params
+        assert not list(learning.away.changes(0.0))
+        for version in (0, 3, 4):
+            there.publish(Vector([float(version)] * 5), version, version, np.array([version, 2 * version]))
+            learning.back()
+            acting.out()
+            for params_, reader in ((params, 0), (acting.away.params, 1)):
+                into = Vector([-1.0] * 5)
+                assert params_.wait(version, reader, 0.0, learnt=version)
+                assert params_.pull(into) == version
+                assert into.flat.tolist() == [float(version)] * 5
+        with pytest.raises(FrameError):
+            learning.away.places(1)
+
     def test_weights_only_go_out(self):
         pair = Pair(ParamsMirror(Params(5)))
         with pytest.raises(FrameError):
             pair.home.places(1)
+
+
+def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
+    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
+    seat = RemoteSeat(0, 2, (0,), "learn")
+    for side in (pair.home, pair.away):
+        side.sit(seat)
+    pair.away.thing.set("left", 0.3)
+    pair.back()
+    assert pair.home.thing.left == 0.3
+    pair.home.thing.set("learning_rate", 0.5)
+    pair.out()
+    assert pair.away.thing.all() == {"learning_rate": 0.5, "left": 0.3}
 
 
 class TestCounters:
