@@ -170,7 +170,7 @@ def _resume(
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
-    elsewhere = {"place": None} if "hosts" in changes else {}  # which was of other machines
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
     options = override(options, {"run": str(directory), **elsewhere, **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)

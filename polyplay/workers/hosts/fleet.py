@@ -74,10 +74,10 @@ def _ranges(numbers: list[int]) -> str:
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
 
-    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
-        self.engine, self.timeout, self.places = engine, timeout, Places(rules)
+    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = (), ship: bytes = b""):
+        self.engine, self.timeout, self.places, self.ship = engine, timeout, Places(rules), ship
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
         self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
@@ -188,8 +188,8 @@ class Fleet:
         self.opened.sort(key=lambda machine: machine.info.name)
 
     def _open(self, info: MachineInfo) -> Machine:
-        config = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
-        config["threads"] = self._threads
+        config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
+        config |= {"threads": self._threads, "ship": self.ship}
         handle = self.engine.open(info, config)
         check_versions(info, handle.about["versions"])
         with self._lock:
@@ -313,11 +313,17 @@ class Fleet:
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
-                worker.say(value["kind"], value["text"].replace(machine.handle.about["folder"], str(self.directory)))
+                worker.say(value["kind"], self._text(machine, value))
             elif kind == "ended":
                 with self._lock:
                     del machine.workers[value["number"]], machine.threads[value["number"]]
                 worker.ended(value["how"], value.get("code"))
+
+    def _text(self, machine: Machine, value: dict[str, Any]) -> str:
+        """A worker's word, with paths as they are here; of a user's mistake, where that is."""
+        text: str = value["text"].replace(machine.handle.about["folder"], str(self.directory))
+        where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
+        return text + where if value["kind"] == "user" else text
 
     def _lose(self, machine: Machine, why: str) -> None:
         """A machine is gone, and all that worked there."""
