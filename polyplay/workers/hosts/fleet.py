@@ -110,10 +110,18 @@ class Fleet:
         infos = self.engine.machines()
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
+        text = "; ".join(f"{title}: {who}" for title, who in self.plan(crew, infos).items())
+        learner = next((role for role in crew.roles if role.learner and not role.learns_own), None)
+        passes = learner is not None and self.goes(learner)
+        return text + "; rows on their way to the learner pass this machine" * passes
+
+    def plan(self, crew: Crew, infos: list[MachineInfo] | None = None) -> dict[str, str]:
+        """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
+        infos, self.places.roles = self.engine.machines() if infos is None else infos, crew.roles
         self.places.check(infos)
         plan = self.places.plan(infos, {role.name: threads_of(role, crew) for role in crew.roles})
-        cores = {info.name: f" ({info.cores} cores)" for info in infos}
-        return "; ".join(f"{name}{cores.get(name, '')}: {_in_words(seats)}" for name, seats in plan.items())
+        cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
+        return {name + cores.get(name, ""): _in_words(seats) for name, seats in plan.items()}
 
     def _going(self, crew: Crew) -> list[Role]:
         roles = [role for role in crew.roles if self.goes(role)]

@@ -268,8 +268,11 @@ def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monke
 
 def test_a_diagram_says_who_works_elsewhere(capsys):
     assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "pretend:2"]) == 0
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("┌")]
-    assert [", on other machines" in line for line in titles] == [True, False]
+    lines = capsys.readouterr().out.splitlines()
+    tops = {i: line.split("─ ")[1].split(" ─")[0] for i, line in enumerate(lines) if "┌" in line}
+    boxes = {title: lines[i + 1].strip("│ ") for i, title in tops.items()}
+    assert list(boxes)[:3] == ["act × 2", "learn × 1", "here"]
+    assert (boxes["here"], boxes["pretend-1 (2 cores)"], boxes["pretend-2 (2 cores)"]) == ("learn 0", "act 0", "act 1")
 
 
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
