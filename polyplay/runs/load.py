@@ -143,6 +143,8 @@ def fleet_of(options: RunOptions) -> Fleet | None:
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+    if not sys.platform.startswith("linux"):
+        raise UserError(f"--hosts: {hosts} given, but it needs Linux, and this is {sys.platform}; leave it out")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
     from polyplay.workers.hosts.ship import pack

@@ -256,6 +256,8 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     """
     if options.eval_every is None:
         return []
+    if crew.fleet is not None and crew.fleet.learner_away(crew):
+        raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
     from polyplay.weights.flat import param_sizes
     from polyplay.weights.on_request import WeightsOnRequest

@@ -103,23 +103,25 @@ class Fleet:
         for role in self._going(crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            if role.learner and not role.learns_own and crew.trace:
-                raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
+        if crew.trace and self.learner_away(crew):
+            raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         infos = self.engine.machines()
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
         text = "; ".join(f"{title}: {who}" for title, who in self.plan(crew, infos).items())
-        learner = next((role for role in crew.roles if role.learner and not role.learns_own), None)
-        passes = learner is not None and self.goes(learner)
-        return text + "; rows on their way to the learner pass this machine" * passes
+        return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
+
+    def learner_away(self, crew: Crew) -> bool:
+        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew, infos: list[MachineInfo] | None = None) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
         infos, self.places.roles = self.engine.machines() if infos is None else infos, crew.roles
-        self.places.check(infos)
-        plan = self.places.plan(infos, {role.name: threads_of(role, crew) for role in crew.roles})
+        threads = {role.name: threads_of(role, crew) for role in crew.roles}
+        self.places.check(infos, threads)
+        plan = self.places.plan(infos, threads)
         cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
         return {name + cores.get(name, ""): _in_words(seats) for name, seats in plan.items()}
 
@@ -164,6 +166,7 @@ class Fleet:
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
+        self._check_memory(crew)
         threading.Thread(target=self._listen, daemon=True).start()
 
     @staticmethod
@@ -194,6 +197,19 @@ class Fleet:
             self.close()
             raise errors[0]
         self.opened.sort(key=lambda machine: machine.info.name)
+
+    def _check_memory(self, crew: Crew) -> None:
+        """Raises UserError: the replays of who works on a machine are larger than its memory."""
+        threads = {role.name: threads_of(role, crew) for role in crew.roles}
+        plan = self.places.plan([machine.info for machine in self.opened], threads)
+        sizes = {r.name: r.held_replay.bytes(batches=r.out is None) for r in crew.roles if r.held_replay is not None}
+        for machine in self.opened:
+            seats = [name for name, _ in plan[machine.info.name] if name in sizes]
+            need, has = sum(sizes[name] for name in seats), machine.handle.about["memory"]
+            if need > has:
+                self.close()
+                what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(seats)} replays there take"
+                raise UserError(f"--hosts: {what} {need / 1e9:.1f} GB; lower --capacity, or take more machines")
 
     def _open(self, info: MachineInfo) -> Machine:
         config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
@@ -340,6 +356,8 @@ class Fleet:
         with self._lock:
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
+        machine.pipe.close()
+        machine.link.close()
         self._note("lost", machine, why=why, workers=len(workers))
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0

@@ -223,6 +223,11 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
             {"hosts": "pretend:2", "place": "learn=others", "trace": True},
             "learn is elsewhere, but --trace writes its file here",
         ),
+        (
+            "impala",
+            {"hosts": "pretend:2", "place": "learn=others", "eval_every": 100},
+            "learn is elsewhere, but --eval-every asks it here",
+        ),
         ("a3c", {"hosts": "pretend:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
         ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
         ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
