@@ -251,7 +251,9 @@ def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path
 
     monkeypatch.setattr(PretendedMachines, "open", small)
     given = {"env": "toy:catch", "network": "mlp", "capacity": 50_000, "quiet": True, "place": "serve_replay=others"}
-    with pytest.raises(UserError, match=r"^--hosts: pretend-1 has 0.0 GB of memory, 1 replays there take .* --capacity"):
+    with pytest.raises(
+        UserError, match=r"^--hosts: pretend-1 has 0.0 GB of memory, 1 replays there take .* --capacity"
+    ):
         polyplay.train("apex", **given, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
     assert not processes_of(tmp_path)
 
@@ -265,6 +267,17 @@ def make():
         file.write(__file__ + "\\n")
     return gymnasium.make("CartPole-v1")
 """
+
+
+def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/lostenv.py").write_text(OWN + "\nif '/shipped/' in __file__:\n    import an_engine\n")
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    monkeypatch.setenv("POLYPLAY_SEEN", str(tmp_path / "seen"))
+    given = {**TOY, "env": "lostenv:make", "hosts": "pretend:1", "ship": str(tmp_path / "mine"), "steps": 100}
+    said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; that is on pretend-1, to which"
+    with pytest.raises(UserError, match=said):
+        polyplay.train("impala", **given, run=str(tmp_path / "run"))
 
 
 def test_modules_are_taken_along(tmp_path, monkeypatch):

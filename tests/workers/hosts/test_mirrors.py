@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -145,7 +146,7 @@ class TestQueue:
         batches = queue.batches(1).consumer(0, wait=False)
         numbers, home = twins.TwinNumbers(), QueueMirror(queue)
         pair = Pair(home, numbers)
-        learnt, made, lost, open_slots = [], 0, 0, dict[int, tuple[Any, int]]()
+        learnt, made, lost, open_slots, held = [], 0, 0, dict[int, tuple[Any, int]](), list[tuple[int, int]]()
         for p in range(3):
             pair.seat(p)
         producers = {p: pair.away.queue.producer(p) for p in range(3)}
@@ -181,8 +182,12 @@ class TestQueue:
                 for q in range(3):
                     pair.seat(q)
                 producers = {q: pair.away.queue.producer(q) for q in range(3)}
+                held.append((psutil.Process().memory_info().rss, psutil.Process().num_fds()))
         assert lost > 1000
         assert len(learnt) > 1000
+        grown = [int(after - before) for before, after in zip(held[len(held) // 5], held[-1], strict=True)]
+        assert grown[0] < 20e6, "memory grows with every machine that is lost"
+        assert grown[1] < 20, "so do open files"
         assert len(learnt) == len(set(learnt))
         for _ in range(3):
             for p in range(3):
@@ -192,8 +197,8 @@ class TestQueue:
             while next(batches) is not None:
                 pass
             pair.out()
-        held = [producers[p].slot() for p in range(3) for _ in range(3)]
-        assert sorted(held) == list(range(9)), "a slot was lost"
+        slots = [producers[p].slot() for p in range(3) for _ in range(3)]
+        assert sorted(slots) == list(range(9)), "a slot was lost"
 
     def test_a_checkpoint_is_asked_for_after_what_was_taken_before(self):
         queue = queue_of()

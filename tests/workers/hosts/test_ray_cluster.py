@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,26 @@ def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(cluster,
     said = main.communicate(timeout=120)[0].decode()
     assert main.returncode == 0, said
     assert "a new one takes its place" in said
+
+
+def test_the_guides_commands_make_one_machine_two(tmp_path, monkeypatch):
+    """As printed, but for what installs; both machines are this one, and the run is short."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of a cluster of its own
+    text = (Path(__file__).parents[3] / "docs/guides/many_machines.md").read_text()
+    install, token, head, join, train = (
+        line.partition("#")[0].strip() for line in re.findall(r"^.+# \d\. .*$", text, re.MULTILINE)
+    )
+    assert install.startswith("pip install")
+    first = f'$(grep -o -m1 "address=\'[0-9.]*" {tmp_path}/said | cut -d"\'" -f2)'
+    bash = f"PATH={Path(sys.executable).parent}:$PATH; set -e; {token}; {head} > {tmp_path}/said; FIRST={first}; "
+    bash += join.replace("FIRST", "$FIRST") + "; "
+    short = f"--network mlp --atari a3c --steps 2000 --run {tmp_path}/run --no-tensorboard"
+    try:
+        done = subprocess.run(["bash", "-c", f"{bash}{train} {short}"], capture_output=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+        assert [row["event"] for row in events(tmp_path / "run")] == ["opened"]
+    finally:
+        subprocess.run([Path(sys.executable).parent / "ray", "stop", "--force"], capture_output=True, check=False)
 
 
 IMPALA = {**appo.NET, "env": "toy:catch", "actors": 2, "lanes": 8, "batch": 16, "unroll": 9, "learning_rate": 5e-3}
