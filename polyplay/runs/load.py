@@ -147,10 +147,10 @@ def fleet_of(options: RunOptions) -> Fleet | None:
         raise UserError(f"--hosts: {hosts} given, but it needs Linux, and this is {sys.platform}; leave it out")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
-    from polyplay.workers.hosts.ship import pack
+    from polyplay.workers.hosts.ship import pack_modules
 
     rules = () if options.place is None else parse_places(options.place)
-    shipped = b"" if options.ship is None else pack(Path(options.ship))
+    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
     return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
 
 

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from polyplay.common.files import JsonLines, Row
-from polyplay.workers.fault_rules import FaultRule, FaultSchedule, applies_to
+from polyplay.workers.fault_rules import HOST, FaultRule, FaultSchedule, applies_to
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew, WorkerHandle
@@ -82,14 +82,29 @@ class FaultInjector:
             self._follow(event)
         self.open = [event for event in self.open if event.seconds is None]
 
-    def _victims(self, rule: FaultRule, saved: bool) -> list[WorkerHandle]:
+    def _victims(self, rule: FaultRule, saved: bool) -> list[list[WorkerHandle]]:
+        """One of these is struck: a worker, or all that are on a machine."""
         busy = {(e.worker.ctx.role, e.worker.ctx.index) for e in self.open}
-        roles = [r for r in self.crew.roles if applies_to(rule, r)]
+        roles = [r for r in self.crew.roles if rule.role == HOST or applies_to(rule, r)]
         ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
         found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.ctx.index) not in busy]
-        return [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
+        there = [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
+        if rule.role != HOST:
+            return [[w] for w in there]
+        machines = sorted({w.runs.machine for r in self.crew.roles for w in r.workers.values() if _machine(w)})
+        groups = [[w for r in roles for w in r.workers.values() if _machine(w) == name] for name in machines]
+        return [group for group in groups if all(w in there for w in group)]
 
-    def _strike(self, rule: FaultRule, worker: WorkerHandle) -> None:
+    def _strike(self, rule: FaultRule, workers: list[WorkerHandle]) -> None:
+        if rule.role == HOST and self.crew.fleet is not None:
+            if rule.kind == "kill":
+                for worker in workers:
+                    worker.spared = True
+            self.crew.fleet.strike(workers[0].runs.machine, rule.amount)
+        for worker in workers:
+            self._strike_one(rule, worker)
+
+    def _strike_one(self, rule: FaultRule, worker: WorkerHandle) -> None:
         now = time.monotonic()
         event = Fault(len(self.events) + 1, rule, worker, worker.ctx.counters.get("stamps"), now)
         self.events.append(event)
@@ -97,13 +112,16 @@ class FaultInjector:
         more: Row = {}
         if rule.kind == "kill":
             worker.spared = True  # the limit is for what nobody asked for
-            _send(worker, signal.SIGKILL)
+            if rule.role != HOST:
+                _send(worker, signal.SIGKILL)
             connection.wait([worker.runs.sentinel], DEATH)  # from now on it changes nothing, and is not yet replaced
             event.turns, event.lost = worker.ctx.counters.get("stamps"), unfinished_work(worker)
             more["lost"] = event.lost
         elif rule.kind == "hang":
             event.until = now + rule.amount
-            _send(worker, signal.SIGSTOP)
+            if rule.role != HOST:
+                _send(worker, signal.SIGSTOP)
+        more |= {"machine": worker.runs.machine} if rule.role == HOST else {}
         self._write({"event": event.number, "what": DONE[rule.kind], **_who(worker), "rule": str(rule), **more})
 
     def _follow(self, event: Fault) -> None:
@@ -217,6 +235,11 @@ def _outcome(row: Row) -> str:
     if row["losses_unknown"]:
         parts.append(f"what {row['losses_unknown']} of them had open is not known")
     return f"{text}; {', '.join(parts)}" if parts else text
+
+
+def _machine(worker: WorkerHandle) -> str | None:
+    """The other machine that it is on."""
+    return getattr(worker.runs, "machine", None)
 
 
 def _who(worker: WorkerHandle) -> Row:

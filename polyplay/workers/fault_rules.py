@@ -6,9 +6,10 @@ kill=ROLE:SECONDS       kill -9 of a random worker of that role, every so many s
 hang=ROLE:SECONDS:FOR   stopped for FOR seconds (SIGSTOP, then SIGCONT), likewise
 slow=ROLE:FACTOR        one random worker gets 1/FACTOR of the time, for the whole run
 
-ROLE `any`: of all roles; for kill, of those whose workers are replaced. Gaps are exponential; gaps and victims follow
-from the run's seed. Whoever is not back from one fault is spared until then, so each fault's recovery is its own. A
-worker whose loss ends the run is only killed once this run has written a checkpoint to go on from.
+ROLE `any`: of all roles; for kill, of those whose workers are replaced. `host`: another machine's agent. Gaps are
+exponential; gaps and victims follow from the run's seed. Whoever is not back from one fault is spared until then, so
+each fault's recovery is its own. A worker whose loss ends the run is only killed once this run has written a checkpoint
+to go on from.
 
 Imports no torch.
 """
@@ -25,6 +26,7 @@ from polyplay.common.errors import UserError
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew, Role
 
+HOST = "host"  # in place of a role: another machine, with all who are there
 FORMS = {"kill": "kill=ROLE:SECONDS", "hang": "hang=ROLE:SECONDS:FOR", "slow": "slow=ROLE:FACTOR"}
 
 
@@ -70,6 +72,9 @@ def _rule(part: str, text: str) -> FaultRule:
 def check_faults(rules: list[FaultRule], crew: Crew) -> None:
     """Whether a wired crew has workers for every rule. Raises UserError: one line."""
     for rule in rules:
+        if rule.role == HOST:
+            _check_host(rule, crew)
+            continue
         named = [r for r in crew.roles if rule.role in (r.name, "any")]
         names = ", ".join(dict.fromkeys(r.name for r in crew.roles))
         if not named:
@@ -78,6 +83,13 @@ def check_faults(rules: list[FaultRule], crew: Crew) -> None:
             raise UserError(f"--chaos: {rule} given, but these workers are threads here: it takes processes")
         if not any(applies_to(rule, r) for r in named):
             raise UserError(f"--chaos: {rule} given, but no lost worker of this run is replaced: name a role ({names})")
+
+
+def _check_host(rule: FaultRule, crew: Crew) -> None:
+    if crew.fleet is None:
+        raise UserError(f"--chaos: {rule} given, but this run has no other machines: give --hosts too")
+    if rule.kind == "slow":
+        raise UserError(f"--chaos: {rule} given, allowed for a host: kill=host:SECONDS and hang=host:SECONDS:FOR")
 
 
 def applies_to(rule: FaultRule, role: Role) -> bool:

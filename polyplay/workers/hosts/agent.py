@@ -9,7 +9,9 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,9 +29,9 @@ from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, needed_versions
-from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.link import ENDED, FAULT, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
-from polyplay.workers.hosts.ship import unpack
+from polyplay.workers.hosts.ship import unpack_modules
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
@@ -92,7 +94,7 @@ class MachineAgent:
             self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
-            self.link.on = {START: self._start, SIGNAL: self._signal}
+            self.link.on = {START: self._start, SIGNAL: self._signal, FAULT: self._fault}
             threading.Thread(target=self._watch, daemon=True).start()
             self.link.run()
         except (LinkLost, OSError):
@@ -157,6 +159,14 @@ class MachineAgent:
         if worker is not None and worker.runs.pid:
             with contextlib.suppress(OSError):
                 os.kill(worker.runs.pid, int(value["signal"]))
+
+    def _fault(self, value: dict[str, Any]) -> None:
+        """On purpose: this process is killed; or stopped for so many seconds."""
+        seconds = float(value["seconds"])
+        if not seconds:
+            os.kill(os.getpid(), signal.SIGKILL)
+        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
@@ -246,7 +256,7 @@ def main() -> None:
     config = json.loads(_message()[1])
     root = Path(tempfile.mkdtemp(prefix="polyplay-"))
     if config["ship"]:
-        unpack(_message()[1], root / "shipped")
+        unpack_modules(_message()[1], root / "shipped")
     agent = MachineAgent(bytes.fromhex(config["secret"]), config["address"], config["timeout"], root)
     out.write(json.dumps(agent.about()).encode() + b"\n")
     out.flush()

@@ -186,7 +186,7 @@ class Places:
                 raise UserError(f"--place: {rule} given, but {role.name} has {most} workers; allowed: 0 to {most - 1}")
             if rule.where == HERE:
                 continue
-            first = role.learns_own and rule.where != EVEN and self.where(role, 0) != HERE
+            first = role.learns_own and self.where(role, 0) not in (HERE, EVEN)
             if not self.moves(role) or first:
                 which = role.name if not self.moves(role) else f"{role.name} 0, which saves the run's checkpoints,"
                 cure = f"leave it out, or name others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "leave it out"

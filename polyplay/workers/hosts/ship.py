@@ -12,7 +12,7 @@ from polyplay.common.errors import UserError
 MOST = 64 * 2**20  # bytes
 
 
-def pack(directory: Path) -> bytes:
+def pack_modules(directory: Path) -> bytes:
     """What is in a folder but for caches and what is hidden. Raises UserError."""
     if not directory.is_dir():
         raise UserError(f"--ship: {directory} given, but there is no such folder")
@@ -34,7 +34,7 @@ def pack(directory: Path) -> bytes:
     return file.getvalue()
 
 
-def unpack(data: bytes, directory: Path) -> None:
+def unpack_modules(data: bytes, directory: Path) -> None:
     """From now on modules are looked for there first."""
     directory.mkdir()
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:

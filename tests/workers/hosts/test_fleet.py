@@ -204,9 +204,26 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "what"), [("kill=host:4", "killed"), ("hang=host:2:0.5", "hung")])
+def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
+    given = {**TOY, "steps": 60_000, "hosts": "pretend:6", "chaos": rule}
+    result = polyplay.train("impala", **given, run=str(tmp_path / "run"))
+    assert result.exit_code == 0
+    faults = [json.loads(line) for line in (tmp_path / "run/chaos.jsonl").read_text().splitlines()[1:]]
+    struck = [row for row in faults if row["what"] == what]
+    assert struck
+    assert all(row["machine"].startswith("pretend-") for row in struck)
+    assert [row for row in faults if row["what"] == "back"]
+    lost = [row for row in events(tmp_path / "run") if row["event"] == "lost"]
+    assert (len(lost) > 0) == (what == "killed")
+
+
 @pytest.mark.parametrize(
     ("system", "options", "said"),
     [
+        ("impala", {"chaos": "kill=host:30"}, "kill=host:30 given, but this run has no other machines: give --hosts"),
+        ("impala", {"hosts": "pretend:1", "chaos": "slow=host:3"}, "allowed for a host: kill=host:SECONDS and hang"),
         ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
         ("impala", {"hosts": "two"}, "--hosts: two given, allowed"),
         ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),
