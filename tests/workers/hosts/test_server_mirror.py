@@ -183,7 +183,8 @@ def test_who_saves_has_exact_weights_and_statistics_while_shards_elsewhere_stand
 
 def kinds(frames: Any) -> list[str]:
     made = ServerMirror(ParameterServer(ADAM, *param_sizes(nets(1)[0]), 2, 2))
-    return ["{0.name} {1}".format(*made._kind(item)) for item, _ in frames]
+    found = [made._kind(item) for item, _ in frames]
+    return [f"{kind.name} {i}" for kind, i in found]
 
 
 class TestFrames:
@@ -298,13 +299,13 @@ class TestBegin:
     @pytest.mark.parametrize("shards", [[0, 1], [1, 1], [0, 2], [1, 2]])
     def test_a_learner_that_is_lost_may_be_replaced_on_another_machine_and_come_back(self, shards):
         here, there = Machines([0, 0], [0, 0]), Machines([0, 1], shards)
-        if len(there.pairs) < 2:
+        for machines in (here, there):
+            machines.begin()
+        if len(there.pairs) < 2:  # it has joined
             forget()
             there.pairs.append(Pair(ServerMirror(there.server)))
             there.pairs[1].home.relay = 1
             there.sides.append(there.pairs[1].away.server)
-        for machines in (here, there):
-            machines.begin()
         for i, machine in enumerate((2, 1, 2)):
             for machines in (here, there):
                 machines.leave(1, 10 * i)  # not taken yet when it is lost
