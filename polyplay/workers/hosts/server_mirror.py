@@ -112,6 +112,7 @@ class ServerMirror(ObjectMirror):
             server.reply(i).relay(to)
             self._seated |= {i}
             self.learners |= {i}
+            self._sent.pop(self._item(_Kind.THERE), None)
 
     # ---- this side's changes
 

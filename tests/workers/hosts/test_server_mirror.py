@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ class Machines:
 
     def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = ADAM):
         self.server = ParameterServer(optim, *param_sizes(nets(1)[0]), len(learners), len(shards))
-        self.of_learners, self.of_shards, self.pairs = learners, shards, list[Pair]()
+        self.of_learners, self.of_shards, self.pairs = [*learners], shards, list[Pair]()
         for number in range(max(learners + shards)):
             forget()
             self.pairs.append(Pair(ServerMirror(self.server)))
@@ -354,6 +355,97 @@ class TestHold:
         pair.away.server.shard[1, BUSY] = 0
         machines.carry()
         assert server.held(1).all()
+
+
+class Chance(Machines):
+    """Gradients of -1, each of which adds 1 to every weight, and anything at any time. The last machine may be lost."""
+
+    def __init__(self, seed: int, learners: list[int], shards: list[int]):
+        super().__init__(learners, shards, PLAIN)
+        self.draw = random.Random(seed)
+        self.begin()
+        self.first = whole(self.server)
+
+    def push(self, w: int) -> None:
+        marks = self.sides[self.of_learners[w]].slot[w]
+        if (marks[:, WRITTEN] == marks[:, TAKEN]).all():
+            self.ends[w].counts.newest()
+            self.vectors[w].grad.fill_(-1.0)
+            finish(self.ends[w](1e6, np.zeros(5)))
+            self.ends[w].counts.add(4.0)
+
+    def move(self, w: int) -> None:
+        """A learner is lost: all of it comes home before that is known."""
+        self.pairs[self.of_learners[w] - 1].back()
+        self.seat(w, self.draw.randrange(1, len(self.sides)))
+
+    def seat(self, w: int, machine: int) -> None:
+        self.of_learners[w] = machine
+        seat(self.pairs[machine - 1], learner(w))
+        self.ends[w] = self._end(w)
+
+    def lose(self) -> None:
+        """A machine without shards is lost, another one joins."""
+        forget()
+        self.pairs[-1] = Pair(ServerMirror(self.server))
+        self.pairs[-1].home.relay = len(self.pairs) - 1
+        self.sides[-1] = self.pairs[-1].away.server
+        for w, machine in enumerate(self.of_learners):
+            if machine == len(self.pairs):
+                self.seat(w, self.draw.randrange(1, len(self.sides)))
+
+    def event(self) -> None:
+        what, draw = self.draw.random(), self.draw
+        if what < 0.3:
+            self.push(draw.randrange(len(self.ends)))
+        elif what < 0.5:
+            draw.choice(self.shards).sweep()
+        elif what < 0.73:
+            draw.choice(self.pairs).back()
+        elif what < 0.96:
+            draw.choice(self.pairs).out()
+        elif what < 0.99:
+            self.move(draw.choice([w for w, machine in enumerate(self.of_learners) if machine and w]))
+        else:
+            self.lose()
+
+    def hold(self) -> None:
+        """Learner 0's side has what shards have, wherever these are."""
+        side = self.sides[self.of_learners[0]]
+        side.head[HOLD] |= 1
+        while not side.held(side.head[HOLD]).all():
+            self.event()
+        for _ in range(20):
+            self.event()
+        for k, part in enumerate(side.parts):
+            own, there = slice(part.start, min(part.stop, side.weights)), self.sides[self.of_shards[k]]
+            assert side.shard[k, VERSION] == there.shard[k, VERSION]
+            assert np.array_equal(side.statistics[:, own], there.statistics[:, own])
+            assert np.array_equal(whole(side)[part], whole(there)[part])
+        self.ends[0]._release()
+
+
+@pytest.mark.parametrize(
+    ("learners", "shards"),
+    [([0, 1, 2, 3], [1, 2]), ([0, 1, 2, 3], [0, 1]), ([0, 1, 2, 3], [2, 2]), ([1, 0, 3], [0, 2])],
+)
+def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
+    machines = Chance(len(learners) + sum(shards), learners, shards)
+    for _ in range(15):
+        for _ in range(100):
+            machines.event()
+        machines.hold()
+    for _ in range(3):
+        machines.sweep()
+    server = machines.server
+    assert np.array_equal(server.slot[:, :, WRITTEN], server.slot[:, :, TAKEN])
+    applied = server.slot[:, :, WRITTEN].sum(0)
+    assert applied.min() > 40
+    assert (server.shard[:, VERSION] - [3, 4]).tolist() == applied.tolist() == server.totals()["applied"].tolist()
+    for k, part in enumerate(server.parts):
+        own = slice(part.start, min(part.stop, server.weights))
+        np.testing.assert_allclose(whole(server)[own] - machines.first[own], applied[k], rtol=2e-3)
+    assert server.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()
 
 
 def rings(bell: Any) -> bool:
