@@ -2,9 +2,9 @@
 
     python bench/hosts_lost.py --until-return 19.0 --minutes 60
 
-A cluster of three raylets on this machine; impala's learner is with the first, its actors with the other two. Every
---every seconds one of these two, in turn, gets SIGKILL, and a new one joins. The run, its evaluation by 30 games, its
-curve and its hosts.jsonl go to results/hosts_lost*.
+A cluster of three raylets on this machine; impala's learner is with the first, its two actors with the others, which
+have a core each. Every --every seconds one of these, in turn, gets SIGKILL, and a new one joins. The run, its
+evaluation by 30 games, its curve and its hosts.jsonl go to results/hosts_lost*.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runs import evaluation, reached, thin
 
 from polyplay.common.files import read_lines, write_json
 
-FEW = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+FEW = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_worker_niceness": "0"}
 
 

@@ -37,6 +37,8 @@ class ResumeOptions:
     """fault injection from now on, as in `polyplay train` (none: no faults)"""
     hosts: str | None = None
     """other machines from now on, as in `polyplay train` (none: this machine alone)"""
+    place: str | None = None
+    """which workers are on which machine, as in `polyplay train`"""
     host_timeout: Seconds | None = None
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds | None = None

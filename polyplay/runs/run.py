@@ -170,7 +170,8 @@ def _resume(
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
-    options = override(options, {"run": str(directory), **others})
+    elsewhere = {"place": None} if "hosts" in changes else {}  # which was of other machines
+    options = override(options, {"run": str(directory), **elsewhere, **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)
     crew = crew_of(options)

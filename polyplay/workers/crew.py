@@ -45,7 +45,8 @@ from polyplay.workers.sizing import threads_of
 from polyplay.workers.turns import error_text, take_turns
 
 if TYPE_CHECKING:
-    from polyplay.workers.hosts.fleet import Fleet, Machine
+    from polyplay.workers.hosts.fleet import Fleet
+    from polyplay.workers.hosts.machine import Machine
 
 OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it

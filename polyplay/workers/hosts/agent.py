@@ -150,15 +150,20 @@ class MachineAgent:
                 os.kill(worker.runs.pid, int(value["signal"]))
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
-        """Files of a checkpoint, and counters, go before the mark that says they are written."""
+        """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
+        along: of actors whose memory is here, which has their answers.
+        """
         if (name := mirror.answers(item)) is None:
             return
         if not isinstance(mirror, CountersMirror):
             self.link.flush_counters()
-        for where in (f"workers/{name}.*", f"replay/{name}/[0-9a-z]*"):
-            for path in sorted(self.root.glob(f"checkpoints/.partial-*/{where}")):
-                self.link.send_file(str(path.relative_to(self.root)), path)
-                path.unlink()
+        for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
+            self._send_files(f"checkpoints/.partial-*/{where}")
+
+    def _send_files(self, pattern: str) -> None:
+        for path in sorted(self.root.glob(pattern)):
+            self.link.send_file(str(path.relative_to(self.root)), path)
+            path.unlink()
 
     def _send_load(self) -> None:
         self._send(LOAD, {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0})
@@ -188,6 +193,8 @@ class MachineAgent:
         except (EOFError, OSError):
             pipe.close()
             return
+        with contextlib.suppress(LinkLost):
+            self._send_files("not-finite-*")  # that the word is about
         self._say(WORD, {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}, last=kind == "done")
 
     def _say(self, kind: int, value: dict[str, Any], last: bool) -> None:

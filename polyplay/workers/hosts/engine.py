@@ -24,6 +24,7 @@ class MachineInfo:
     name: str
     address: str
     cores: int
+    resources: tuple[str, ...] = ()  # that somebody gave a name, as `ray start --resources` does
 
 
 class AgentHandle(Protocol):

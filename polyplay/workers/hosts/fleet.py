@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +23,9 @@ from polyplay.common.shared_memory import SharedObject
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, needed_versions
 from polyplay.workers.hosts.home_end import run_home_end
+from polyplay.workers.hosts.machine import Machine
 from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
+from polyplay.workers.hosts.places import PlaceRule, Places
 from polyplay.workers.hosts.remote_worker import RemoteWorker
 from polyplay.workers.process import SERVER, Call
 from polyplay.workers.sizing import threads_of
@@ -46,39 +48,36 @@ def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
 
 def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
     """Of a checkpoint, by their names in it: what this worker begins with."""
-    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*"]
-    if role.learns_own:  # the indices of other replays say that these were saved
-        patterns += ["agents/*/*", f"replay/{role.name}-{index}/*", "replay/*/replay.json"]
+    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*", f"replay/{role.name}-{index}/*"]
+    if role.learner:  # the indices of other replays say that these were saved
+        patterns += ["agents/*/*", "replay/*/replay.json"]
     found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
     return [(str(path.relative_to(saved)), path) for path in found]
 
 
-@dataclass(eq=False)
-class Machine:
-    """One that has an open agent."""
+def _in_words(seats: list[tuple[str, int]]) -> str:
+    """act 0-3, 5; learn 0"""
+    numbers: dict[str, list[int]] = {}
+    for name, index in seats:
+        numbers.setdefault(name, []).append(index)
+    return ", ".join(f"{name} {_ranges(indices)}" for name, indices in numbers.items()) or "nobody"
 
-    info: MachineInfo
-    handle: AgentHandle
-    link: ForkedProcess
-    pipe: Connection
-    number: int  # of its link
-    workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
-    seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
-    threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
-    lost: str | None = None
-    stats: dict[str, Any] = field(default_factory=dict)  # of its link, the newest
-    reported: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def free(self) -> int:
-        return self.info.cores - sum(self.threads.values())
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
 
-    def __init__(self, engine: Engine, timeout: float = 5.0):
-        self.engine, self.timeout = engine, timeout
+    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
+        self.engine, self.timeout, self.places = engine, timeout, Places(rules)
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
         self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
@@ -86,61 +85,44 @@ class Fleet:
         self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
         self._woken, self._wake = os.pipe()
         self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
+        self._seated, self._barren = set[tuple[str, int]](), -math.inf  # who had a machine; when none had joined
 
     # ------------------------------------------------------------------------------------------ wiring
 
     def goes(self, role: Role) -> bool:
-        """Whether workers of a role go elsewhere: who only acts does, and of those that act and learn others than the
-        first.
-        """
-        acts = role.envs is not None and role.spec is None and role.on_loss == "replace"
-        return role.on == "process" and (acts or (role.learns_own and role.n > 1))
+        """Whether workers of a role are elsewhere."""
+        return self.places.goes(role)
 
     def stays(self, role: Role, index: int) -> bool:
-        """Whether this worker of it is here: the first that learns, which saves, and replicas beside it."""
-        return self._stays(role, index, len(self.opened))
-
-    def _stays(self, role: Role, index: int, machines: int) -> bool:
-        if not role.learns_own:
-            return False
-        return index == 0 if role.apart else self._turn(role, index, machines) == 0
-
-    @staticmethod
-    def _turn(role: Role, index: int, machines: int) -> int:
-        """Replicas are divided evenly, in order: 0 is here, then come the machines."""
-        return index * (machines + 1) // role.n
-
-    def _group(self, role: Role, index: int) -> tuple[int, ...]:
-        """Who learns on this one's machine, and waits for it or is it."""
-        if not role.learns_own or role.apart:
-            return (index,) if role.learns_own else ()
-        turns = [self._turn(role, i, len(self.opened)) for i in range(role.n)]
-        return tuple(i for i in range(role.n) if turns[i] == turns[index])
+        """Whether this worker of it is here."""
+        return self.places.stays(role, index, len(self.opened))
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
+        self.places.roles = crew.roles
         for role in self._going(crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
+            if role.learner and not role.learns_own and crew.trace:
+                raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
-        machines = self.engine.machines()
-        if not machines:
+        infos = self.engine.machines()
+        if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        stay = {
-            role.name: sum(self._stays(role, i, len(machines)) for i in range(role.n)) for role in self._going(crew)
-        }
-        what = ", ".join(f"{role.name} ×{role.n - stay[role.name]}" for role in self._going(crew))
-        return f"{what} on {', '.join(f'{m.name} ({m.cores} cores)' for m in machines)}; all else here"
+        self.places.check(infos)
+        plan = self.places.plan(infos, {role.name: threads_of(role, crew) for role in crew.roles})
+        cores = {info.name: f" ({info.cores} cores)" for info in infos}
+        return "; ".join(f"{name}{cores.get(name, '')}: {_in_words(seats)}" for name, seats in plan.items())
 
     def _going(self, crew: Crew) -> list[Role]:
         roles = [role for role in crew.roles if self.goes(role)]
-        if not roles:
-            text = (
-                "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
-            )
-            raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
-        return roles
+        if roles:
+            return roles
+        if any(self.places.moves(role) for role in crew.roles):
+            raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
+        text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
+        raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
         """The shared objects in these, and the bells."""
@@ -150,7 +132,7 @@ class Fleet:
 
     def prepare(self, crew: Crew) -> None:
         """Find what crosses machines, and open an agent on each. Raises UserError."""
-        self.directory = crew.directory
+        self.directory, self._control = crew.directory, crew.control
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
         self.bells = Semaphores(LINKS)
         things: list[SharedObject] = []
@@ -247,23 +229,32 @@ class Fleet:
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Where a worker goes: the machine with most free cores; a replica, to its machine. None: there is none. Where
-        no core is free, machines that have joined are opened in the background.
+        """Where a worker goes; None: nowhere yet. Who takes a lost one's place waits until it is known whether machines
+        have joined, where no core is free elsewhere.
         """
-        if role.learns_own and not role.apart:
-            return self.opened[self._turn(role, index, len(self.opened)) - 1]
-        there = [machine for machine in self.opened if machine.lost is None]
-        best = max(there, key=lambda m: m.free, default=None)
-        if (best is None or best.free <= 0) and not self._looking.is_set():
+        first = (role.name, index) not in self._seated
+        barren = time.monotonic() < self._barren + 2 * LOOK
+        best = self.places.choose(role, index, self.opened, full=first or barren)
+        if best is None:
+            self._look_for_more()
+        else:
+            self._seated.add((role.name, index))
+        return best
+
+    def _look_for_more(self) -> None:
+        """Open machines that have joined, in the background."""
+        if not self._looking.is_set():
             self._looking.set()
             threading.Thread(target=self._look, daemon=True).start()
-        return best
 
     def _look(self) -> None:
         with contextlib.suppress(UserError, OSError, EOFError):  # it went again
-            for info in self.engine.machines():
+            infos = self.engine.machines()
+            for info in infos:
                 self._open(info)
                 os.write(self._wake, b".")
+            if not infos:
+                self._barren = time.monotonic()
         time.sleep(LOOK)
         self._looking.clear()
 
@@ -273,7 +264,7 @@ class Fleet:
         number = self._next
 
         def send_signal(n: int) -> None:
-            self._command(machine, "signal", {"number": number, "signal": n})
+            machine.command("signal", {"number": number, "signal": n})
 
         worker = RemoteWorker(machine.info.name, send_signal)
         with self._lock:
@@ -284,31 +275,17 @@ class Fleet:
         files = [] if ctx.resume is None else _needed_files(Path(ctx.resume), role, ctx.index)
         value = {"number": number, "role": role.name, "index": ctx.index, "row": ctx.row}
         value["mirrors"] = self._of_roles[role.name]
-        value |= {"group": self._group(role, ctx.index), "files": files, "fresh": seat not in machine.seats}
-        self._command(machine, "seat", value)
+        value["group"] = self.places.group(role, ctx.index, self.opened)
+        value |= {"files": files, "fresh": seat not in machine.seats}
+        machine.command("seat", value)
         machine.seats.add(seat)
         if machine.lost is not None:
             worker.ended(machine.lost, None)
         return worker
 
-    def _command(self, machine: Machine, kind: str, value: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # it is lost, and about to be found so
-            machine.pipe.send((kind, value))
-
     def report(self) -> dict[str, dict[str, float]]:
         """By machine: how it and its link do, since the last report."""
-        return {m.info.name: self._report(m) for m in self.opened if m.lost is None and "at" in m.stats}
-
-    def _report(self, machine: Machine) -> dict[str, float]:
-        now, old = dict(machine.stats), machine.reported
-        machine.reported = now
-        passed = now["at"] - old.get("at", 0.0)
-        rates = {
-            name: round((now[key] - old.get(key, 0)) / passed / 1e6, 4) if old and passed > 0 else 0.0
-            for name, key in (("mb_in", "received"), ("mb_out", "sent"))
-        }
-        load: dict[str, float] = {key: round(now[key], 3) for key in ("cpu", "memory") if key in now}
-        return {"workers": len(machine.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
+        return {m.info.name: m.report() for m in self.opened if m.lost is None and "at" in m.stats}
 
     # ------------------------------------------------------------------------------------- what happens
 
@@ -336,7 +313,7 @@ class Fleet:
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
-                worker.say(value["kind"], value["text"])
+                worker.say(value["kind"], value["text"].replace(machine.handle.about["folder"], str(self.directory)))
             elif kind == "ended":
                 with self._lock:
                     del machine.workers[value["number"]], machine.threads[value["number"]]
@@ -355,9 +332,16 @@ class Fleet:
             worker.ended(machine.lost, None)
         if not self._closing:
             threading.Thread(target=machine.handle.end, daemon=True).start()
+        if not self._ending:
+            self._look_for_more()
+
+    @property
+    def _ending(self) -> bool:
+        """Whether the run ends, and links with it."""
+        return self._closing or self._control.halted
 
     def _note(self, event: str, machine: Machine, **more: Any) -> None:
-        if self._closing or self._log is None:
+        if self._ending or self._log is None:
             return
         self._log.write({"time": time.time(), "event": event, "machine": machine.info.name, **more})
 
@@ -370,7 +354,7 @@ class Fleet:
             os.write(self._wake, b".")
         live = [machine for machine in self.opened if machine.lost is None]
         for machine in live:
-            self._command(machine, "close", {})
+            machine.command("close", {})
         for machine in live:
             machine.link.join(1.0)
             machine.link.kill()

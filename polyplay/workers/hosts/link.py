@@ -37,8 +37,10 @@ JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE)
 MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 _WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]*\.(safetensors|json)"
-PART = re.compile(rf"checkpoints/\.partial-\d{{12}}/({_WORKERS})", re.ASCII)  # comes home
-RESUMED = re.compile(rf"resume/({_WORKERS}|agents/\d+/[a-z]+\.(safetensors|json))", re.ASCII)  # goes out
+_AGENTS = r"agents/\d+/[a-z]+\.(safetensors|json)"
+_FAILED = r"not-finite-[\d-]+\.safetensors"
+PART = re.compile(rf"checkpoints/\.partial-\d{{12}}/({_WORKERS}|{_AGENTS})|{_FAILED}", re.ASCII)  # comes home
+RESUMED = re.compile(rf"resume/({_WORKERS}|{_AGENTS})", re.ASCII)  # goes out
 
 
 class LinkLost(Exception):
@@ -188,10 +190,10 @@ class Link:
         for mirror, i, as_what in ends if fresh else ():
             for item, arrays in mirror.begin(as_what):
                 self.send(DATA, i, item, arrays)
-        who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
-        self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
         for mirror, _, as_what in ends:
             mirror.sit(as_what)
+        who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
+        self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
 
     def request(self, what: Callable[[], None]) -> None:
         self.requests.append(what)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.context import RoleSize
 from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODE, EPISODES, Counters
@@ -25,6 +26,7 @@ from polyplay.common.shared_memory import SharedObject
 
 Frame = tuple[int, list[np.ndarray]]
 GAMES = 32  # finished games in one frame
+LEFT = 1  # item of hyperparameters
 COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
@@ -121,22 +123,35 @@ class CellsMirror(ObjectMirror):
 
 
 class HyperparametersMirror(CellsMirror):
-    """But what replicas write themselves: `left`, of the run."""
+    """But what learners write themselves: `left`, of the run. The first one's comes home."""
 
     def __init__(self, thing: Hyperparameters):
         super().__init__(thing, "_values")
         self._theirs, self._own = np.zeros(len(thing.configured)), np.ones(len(thing.configured), bool)
+        self._left, self._first, self._last = np.ones(1), False, 1.0
 
     def sit(self, seat: RemoteSeat) -> None:
         for i, name in enumerate(self.thing.configured if seat.learns else ()):  # type: ignore[attr-defined]
             self._own[i] = name != "left"
+        self._first |= 0 in seat.group and not self._own.all()
+
+    def changes(self, now: float) -> Iterator[Frame]:
+        if self.away and self._first and (left := float(self.thing.left)) != self._last:  # type: ignore[attr-defined]
+            self._last = left
+            yield LEFT, [np.array([left])]
+        yield from super().changes(now)
 
     def places(self, item: int) -> list[np.ndarray]:
+        if item == LEFT and self._first and not self.away:
+            return [self._left]
         super().places(item)
         return [self._theirs]
 
     def arrived(self, item: int) -> None:
-        self._arrays()[0][self._own] = self._theirs[self._own]
+        if item == LEFT:
+            self.thing.set("left", float(self._left[0]))  # type: ignore[attr-defined]
+        else:
+            self._arrays()[0][self._own] = self._theirs[self._own]
 
 
 class CountersMirror(ObjectMirror):
@@ -234,10 +249,13 @@ def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
     from polyplay.workers.hosts.params_mirror import ParamsMirror
     from polyplay.workers.hosts.queue_mirror import QueueMirror
+    from polyplay.workers.hosts.sample_mirror import SampleMirror
     from polyplay.workers.hosts.server_mirror import ServerMirror
 
     if type(thing) is RolloutQueue:
         return QueueMirror(thing)
+    if type(thing) is SampleQueue:
+        return SampleMirror(thing)
     if type(thing) is Params:
         return ParamsMirror(thing)
     if type(thing) is AllReduce:

@@ -1,4 +1,4 @@
-"""Weights go out: of the versions that were published, the newest when the link has time for it."""
+"""Weights go to where they are read: of the versions that were published, the newest when the link has time for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ NEWS, VECTOR = 0, 1
 
 
 class ParamsMirror(ObjectMirror):
-    """home → away: version, round and rollouts learnt from, and then that version's vector where it is another."""
+    """From the publisher's side: version, round and rollouts learnt from, and then that version's vector where it is
+    another. Home passes on what it got from a publisher elsewhere.
+    """
 
     last = True  # a learner that goes on writes first how far it was
 
@@ -23,25 +25,35 @@ class ParamsMirror(ObjectMirror):
         self.params = params
         self._news = np.full(2 + len(params._learnt), -1, np.int64)  # sent, or received
         self._vector = np.zeros(0, np.float32)
-        self._readers: list[int] = []
+        self._readers, self._publishes = set[int](), False  # who is away
         self._version = -1  # of the vector that was sent, or is here
 
     def sit(self, seat: RemoteSeat) -> None:
         params = self.params
-        if self.away:
-            if self._version < 0:  # no weights have come yet
-                params._head[_ROUND] = -1
-            return
-        if not self._readers:  # one of them wakes the link for all
-            params._bells[seat.index].relay(self.relay)
-            params._waiting[seat.index] = 1
-        self._readers.append(seat.index)
+        if seat.end == "publish":
+            self._publishes = True
+        else:
+            self._readers.add(seat.index)
+        if self.away and self._version < 0:  # no weights have come or were published yet
+            params._head[_ROUND] = -1
+        across = [i for i in range(len(params._waiting)) if (i in self._readers) != self.away]
+        if self._sends and across:  # one of them wakes the link for all
+            params._bells[across[0]].relay(self.relay)
+            params._waiting[across[0]] = 1
+
+    @property
+    def _sends(self) -> bool:
+        return self._publishes if self.away else bool(self._readers and not self._publishes)
 
     def changes(self, now: float) -> Iterator[Frame]:
         params = self.params
-        if self.away or not self._readers or params.round < 0:
+        if not self._sends or params.round < 0:
             return
-        news = np.concatenate([[params.version, params.round], params._learnt])
+        learnt = np.array(params._learnt)  # in the order opposite to that in which they are written
+        memory_barrier()
+        rounds = params.round
+        memory_barrier()
+        news = np.concatenate([[params.version, rounds], learnt])
         if (news == self._news).all():
             return
         self._news = news
@@ -57,7 +69,7 @@ class ParamsMirror(ObjectMirror):
 
     def places(self, item: int) -> list[np.ndarray]:
         params = self.params
-        if not self.away or item not in (NEWS, VECTOR):
+        if self._publishes == self.away or item not in (NEWS, VECTOR):
             raise FrameError(f"item {item} of weights")
         if item == NEWS:
             return [self._news]

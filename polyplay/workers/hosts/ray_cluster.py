@@ -20,6 +20,7 @@ from polyplay.workers.hosts.agent_process import AgentProcess
 from polyplay.workers.hosts.engine import OPENING, AgentHandle, MachineInfo
 
 REACH = 5.0  # seconds that a cluster has to answer
+OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
 PACE = 0.5  # seconds between two looks at the raylet
 
 
@@ -62,7 +63,9 @@ class RayMachines:
         for node in nodes:
             name = node["NodeName"] if count[node["NodeName"]] == 1 else f"{node['NodeName']}-{node['NodeID'][:6]}"
             self._ids[name] = node["NodeID"]
-            found.append(MachineInfo(name, node["NodeManagerAddress"], int(node["Resources"].get("CPU", 0))))
+            names = tuple(r for r in node["Resources"] if r not in OWN and not r.startswith("node:"))
+            cores = int(node["Resources"].get("CPU", 0))
+            found.append(MachineInfo(name, node["NodeManagerAddress"], cores, names))
         return found
 
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:

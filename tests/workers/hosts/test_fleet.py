@@ -184,7 +184,7 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
 def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
-    assert "act ×2 on pretend-1" in " ".join(capfd.readouterr().out.split())
+    assert "here: learn 0; pretend-1 (2 cores): act 0-1" in " ".join(capfd.readouterr().out.split())
     assert not list(tmp_path.iterdir())
 
 

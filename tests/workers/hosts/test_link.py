@@ -158,8 +158,8 @@ class TestFrames:
         mirror = QueueMirror(queue)
         queue._bells.relay_by(Semaphores(1))
         queue._attach()
-        mirror.sit(RemoteSeat(0, 0))
-        slot = mirror._rows(0)
+        mirror.sit(RemoteSeat(0, 0, role="act", end="out"))
+        slot = mirror._rest(0)
         good = frame(DATA, 0, 0, b"".join(x.tobytes() for x in slot))
         rings = np.zeros(2 + queue.share, np.int64)
         goods = [good, frame(DATA, 0, mirror.of_pairs, rings.tobytes())]

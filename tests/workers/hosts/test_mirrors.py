@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.control import RunControl
+from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
@@ -21,6 +21,7 @@ from polyplay.workers.hosts.mirrors import (
     CellsMirror,
     CountersMirror,
     FrameError,
+    HyperparametersMirror,
     ObjectMirror,
     RemoteSeat,
 )
@@ -28,6 +29,7 @@ from polyplay.workers.hosts.params_mirror import ParamsMirror
 from polyplay.workers.hosts.queue_mirror import QueueMirror
 
 T, LANES = 3, 2
+ROLES = {"out": "act", "params": "act", "source": "memory", "publish": "learn"}
 
 
 class Vector:
@@ -71,10 +73,11 @@ class Pair:
         for side in (self.home, self.away):
             side.prepare()
 
-    def seat(self, index: int, row: int = 0) -> None:
-        carry(self.home.begin(RemoteSeat(index, row, role="act", end="out")), self.away)
-        for side in (self.away, self.home):
-            side.sit(RemoteSeat(index, row, role="act", end="out"))
+    def seat(self, index: int, row: int = 0, end: str = "out") -> None:
+        seat = RemoteSeat(index, row, role=ROLES[end], end=end)
+        carry(self.home.begin(seat), self.away)
+        for side in (self.home, self.away):
+            side.sit(seat)
 
     def out(self, now: float = 0.0) -> None:
         carry(self.home.changes(now), self.away)
@@ -214,7 +217,7 @@ class TestQueue:
         pair.back()
         assert queue.late(0, 12) == [1]
 
-    @pytest.mark.parametrize("item", [0, 6, 8, 11, 100, 1 << 31])
+    @pytest.mark.parametrize("item", [0, 6, 8, 11, 13, 14, 100, 1 << 31])
     def test_a_frame_of_a_seat_that_is_not_there_is_refused(self, item):
         """RemoteSeat 1 is elsewhere, seat 0 is not."""
         pair = Pair(QueueMirror(queue_of()))
@@ -233,6 +236,117 @@ class TestQueue:
             with pytest.raises(FrameError, match="cannot be"):
                 pair.home.arrived(item)
 
+    def test_a_rollout_passes_home_from_who_acts_on_one_machine_to_who_takes_it_on_another(self):
+        queue, numbers = queue_of(), twins.TwinNumbers()
+        acting = Pair(QueueMirror(queue), numbers)
+        forget()
+        taking = Pair(QueueMirror(queue), numbers)
+        acting.seat(1)
+        producer = acting.away.queue.producer(1)
+        first = producer.slot()
+        fill(acting.away.queue, first, 100)
+        producer.commit(first)
+        acting.back()  # it is there before its reader is
+        taking.seat(0, end="source")
+        batches = taking.away.queue.batches(1).consumer(0, wait=False)
+        rows, _ = next(batches)
+        assert (rows["obs"] == 100).all()
+        for number in range(20):
+            slot = producer.slot()
+            fill(acting.away.queue, slot, number)
+            producer.commit(slot, by=7)
+            acting.back()
+            taking.out()
+            rows, _ = next(batches)
+            assert (rows["obs"] == number).all()
+            taking.back()
+            acting.out()
+        assert acting.away.queue.learnt(1) >= 20
+        assert queue.made(1) == 21
+
+    def test_who_takes_elsewhere_asks_for_parts_and_hears_the_answers(self):
+        queue, numbers = queue_of(), twins.TwinNumbers()
+        acting = Pair(QueueMirror(queue), numbers)
+        forget()
+        taking = Pair(QueueMirror(queue), numbers)
+        acting.seat(0)
+        taking.seat(0, end="source")
+        there = taking.away.queue
+        there.base[:] = 4, 5
+        there.ask(0, 12, last=True)
+        taking.back()
+        acting.out()
+        assert acting.away.queue.asked(0) == 12
+        assert acting.away.queue.last(0)
+        assert acting.away.queue.made(0) == 4
+        acting.away.queue.answer(0, 12)
+        frames = list(acting.away.changes(0.0))
+        assert [acting.away.answers(item) for item, _ in frames] == ["act-0"]
+        carry(frames, acting.home)
+        queue.answer(1, 12)  # who acts here
+        taking.out()
+        assert there.late(0, 12) == []
+
+    def test_nothing_crosses_between_two_who_are_on_the_same_machine(self):
+        pair = Pair(QueueMirror(queue_of()))
+        pair.seat(0, end="source")
+        pair.seat(0)
+        pair.seat(1)
+        producer = pair.away.queue.producer(1)
+        batches = pair.away.queue.batches(1).consumer(0, wait=False)
+        for number in range(10):
+            slot = producer.slot()
+            fill(pair.away.queue, slot, number)
+            producer.commit(slot)
+            assert (next(batches)[0]["obs"] == number).all()
+        assert not list(pair.away.changes(0.0))
+        assert not list(pair.home.changes(0.0))
+
+    def test_who_takes_elsewhere_is_lost_at_any_time_and_no_slot_is(self):
+        """Both machines are lost at any point, what they had not sent is gone; each reader gets whole rollouts."""
+        rng, queue, numbers = random.Random(1), queue_of(producers=2, share=3), twins.TwinNumbers()
+        queue.patience = 0.0
+
+        def open_machine(*seats: tuple[int, str]) -> Pair:
+            forget()
+            pair = Pair(QueueMirror(queue), numbers)
+            for index, end in seats:
+                pair.seat(index, end=end)
+            return pair
+
+        acting, taking = open_machine((0, "out")), open_machine((0, "source"))
+        producers = {0: acting.away.queue.producer(0), 1: queue.producer(1)}  # one of them is here
+        batches, made, got, lost = taking.away.queue.batches(1).consumer(0, wait=False), 0, 0, 0
+        for _ in range(8_000):
+            p, what = rng.randrange(2), rng.random()
+            if what < 0.4:
+                slot = producers[p].slot()
+                if slot is not None:
+                    fill(producers[p].queue, slot, made)
+                    producers[p].commit(slot)
+                    made += 1
+            elif what < 0.8:
+                rng.choice([acting.out, acting.back, taking.out, taking.back])()
+            elif what < 0.95:
+                if (batch := next(batches)) is not None:
+                    assert len(set(batch[0]["obs"].ravel().tolist())) == 1, "torn"
+                    got += 1
+            elif what < 0.975:
+                acting, lost = open_machine((0, "out")), lost + 1
+                producers[0] = acting.away.queue.producer(0)
+            else:
+                taking, lost = open_machine((0, "source")), lost + 1
+                batches = taking.away.queue.batches(1).consumer(0, wait=False)
+        assert lost > 200
+        assert got > 500
+        for _ in range(8):
+            for carried in (acting.out, acting.back, taking.out, taking.back):
+                carried()
+                while next(batches) is not None:
+                    taking.back()
+        held = [producers[p].slot() for p in range(2) for _ in range(3)]
+        assert sorted(held) == list(range(6)), "a slot was lost"
+
     def test_closing_ends_every_wait(self):
         pair = Pair(QueueMirror(queue_of()))
         pair.seat(0)
@@ -246,7 +360,7 @@ class TestParams:
         params = Params(5, readers=2)
         pair = Pair(ParamsMirror(params))
         there = pair.away.params
-        pair.seat(1)
+        pair.seat(1, end="params")
         pair.out()
         assert there.round == -1
         for version in (3, 4, 9):
@@ -261,7 +375,7 @@ class TestParams:
     def test_a_round_without_new_weights_costs_no_vector(self):
         params = Params(5)
         pair = Pair(ParamsMirror(params))
-        pair.seat(0)
+        pair.seat(0, end="params")
         params.publish(Vector([1.0] * 5), 1, 1)
         pair.out()
         params.publish(Vector([1.0] * 5), 1, 2)
@@ -273,17 +387,51 @@ class TestParams:
     def test_who_waits_is_woken(self):
         params = Params(5, readers=3)
         pair = Pair(ParamsMirror(params))
-        pair.seat(2)
+        pair.seat(2, end="params")
         there = pair.away.params
         there._waiting[2] = 1
         params.publish(Vector([1.0] * 5), 1, 1)
         pair.out()
         assert there._bells[2].wait(0.0)
 
+    def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
+        params, numbers = Params(5, readers=2), twins.TwinNumbers()
+        learning = Pair(ParamsMirror(params), numbers)
+        forget()
+        acting = Pair(ParamsMirror(params), numbers)
+        learning.seat(0, end="publish")
+        acting.seat(1, end="params")
+        there = learning.away.params
+        assert not list(learning.away.changes(0.0))
+        for version in (0, 3, 4):
+            there.publish(Vector([float(version)] * 5), version, version, np.array([version, 2 * version]))
+            learning.back()
+            acting.out()
+            for params_, reader in ((params, 0), (acting.away.params, 1)):
+                into = Vector([-1.0] * 5)
+                assert params_.wait(version, reader, 0.0, learnt=version)
+                assert params_.pull(into) == version
+                assert into.flat.tolist() == [float(version)] * 5
+        with pytest.raises(FrameError):
+            learning.away.places(1)
+
     def test_weights_only_go_out(self):
         pair = Pair(ParamsMirror(Params(5)))
         with pytest.raises(FrameError):
             pair.home.places(1)
+
+
+def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
+    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
+    seat = RemoteSeat(0, 2, (0,), "learn")
+    for side in (pair.home, pair.away):
+        side.sit(seat)
+    pair.away.thing.set("left", 0.3)
+    pair.back()
+    assert pair.home.thing.left == 0.3
+    pair.home.thing.set("learning_rate", 0.5)
+    pair.out()
+    assert pair.away.thing.all() == {"learning_rate": 0.5, "left": 0.3}
 
 
 class TestCounters:

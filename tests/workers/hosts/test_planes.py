@@ -83,7 +83,7 @@ def test_a_rollout_of_stacks_comes_home_as_planes():
         producer.commit(slot)
         frames = [(item, [np.array(x) for x in arrays]) for item, arrays in pair.away.changes(0.0)]
         assert [item for item, _ in frames] == [
-            pair.away.of_rest + slot,
+            pair.away.of_more + slot,
             pair.away.of_planes + slot,
             pair.away.of_pairs,
         ]
@@ -107,7 +107,7 @@ def test_planes_come_only_after_their_rows():
         home.places(home.of_planes + 1)
     with pytest.raises(FrameError, match="without its pictures"):
         home.places(1)
-    whole = home.places(home.of_rest + 1)[0]
+    whole = home.places(home.of_more + 1)[0]
     whole[:] = 0
     with pytest.raises(FrameError, match="continue nothing"):
-        home.arrived(home.of_rest + 1)
+        home.arrived(home.of_more + 1)

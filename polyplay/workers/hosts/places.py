@@ -1,0 +1,217 @@
+"""Which worker is on which machine: `--place`, read, and what it leaves open. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from polyplay.common.errors import UserError
+from polyplay.workers.hosts.engine import MachineInfo
+from polyplay.workers.role import Role
+
+RULE = re.compile(r"(\w+)(?:\[(\d+)(?:-(\d+))?\])?=(\S+)", re.ASCII)
+WHERE = "here, others, even, a machine's name or address, or res:NAME"
+HERE, OTHERS, EVEN = "here", "others", "even"
+
+
+class Spot(Protocol):
+    """A machine that workers may be on. free: cores that no worker computes on; lost: why it is not there any more."""
+
+    info: MachineInfo
+    lost: str | None
+
+    @property
+    def free(self) -> int: ...
+
+
+S = TypeVar("S", bound=Spot)
+
+
+@dataclass
+class PlannedSpot:
+    """A machine before anything is started there."""
+
+    info: MachineInfo
+    taken: int = 0
+    lost: str | None = None
+
+    @property
+    def free(self) -> int:
+        return self.info.cores - self.taken
+
+
+@dataclass(frozen=True)
+class PlaceRule:
+    """A part of `--place`: where these workers of a role are; last: included, None: all are meant."""
+
+    role: str
+    first: int
+    last: int | None
+    where: str
+
+    def __str__(self) -> str:
+        which = "" if self.last is None else f"[{self.first}-{self.last}]"
+        return f"{self.role}{which}={self.where}"
+
+
+def parse_places(text: str) -> tuple[PlaceRule, ...]:
+    """Raises UserError."""
+    rules = []
+    for part in text.split(","):
+        found = RULE.fullmatch(part.strip())
+        if found is None or int(found[3] or found[2] or 0) < int(found[2] or 0):
+            raise UserError(
+                f"--place: {part.strip()} given, allowed: ROLE=WHERE, ROLE[A]=WHERE and ROLE[A-B]=WHERE, separated by "
+                f"commas; WHERE is {WHERE}"
+            )
+        first = int(found[2] or 0)
+        last = int(found[3] or first) if found[2] else None
+        rules.append(PlaceRule(found[1], first, last, found[4]))
+    return tuple(rules)
+
+
+def _at(info: MachineInfo, where: str) -> bool:
+    kind, _, name = where.partition(":")
+    return where in (info.name, info.address) or (kind == "res" and name in info.resources)
+
+
+def _acts(role: Role) -> bool:
+    return role.envs is not None and role.spec is None and role.on_loss == "replace"
+
+
+def _remembers(role: Role) -> bool:
+    """Whether it holds a replay between those that act and those that learn."""
+    return role.spec is None and role.source is not None and hasattr(role.out, "replay")
+
+
+def _learns(role: Role) -> bool:
+    """Whether it is one learner, of what others act."""
+    return role.learner and role.n == 1 and role.source is not None and hasattr(role.source.edge, "readers")
+
+
+class Places:
+    """Where each worker of a run's roles is, by the rules, the last that names it first; else: who only acts is on
+    others, replicas are divided evenly, all else is here. An actor is where the memory is that takes its rollouts.
+    """
+
+    def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
+        self.rules, self.roles = rules, roles
+        self._seats: dict[tuple[str, int], Spot] = {}
+
+    @staticmethod
+    def moves(role: Role) -> bool:
+        """Whether its workers can be elsewhere: those that act, hold a replay, or serve parameters; one learner; of
+        those that act and learn others than the first.
+        """
+        alone = _acts(role) or _remembers(role) or (role.server is not None and role.spec is None) or _learns(role)
+        return role.on == "process" and (alone or (role.learns_own and role.n > 1))
+
+    def where(self, role: Role, index: int) -> str:
+        """here, others, even, or a machine."""
+        for rule in reversed(self.rules):
+            if rule.role == role.name and (rule.last is None or rule.first <= index <= rule.last):
+                return rule.where
+        if not self.moves(role):
+            return HERE
+        return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
+
+    def goes(self, role: Role) -> bool:
+        """Whether workers of it are elsewhere."""
+        return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.most)))
+
+    def stays(self, role: Role, index: int, machines: int) -> bool:
+        """Whether this worker of it is here; machines: others that there are."""
+        where = self.where(role, index)
+        return where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
+
+    @staticmethod
+    def _turn(role: Role, index: int, machines: int) -> int:
+        """Divided evenly, in order: 0 is here, then come the machines."""
+        return index * (machines + 1) // role.n
+
+    def choose(self, role: Role, index: int, spots: Sequence[S], full: bool = True) -> S | None:
+        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none; full:
+        one that has no free core will do.
+        """
+        old = self._seats.get((role.name, index))
+        if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
+            chosen = self._find(role, index, spots)
+            if chosen is None or (chosen.free <= 0 and not full):
+                return None
+            self._seats[role.name, index] = chosen
+        return chosen
+
+    def _find(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
+        where, there = self.where(role, index), [spot for spot in spots if spot.lost is None]
+        if where == EVEN and spots[(turn := self._turn(role, index, len(spots)) - 1)].lost is None:
+            return spots[turn]
+        named = [spot for spot in there if _at(spot.info, where)]
+        memory = next((r for r in self.roles if r.source is not None and r.source.edge is role.out), None)
+        if not named and memory is not None and _remembers(memory):
+            m = index % memory.n
+            if self.goes(memory) and not self.stays(memory, m, len(spots)):
+                return self.choose(memory, m, spots)
+        if role.learns_own and not role.apart and not named:
+            return spots[index * len(spots) // role.n]  # in order, so that everyone knows who is with whom
+        return max(named or there, key=partial(self._room, role), default=None)
+
+    def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
+        """How much of it a machine has: free cores; for a memory, whose actors follow it, cores by memories there."""
+        n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
+        return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
+
+    def group(self, role: Role, index: int, spots: Sequence[Spot]) -> tuple[int, ...]:
+        """Who learns on this one's machine, and waits for it or is it."""
+        if not role.learns_own or role.apart:
+            return (index,) if role.learns_own or role.learner else ()
+        away = [i for i in range(role.n) if not self.stays(role, i, len(spots))]
+        mine = self.choose(role, index, spots)
+        return tuple(i for i in away if self.choose(role, i, spots) is mine)
+
+    def check(self, infos: Sequence[MachineInfo]) -> None:
+        """Raises UserError: a rule means nothing here."""
+        for rule in self.rules:
+            role = next((role for role in self.roles if role.name == rule.role), None)
+            if role is None:
+                names = ", ".join(role.name for role in self.roles)
+                raise UserError(f"--place: {rule} given, but this run has no {rule.role}; allowed: {names}")
+            most = max(role.n, role.most)
+            if rule.last is not None and rule.last >= most:
+                raise UserError(f"--place: {rule} given, but {role.name} has {most} workers; allowed: 0 to {most - 1}")
+            if rule.where == HERE:
+                continue
+            first = role.learns_own and rule.where != EVEN and self.where(role, 0) != HERE
+            if not self.moves(role) or first:
+                which = role.name if not self.moves(role) else f"{role.name} 0, which saves the run's checkpoints,"
+                cure = f"leave it out, or name others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "leave it out"
+                raise UserError(f"--place: {rule} given, but {which} stays on the main machine; {cure}")
+            if rule.where not in (OTHERS, EVEN) and not any(_at(info, rule.where) for info in infos):
+                raise UserError(f"--place: {rule} given, but {_unknown(rule.where, infos)}")
+
+    def plan(self, infos: Sequence[MachineInfo], threads: dict[str, int]) -> dict[str, list[tuple[str, int]]]:
+        """Who would be where: seats by machine, `here` first. threads: of a worker, by role."""
+        places, spots = Places(self.rules, self.roles), [PlannedSpot(info) for info in infos]
+        found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
+        for role in self.roles:
+            for index in range(role.n):
+                away = places.goes(role) and not places.stays(role, index, len(infos))
+                spot = places.choose(role, index, spots) if away else None
+                if spot is not None:
+                    spot.taken += threads[role.name]
+                found[HERE if spot is None else spot.info.name].append((role.name, index))
+        return found
+
+
+def _unknown(where: str, infos: Sequence[MachineInfo]) -> str:
+    kind, _, name = where.partition(":")
+    if kind == "res":
+        known, what = sorted({r for info in infos for r in info.resources}), f"no machine has the resource {name}"
+    else:
+        known, what, name = [i.name for i in infos], f"no machine is called {where}", where
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f" (nearest: {near[0]})" if near else ""
+    return f"{what}{meant}; there are: {', '.join(known) or 'none'}; allowed: {WHERE}"

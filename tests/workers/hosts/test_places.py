@@ -1,0 +1,134 @@
+"""Who is on which machine: rules read, what they leave open, and what cannot be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polyplay.common.context import RoleSize
+from polyplay.common.errors import UserError
+from polyplay.workers.hosts.engine import MachineInfo
+from polyplay.workers.hosts.places import Places, PlannedSpot, parse_places
+from polyplay.workers.role import Role
+
+INFOS = [MachineInfo("red", "10.0.0.1", 4, ("fast",)), MachineInfo("blue", "10.0.0.2", 2)]
+
+
+def role(name: str, n: int, **holds: Any) -> Role:
+    replaced = name in ("act", "serve_replay")
+    learner = name in ("learn", "replica")
+    return Role(name, print, n, "replace" if replaced else "fail", learner, "process", False, RoleSize(n), 0, **holds)
+
+
+def run_of(actors: int = 4, memories: int = 2, shards: int = 2) -> list[Role]:
+    """As Gorila's with actors: each memory takes every second actor's rollouts."""
+    queue = SimpleNamespace(readers=memories)
+    samples = SimpleNamespace(replay=1, readers=1)
+    update: Any = SimpleNamespace(update=SimpleNamespace(apart=False))
+    act = role("act", actors, envs=1, out=queue)
+    memory = role("serve_replay", memories, source=SimpleNamespace(edge=queue), out=samples)
+    learn = role("learn", 1, source=SimpleNamespace(edge=samples), spec=update)
+    return [act, memory, learn, role("serve_parameters", shards, server=1)]
+
+
+def replicas(n: int, apart: bool = False) -> list[Role]:
+    spec: Any = SimpleNamespace(update=SimpleNamespace(apart=apart))
+    return [role("replica", n, envs=1, spec=spec)]
+
+
+def planned(roles: list[Role], text: str = "") -> dict[str, list[str]]:
+    rules = parse_places(text) if text else ()
+    places = Places(rules, roles)
+    places.check(INFOS)
+    found = places.plan(INFOS, {role.name: 1 for role in roles})
+    return {where: [f"{name}{i}" for name, i in seats] for where, seats in found.items()}
+
+
+def test_actors_go_where_cores_are_free_and_all_else_stays():
+    found = planned(run_of(actors=6))
+    assert found["red"] == ["act0", "act1", "act2", "act4"]
+    assert found["blue"] == ["act3", "act5"]
+    assert found["here"] == ["serve_replay0", "serve_replay1", "learn0", "serve_parameters0", "serve_parameters1"]
+
+
+def test_replicas_are_divided_in_order_the_first_here():
+    assert planned(replicas(6)) == {
+        "here": ["replica0", "replica1"],
+        "red": ["replica2", "replica3"],
+        "blue": ["replica4", "replica5"],
+    }
+    places = Places((), replicas(6))
+    spots = [PlannedSpot(info) for info in INFOS]
+    assert places.group(places.roles[0], 3, spots) == (2, 3)
+
+
+def test_a_memory_takes_its_actors_along():
+    found = planned(run_of(), "serve_replay=others")
+    assert found["red"] == ["act0", "act2", "serve_replay0"]
+    assert found["blue"] == ["act1", "act3", "serve_replay1"]
+    assert planned(run_of(), "serve_replay=others,act=here")["here"][:4] == ["act0", "act1", "act2", "act3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "who"),
+    [
+        ("act=blue", "blue", ["act0", "act1", "act2", "act3"]),
+        ("act=10.0.0.2", "blue", ["act0", "act1", "act2", "act3"]),
+        ("act=res:fast", "red", ["act0", "act1", "act2", "act3"]),
+        ("act=here,act[1-2]=blue", "blue", ["act1", "act2"]),
+        ("act=here, act[3]=blue", "blue", ["act3"]),
+        ("act=even", "here", ["act0", "act1", "serve_replay0", "serve_replay1", "learn0"]),
+        ("serve_parameters=red,act=here", "red", ["serve_parameters0", "serve_parameters1"]),
+        ("learn=blue,act=here", "blue", ["learn0"]),
+    ],
+)
+def test_rules_say_where(text, where, who):
+    found = planned(run_of(), text)[where]
+    assert [name for name in found if not (where == "here" and name.startswith("serve_parameters"))] == who
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("act", "act given, allowed: ROLE=WHERE, ROLE\\[A\\]=WHERE and ROLE\\[A-B\\]=WHERE"),
+        ("act[2-1]=blue", "act\\[2-1\\]=blue given, allowed"),
+        ("actor=blue", "actor=blue given, but this run has no actor; allowed: act, serve_replay, learn"),
+        ("act[3-4]=blue", "act has 4 workers; allowed: 0 to 3"),
+        ("act=bleu", "no machine is called bleu \\(nearest: blue\\); there are: red, blue; allowed: here, others"),
+        ("act=res:fats", "no machine has the resource fats \\(nearest: fast\\); there are: fast"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(text, said):
+    with pytest.raises(UserError, match=f"^--place: .*{said}"):
+        planned(run_of(), text)
+
+
+@pytest.mark.parametrize("text", ["replica=others", "replica[0]=blue"])
+def test_the_replica_that_saves_stays(text):
+    with pytest.raises(UserError, match=r"replica 0, which saves .* stays on the main machine; .*replica\[1-1\]"):
+        planned(replicas(2), text)
+
+
+def test_two_learners_stay():
+    roles = run_of()
+    roles[2].n = 2
+    with pytest.raises(UserError, match="learn stays on the main machine"):
+        planned(roles, "learn=blue")
+
+
+def test_a_worker_returns_to_its_machine_and_leaves_one_that_is_lost():
+    act = run_of()[0]
+    places, spots = Places((), [act]), [PlannedSpot(info) for info in INFOS]
+    first = places.choose(act, 0, spots)
+    assert first is spots[0]
+    first.taken = 9
+    assert places.choose(act, 0, spots) is first
+    first.lost = "gone"
+    assert places.choose(act, 0, spots) is spots[1]
+    spots[1].taken = 2
+    assert places.choose(act, 1, spots, full=False) is None
+    assert places.choose(act, 1, spots) is spots[1]
+    spots[1].lost = "gone too"
+    assert places.choose(act, 1, spots) is None
