@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import polyplay
 from polyplay.common.errors import Closed
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.parameter_server import BUSY, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
@@ -297,9 +299,10 @@ class TestBegin:
         assert pair.away.server.counters[1, :2].tolist() == [7, 28]
         assert [pair.away._kind(item)[0].name for item, _ in pair.away.changes(0.0)] == ["LEARNER"]  # no slice again
 
+    @pytest.mark.parametrize("w", [0, 1])
     @pytest.mark.parametrize("shards", [[0, 1], [1, 1], [0, 2], [1, 2]])
-    def test_a_learner_that_is_lost_may_be_replaced_on_another_machine_and_come_back(self, shards):
-        here, there = Machines([0, 0], [0, 0]), Machines([0, 1], shards)
+    def test_a_learner_that_is_lost_may_be_replaced_on_another_machine_and_come_back(self, shards, w):
+        here, there = Machines([0, 0], [0, 0]), Machines([1 - w, w], shards)
         for machines in (here, there):
             machines.begin()
         if len(there.pairs) < 2:  # it has joined
@@ -309,19 +312,22 @@ class TestBegin:
             there.sides.append(there.pairs[1].away.server)
         for i, machine in enumerate((2, 1, 2)):
             for machines in (here, there):
-                machines.leave(1, 10 * i)  # not taken yet when it is lost
+                machines.leave(w, 10 * i)  # not taken yet when it is lost
                 machines.carry()
-            there.of_learners[1] = machine
-            seat(there.pairs[machine - 1], learner(1))
+            there.of_learners[w] = machine
+            seat(there.pairs[machine - 1], learner(w))
             for machines in (here, there):
-                machines.ends[1] = machines._end(1)
+                machines.ends[w] = machines._end(w)
                 assert machines.sweep() == [1, 1]
                 for n in (1, 2):
-                    machines.leave(1, 10 * i + n)
-                    machines.leave(0, 50 + 10 * i + n)
+                    machines.leave(w, 10 * i + n)
+                    machines.leave(1 - w, 50 + 10 * i + n)
                     assert machines.sweep() == [2, 2]
             assert np.array_equal(whole(here.server), whole(there.server))
             assert here.server.learnt == there.server.learnt
+            with there.still():
+                statistics = there.sides[there.of_learners[0]].statistics
+                assert np.array_equal(statistics, here.server.statistics)
 
 
 class TestHold:
@@ -540,3 +546,22 @@ def test_while_all_are_at_work_no_gradient_is_lost_and_who_saves_sees_no_part_be
             thread.join(30)
     assert machines.server.counters[:, 0].tolist() == [20, 40, 40]
     assert machines.server.totals()["applied"].tolist() == [100, 100]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "places",
+    ["serve_parameters=pretend-1", "bundle[1]=pretend-1,serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2"],
+)
+def test_a_run_learns_by_shards_elsewhere_and_goes_on_without_them(tmp_path, places):
+    settings = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 300, "capacity": 5000, "quiet": True}
+    run = tmp_path / "run"
+    polyplay.train("gorila", **settings, steps=2000, hosts="pretend:2", place=places, run=str(run))
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["grads_applied"] == 2 * last["shard_updates_max"] > 1500
+    saved = sorted((run / "checkpoints").glob("0*"))[-1]
+    versions = json.loads((saved / "agents" / "0" / "learner.json").read_text())["shards"]
+    assert max(versions) <= last["shard_updates_max"]
+    assert min(versions) > last["shard_updates_max"] - 20
+    polyplay.resume(str(run), steps=2500, hosts="none", place="")
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["shard_updates_min"] >= min(versions)
