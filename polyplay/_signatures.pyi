@@ -50,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     reuse: bool  # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
     hosts: str | None  # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
     place: str | None  # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
+    ship: str | None  # folder whose modules are taken along to other machines, for an environment or network of your own
     host_timeout: float  # a machine that is silent for so many seconds is lost
     host_wait: float  # seconds that workers of a lost machine wait for another one; then the run ends
     chaos: str | None  # fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)

@@ -39,6 +39,8 @@ class ResumeOptions:
     """other machines from now on, as in `polyplay train` (none: this machine alone)"""
     place: str | None = None
     """which workers are on which machine, as in `polyplay train`"""
+    ship: str | None = None
+    """folder whose modules are taken along to other machines"""
     host_timeout: Seconds | None = None
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds | None = None

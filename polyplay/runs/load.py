@@ -136,17 +136,22 @@ def fleet_of(options: RunOptions) -> Fleet | None:
     """The machines that `--hosts` names; None: no others. Raises UserError."""
     hosts = options.hosts
     if hosts is None or hosts == "none":
-        if options.place is not None:
-            raise UserError(f"--place: {options.place} given, but it takes other machines: give --hosts too")
+        for name in ("place", "ship"):
+            if (given := getattr(options, name)) is not None:
+                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
         return None
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+    if not sys.platform.startswith("linux"):
+        raise UserError(f"--hosts: {hosts} given, but it needs Linux, and this is {sys.platform}; leave it out")
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
+    from polyplay.workers.hosts.ship import pack
 
     rules = () if options.place is None else parse_places(options.place)
-    return Fleet(engine_of(hosts), options.host_timeout, rules)
+    shipped = b"" if options.ship is None else pack(Path(options.ship))
+    return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
 
 
 def engine_of(hosts: str) -> Engine:

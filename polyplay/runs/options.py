@@ -33,7 +33,7 @@ ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what ma
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
 LIMITS = ("frames", "steps", "minutes", "until_return")
-HOSTS = ("hosts", "place", "host_timeout", "host_wait")
+HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
 CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
@@ -154,6 +154,8 @@ class RunOptions:
     place: str | None = None
     """which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,
     even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)"""
+    ship: str | None = None
+    """folder whose modules are taken along to other machines, for an environment or network of your own"""
     host_timeout: Seconds = 5.0
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds = 300.0

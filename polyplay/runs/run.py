@@ -170,7 +170,7 @@ def _resume(
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
-    elsewhere = {"place": None} if "hosts" in changes else {}  # which was of other machines
+    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
     options = override(options, {"run": str(directory), **elsewhere, **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
     found, counters = find_checkpoint(directory, _warn)
@@ -256,6 +256,8 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     """
     if options.eval_every is None:
         return []
+    if crew.fleet is not None and crew.fleet.learner_away(crew):
+        raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
     from polyplay.weights.flat import param_sizes
     from polyplay.weights.on_request import WeightsOnRequest

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def draw_diagram(crew: Crew) -> str:
-    """One box per role, then one line per thing that two roles share."""
+    """One box per role, where there are several one per machine, then one line per thing that two roles share."""
     lines: list[str] = []
     for role in crew.roles:
-        where = ", on other machines" if crew.fleet is not None and crew.fleet.goes(role) else ""
-        lines += [*_box(f"{role.name} × {role.n}{where}", _holds(role)), ""]
+        lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
+    for machine, who in crew.fleet.plan(crew).items() if crew.fleet is not None else ():
+        lines += [*_box(machine, [who]), ""]
     arrows = _arrows(crew)
     shared = any(edge.nbytes for role in crew.roles for edge in role.edges().values())
     lines += arrows or ["nothing crosses between workers but the gradients" if shared else "nothing crosses"]

@@ -248,6 +248,7 @@ def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None
         *_returns(row, best),
         f"lag {_number(row['lag_mean']):>5}",
         f"queue {_number(row['queue_depth'], 0):>3}",
+        f"machines {len(row['hosts'])}" if "hosts" in row else "",
     ]
     return "  ".join(p for p in parts if p)
 
@@ -275,6 +276,7 @@ def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list
         f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{alone}   "
         f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
         *([_service(row)] if "agents" in row else []),
+        *([_machines(row["hosts"])] if "hosts" in row else []),
     ]
 
 
@@ -288,6 +290,14 @@ def _service(row: Row) -> str:
     batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
     waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
     return f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}{waits}   {numbers}"
+
+
+def _machines(hosts: Mapping[str, Mapping[str, float]]) -> str:
+    """Of the others: how many there are, what crosses, and the slowest link."""
+    sums = {name: sum(host[name] for host in hosts.values()) for name in ("workers", "mb_in", "mb_out")}
+    traffic = f"{sums['mb_in']:,.1f} MB/s in   {sums['mb_out']:,.1f} MB/s out"
+    slowest = f"round trip {max(host['round_trip_ms'] for host in hosts.values()):.1f} ms"
+    return f"machines {len(hosts)} others   {sums['workers']:.0f} workers there   {traffic}   {slowest}"
 
 
 def _shares(name: str, role: Mapping[str, float], width: int) -> Text:

@@ -29,6 +29,7 @@ from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
+from polyplay.workers.hosts.ship import unpack
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
 MOST_TEXT = 60_000  # letters of one word
@@ -41,15 +42,14 @@ class _Worker:
 
 
 class MachineAgent:
-    """give: calls, by the engine. run: until the link ends."""
+    """give: calls, by the engine. run: until the link ends. root: a folder of its own."""
 
-    def __init__(self, secret: bytes, address: str, timeout: float):
-        self.secret, self.timeout = secret, timeout
-        self.root = Path(tempfile.mkdtemp(prefix="polyplay-"))
+    def __init__(self, secret: bytes, address: str, timeout: float, root: Path):
+        self.secret, self.timeout, self.root = secret, timeout, root
         self.bells = Semaphores(1)
         twins.relay_by(self.bells)
         self.mirrors: list[ObjectMirror] = []
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, Call | str] = {}  # or why there is none
         self.workers: dict[int, _Worker] = {}
         self._link: Link | None = None
         self.listener = socket.create_server((address, 0))
@@ -67,7 +67,13 @@ class MachineAgent:
 
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
-        value = twins.load(data)
+        try:
+            value = twins.load(data)
+        except ImportError as e:
+            if not number:
+                raise
+            self.calls[number] = f"no module {e.name!r} to begin with" if e.name else str(e)
+            return
         if number:
             ctx = value[0]
             ctx.directory = self.root
@@ -130,6 +136,9 @@ class MachineAgent:
         while number not in self.calls and time.monotonic() < until:
             time.sleep(0.002)  # it comes another way
         call = self.calls.pop(number)
+        if isinstance(call, str):
+            self._send(WORD, {"number": number, "kind": "user", "text": call})
+            return
         for i, end in value["mirrors"]:
             self.mirrors[i].sit(replace(seat, end=end))
         pipe, theirs = connection.Pipe(duplex=False)
@@ -235,7 +244,10 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")  # closes with this process
     os.dup2(2, 1)  # what anybody prints is no answer
     config = json.loads(_message()[1])
-    agent = MachineAgent(bytes.fromhex(config["secret"]), config["address"], config["timeout"])
+    root = Path(tempfile.mkdtemp(prefix="polyplay-"))
+    if config["ship"]:
+        unpack(_message()[1], root / "shipped")
+    agent = MachineAgent(bytes.fromhex(config["secret"]), config["address"], config["timeout"], root)
     out.write(json.dumps(agent.about()).encode() + b"\n")
     out.flush()
     agent.give(*_message())

@@ -21,7 +21,9 @@ GONE = 2.0  # seconds that it has to end after its link has
 
 
 class AgentProcess:
-    """Raises UserError where none comes to be."""
+    """config: `secret`, `address`, `timeout`; `ship`, if modules are to be taken along (ship.pack). Raises UserError
+    where none comes to be.
+    """
 
     def __init__(self, name: str, config: dict[str, Any]):
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
@@ -31,7 +33,10 @@ class AgentProcess:
         os.close(given)
         os.close(says)
         started.wait()
-        self.give(0, json.dumps(config).encode())
+        ship = config.get("ship", b"")
+        self.give(0, json.dumps({**config, "ship": bool(ship)}).encode())
+        if ship:
+            self.give(0, ship)
         answer = b""
         while not answer.endswith(b"\n") and (more := os.read(self._said, 1 << 16)):
             answer += more

@@ -74,10 +74,10 @@ def _ranges(numbers: list[int]) -> str:
 
 
 class Fleet:
-    """timeout: seconds after which a silent machine is lost. rules: of who is where."""
+    """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
 
-    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
-        self.engine, self.timeout, self.places = engine, timeout, Places(rules)
+    def __init__(self, engine: Engine, timeout: float = 5.0, rules: Sequence[PlaceRule] = (), ship: bytes = b""):
+        self.engine, self.timeout, self.places, self.ship = engine, timeout, Places(rules), ship
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
         self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
@@ -103,17 +103,27 @@ class Fleet:
         for role in self._going(crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            if role.learner and not role.learns_own and crew.trace:
-                raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
+        if crew.trace and self.learner_away(crew):
+            raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         infos = self.engine.machines()
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        self.places.check(infos)
-        plan = self.places.plan(infos, {role.name: threads_of(role, crew) for role in crew.roles})
-        cores = {info.name: f" ({info.cores} cores)" for info in infos}
-        return "; ".join(f"{name}{cores.get(name, '')}: {_in_words(seats)}" for name, seats in plan.items())
+        text = "; ".join(f"{title}: {who}" for title, who in self.plan(crew, infos).items())
+        return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
+
+    def learner_away(self, crew: Crew) -> bool:
+        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
+
+    def plan(self, crew: Crew, infos: list[MachineInfo] | None = None) -> dict[str, str]:
+        """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
+        infos, self.places.roles = self.engine.machines() if infos is None else infos, crew.roles
+        threads = {role.name: threads_of(role, crew) for role in crew.roles}
+        self.places.check(infos, threads)
+        plan = self.places.plan(infos, threads)
+        cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
+        return {name + cores.get(name, ""): _in_words(seats) for name, seats in plan.items()}
 
     def _going(self, crew: Crew) -> list[Role]:
         roles = [role for role in crew.roles if self.goes(role)]
@@ -156,6 +166,7 @@ class Fleet:
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
+        self._check_memory(crew)
         threading.Thread(target=self._listen, daemon=True).start()
 
     @staticmethod
@@ -187,9 +198,22 @@ class Fleet:
             raise errors[0]
         self.opened.sort(key=lambda machine: machine.info.name)
 
+    def _check_memory(self, crew: Crew) -> None:
+        """Raises UserError: the replays of who works on a machine are larger than its memory."""
+        threads = {role.name: threads_of(role, crew) for role in crew.roles}
+        plan = self.places.plan([machine.info for machine in self.opened], threads)
+        sizes = {r.name: r.held_replay.bytes(batches=r.out is None) for r in crew.roles if r.held_replay is not None}
+        for machine in self.opened:
+            seats = [name for name, _ in plan[machine.info.name] if name in sizes]
+            need, has = sum(sizes[name] for name in seats), machine.handle.about["memory"]
+            if need > has:
+                self.close()
+                what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(seats)} replays there take"
+                raise UserError(f"--hosts: {what} {need / 1e9:.1f} GB; lower --capacity, or take more machines")
+
     def _open(self, info: MachineInfo) -> Machine:
-        config = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
-        config["threads"] = self._threads
+        config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
+        config |= {"threads": self._threads, "ship": self.ship}
         handle = self.engine.open(info, config)
         check_versions(info, handle.about["versions"])
         with self._lock:
@@ -313,11 +337,17 @@ class Fleet:
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
-                worker.say(value["kind"], value["text"].replace(machine.handle.about["folder"], str(self.directory)))
+                worker.say(value["kind"], self._text(machine, value))
             elif kind == "ended":
                 with self._lock:
                     del machine.workers[value["number"]], machine.threads[value["number"]]
                 worker.ended(value["how"], value.get("code"))
+
+    def _text(self, machine: Machine, value: dict[str, Any]) -> str:
+        """A worker's word, with paths as they are here; of a user's mistake, where that is."""
+        text: str = value["text"].replace(machine.handle.about["folder"], str(self.directory))
+        where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
+        return text + where if value["kind"] == "user" else text
 
     def _lose(self, machine: Machine, why: str) -> None:
         """A machine is gone, and all that worked there."""
@@ -326,6 +356,8 @@ class Fleet:
         with self._lock:
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
+        machine.pipe.close()
+        machine.link.close()
         self._note("lost", machine, why=why, workers=len(workers))
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -172,8 +172,10 @@ class Places:
         mine = self.choose(role, index, spots)
         return tuple(i for i in away if self.choose(role, i, spots) is mine)
 
-    def check(self, infos: Sequence[MachineInfo]) -> None:
-        """Raises UserError: a rule means nothing here."""
+    def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
+        """threads: of a worker, by role. Raises UserError: a rule means nothing here, or asks for cores that a machine
+        does not have.
+        """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)
             if role is None:
@@ -189,10 +191,22 @@ class Places:
                 which = role.name if not self.moves(role) else f"{role.name} 0, which saves the run's checkpoints,"
                 cure = f"leave it out, or name others: {role.name}[1-{role.n - 1}]" if role.n > 1 else "leave it out"
                 raise UserError(f"--place: {rule} given, but {which} stays on the main machine; {cure}")
-            if rule.where not in (OTHERS, EVEN) and not any(_at(info, rule.where) for info in infos):
-                raise UserError(f"--place: {rule} given, but {_unknown(rule.where, infos)}")
+            if rule.where not in (OTHERS, EVEN):
+                self._check_cores(rule, [info for info in infos if _at(info, rule.where)], infos, threads)
 
-    def plan(self, infos: Sequence[MachineInfo], threads: dict[str, int]) -> dict[str, list[tuple[str, int]]]:
+    def _check_cores(
+        self, rule: PlaceRule, there: list[MachineInfo], infos: Sequence[MachineInfo], threads: Mapping[str, int]
+    ) -> None:
+        if not there:
+            raise UserError(f"--place: {rule} given, but {_unknown(rule.where, infos)}")
+        counts = {r.name: sum(self.where(r, i) == rule.where for i in range(r.n)) for r in self.roles}
+        wanted, cores = sum(n * threads[name] for name, n in counts.items()), sum(info.cores for info in there)
+        if wanted > cores:
+            who = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+            has = f"{rule.where} has {cores} cores for {wanted} threads of {who}"
+            raise UserError(f"--place: {rule} given, but {has}; place fewer there, or leave the others to `others`")
+
+    def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
         """Who would be where: seats by machine, `here` first. threads: of a worker, by role."""
         places, spots = Places(self.rules, self.roles), [PlannedSpot(info) for info in infos]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}

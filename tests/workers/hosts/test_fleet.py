@@ -116,6 +116,49 @@ def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
 
 
+def policy_of(run: Path) -> bytes:
+    newest = max(path for path in (run / "checkpoints").iterdir() if path.name[:1].isdigit())
+    return (newest / "agents/0/policy.safetensors").read_bytes()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["learn=others,act=here", "learn=pretend-1,act=pretend-2", "learn=pretend-1"])
+def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
+    exact = {**EXACT, "trace": False, "steps": 8000}
+    polyplay.train("impala", **exact, run=str(tmp_path / "here"))
+    polyplay.train("impala", **exact, hosts="pretend:2", place=place, run=str(tmp_path / "there"))
+    assert policy_of(tmp_path / "there") == policy_of(tmp_path / "here")
+    polyplay.resume(str(tmp_path / "there"), steps=12_000, hosts="none")
+    polyplay.resume(str(tmp_path / "here"), steps=12_000, hosts="pretend:1", place="learn=pretend-1,act=here")
+    assert policy_of(tmp_path / "there") == policy_of(tmp_path / "here")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("system", "place"),
+    [
+        ("apex", "serve_replay=others"),
+        ("apex", "serve_replay=pretend-1,act=pretend-2,learn=pretend-2"),
+        ("r2d2", "serve_replay=others,act=here"),
+        ("gorila", "serve_replay=others"),
+    ],
+)
+def test_memories_elsewhere_end_and_go_on_with_their_rows(tmp_path, system, place):
+    memories = {} if system == "r2d2" else {"memories": 2}
+    given = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "start": 500, "batch": 16}
+    given |= memories | {"capacity": 4_000, "quiet": True, "ratio": 1.0}
+    polyplay.train(system, **given, steps=4_000, hosts="pretend:2", place=place, run=str(tmp_path / "run"))
+    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
+    names = {f"replay/serve_replay-{m}/replay.json" for m in range(memories.get("memories", 1))}
+    names |= {f"workers/act-{i}.json" for i in range(2)}
+    for steps, hosts in ((5_000, "none"), (6_000, "pretend:1")):
+        newest = max(path for path in (tmp_path / "run/checkpoints").iterdir() if path.name[:1].isdigit())
+        assert set(json.loads((newest / "manifest.json").read_text())["files"]) >= names
+        more = {} if hosts == "none" else {"place": "serve_replay=others"}
+        result = polyplay.resume(str(tmp_path / "run"), steps=steps, hosts=hosts, **more)
+        assert result.summary["steps"] >= steps
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "number", "within"),
@@ -169,6 +212,22 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
         ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
         ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: .*allowed: ray:HOST:PORT"),
+        ("impala", {"place": "act=others"}, "--place: act=others given, but it takes other machines: give --hosts too"),
+        ("impala", {"ship": "."}, "--ship: . given, but it takes other machines: give --hosts too"),
+        ("impala", {"hosts": "pretend:2", "ship": "nowhere"}, "--ship: nowhere given, but there is no such folder"),
+        ("impala", {"hosts": "pretend:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
+        ("impala", {"hosts": "pretend:2", "place": "act=prtend-1"}, "nearest: pretend-1.; there are: pretend-1, pre"),
+        ("impala", {"hosts": "pretend:2", "place": "act=here"}, "--place leaves all workers on this machine"),
+        (
+            "impala",
+            {"hosts": "pretend:2", "place": "learn=others", "trace": True},
+            "learn is elsewhere, but --trace writes its file here",
+        ),
+        (
+            "impala",
+            {"hosts": "pretend:2", "place": "learn=others", "eval_every": 100},
+            "learn is elsewhere, but --eval-every asks it here",
+        ),
         ("a3c", {"hosts": "pretend:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
         ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
         ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
@@ -181,6 +240,30 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
     assert not (tmp_path / "run").exists()
 
 
+OWN = """
+import os
+import gymnasium
+
+def make():
+    with open(os.environ["POLYPLAY_SEEN"], "a") as file:
+        file.write(__file__ + "\\n")
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+def test_modules_are_taken_along(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/ownenv.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("POLYPLAY_SEEN", str(seen))
+    given = {**TOY, "env": "ownenv:make", "steps": 2_000, "hosts": "pretend:1", "ship": str(tmp_path / "mine")}
+    polyplay.train("impala", **given, run=str(tmp_path / "run"))
+    there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
+    assert there
+    assert all(line.endswith("/shipped/ownenv.py") for line in there)
+
+
 def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
@@ -190,8 +273,11 @@ def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monke
 
 def test_a_diagram_says_who_works_elsewhere(capsys):
     assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "pretend:2"]) == 0
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("┌")]
-    assert [", on other machines" in line for line in titles] == [True, False]
+    lines = capsys.readouterr().out.splitlines()
+    tops = {i: line.split("─ ")[1].split(" ─")[0] for i, line in enumerate(lines) if "┌" in line}
+    boxes = {title: lines[i + 1].strip("│ ") for i, title in tops.items()}
+    assert list(boxes)[:3] == ["act × 2", "learn × 1", "here"]
+    assert (boxes["here"], boxes["pretend-1 (2 cores)"], boxes["pretend-2 (2 cores)"]) == ("learn 0", "act 0", "act 1")
 
 
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):

@@ -41,7 +41,7 @@ def replicas(n: int, apart: bool = False) -> list[Role]:
 def planned(roles: list[Role], text: str = "") -> dict[str, list[str]]:
     rules = parse_places(text) if text else ()
     places = Places(rules, roles)
-    places.check(INFOS)
+    places.check(INFOS, {role.name: 1 for role in roles})
     found = places.plan(INFOS, {role.name: 1 for role in roles})
     return {where: [f"{name}{i}" for name, i in seats] for where, seats in found.items()}
 
@@ -74,8 +74,8 @@ def test_a_memory_takes_its_actors_along():
 @pytest.mark.parametrize(
     ("text", "where", "who"),
     [
-        ("act=blue", "blue", ["act0", "act1", "act2", "act3"]),
-        ("act=10.0.0.2", "blue", ["act0", "act1", "act2", "act3"]),
+        ("act=red", "red", ["act0", "act1", "act2", "act3"]),
+        ("act=10.0.0.1", "red", ["act0", "act1", "act2", "act3"]),
         ("act=res:fast", "red", ["act0", "act1", "act2", "act3"]),
         ("act=here,act[1-2]=blue", "blue", ["act1", "act2"]),
         ("act=here, act[3]=blue", "blue", ["act3"]),
@@ -97,6 +97,8 @@ def test_rules_say_where(text, where, who):
         ("actor=blue", "actor=blue given, but this run has no actor; allowed: act, serve_replay, learn"),
         ("act[3-4]=blue", "act has 4 workers; allowed: 0 to 3"),
         ("act=bleu", "no machine is called bleu \\(nearest: blue\\); there are: red, blue; allowed: here, others"),
+        ("act=blue", "act=blue given, but blue has 2 cores for 4 threads of 4 act; place fewer there"),
+        ("act[0-1]=blue,learn=blue", "blue has 2 cores for 3 threads of 2 act, 1 learn"),
         ("act=res:fats", "no machine has the resource fats \\(nearest: fast\\); there are: fast"),
     ],
 )

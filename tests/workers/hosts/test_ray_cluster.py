@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,18 @@ from pathlib import Path
 
 import pytest
 
+import polyplay
+from tests.systems import test_accel as accel
+from tests.systems import test_accel_dqn as accel_dqn
+from tests.systems import test_apex as apex
+from tests.systems import test_apex_dpg as apex_dpg
+from tests.systems import test_appo as appo
+from tests.systems import test_dqn as dqn
+from tests.systems import test_gorila as gorila
+from tests.systems import test_gorila_free as gorila_free
+from tests.systems import test_ppo as ppo
+from tests.systems import test_r2d2 as r2d2
+from tests.systems import test_rainbow as rainbow
 from tests.workers.hosts.test_fleet import command, events, learning, updates, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ray")]
@@ -91,3 +104,40 @@ def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(cluster,
     said = main.communicate(timeout=120)[0].decode()
     assert main.returncode == 0, said
     assert "a new one takes its place" in said
+
+
+IMPALA = {**appo.NET, "env": "toy:catch", "actors": 2, "lanes": 8, "batch": 16, "unroll": 9, "learning_rate": 5e-3}
+A2C = {**accel.CATCH, "until_return": 0.5}
+SYSTEMS = {  # what each learns in its own tests, with the same numbers; and where
+    "impala": ("impala", IMPALA, 80_000, 0.5, "learn=machine-3,act=machine-2"),
+    "appo": ("appo", appo.CATCH, 80_000, 0.5, None),
+    "r2d2": ("r2d2", {**r2d2.MEMORY, "actors": 2, "epsilon": 0.1}, 40_000, 0.6, None),
+    "apex": ("apex", {**apex.CATCH, "actors": 2}, 16_000, 0.3, "serve_replay=machine-2,act=machine-3"),
+    "apex_dpg": ("apex_dpg", apex_dpg.AIM, 3_000, 0.5, "serve_replay=others"),
+    "gorila": ("gorila", gorila.CATCH, 16_000, 0.3, None),
+    "gorila free": (
+        "gorila",
+        {**gorila_free.CATCH, **gorila_free.FAST},
+        20_000,
+        0.3,
+        "serve_replay=others,serve_parameters[1]=others",
+    ),
+    "a2c": ("a2c", {"replicas": 2, **A2C}, 60_000, 0.5, None),
+    "ppo": ("ppo", {**ppo.CATCH, "replicas": 2}, 60_000, 0.6, None),
+    "accel": ("accel", accel.CATCH, 60_000, 0.5, None),
+    "dqn": ("dqn", {**dqn.CATCH, "replicas": 2}, 12_000, 0.2, None),
+    "accel_dqn": ("accel_dqn", accel_dqn.CATCH, 16_000, 0.2, None),
+    "rainbow": ("rainbow", {**rainbow.CATCH, "replicas": 2}, 12_000, 0.2, None),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_learns_its_toy_on_raylets(name, cluster, tmp_path):
+    system, settings, steps, good, place = SYSTEMS[name]
+    where = {"hosts": f"ray:{cluster}", "place": place, "run": str(tmp_path / "run"), "quiet": True}
+    run = polyplay.train(system, **{**settings, "steps": steps, "until_return": good, **where})
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean_best"] >= good  # random play: -0.6
+    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
+    last = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()][-1]
+    assert sum(host["workers"] for host in last["hosts"].values()) > 0
