@@ -551,7 +551,7 @@ def test_while_all_are_at_work_no_gradient_is_lost_and_who_saves_sees_no_part_be
 @pytest.mark.long
 @pytest.mark.parametrize(
     "places",
-    ["serve_parameters=pretend-1", "bundle[1]=pretend-1,serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2"],
+    ["serve_parameters=pretend-1", "serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2"],
 )
 def test_a_run_learns_by_shards_elsewhere_and_goes_on_without_them(tmp_path, places):
     settings = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 300, "capacity": 5000, "quiet": True}
@@ -563,5 +563,5 @@ def test_a_run_learns_by_shards_elsewhere_and_goes_on_without_them(tmp_path, pla
     versions = json.loads((saved / "agents" / "0" / "learner.json").read_text())["shards"]
     assert max(versions) <= last["shard_updates_max"]
     assert min(versions) > last["shard_updates_max"] - 20
-    polyplay.resume(str(run), steps=2500, hosts="none", place="")
+    polyplay.resume(str(run), steps=2500, hosts="none")
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["shard_updates_min"] >= min(versions)
