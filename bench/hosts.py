@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from polyplay.workers.hosts.queue_mirror import QueueMirror
 
 SLOTS, WEIGHTS = 4, 1_700_000  # in flight; parameters of 6.8 MB
 NETWORKS = ("a3c", "nature")
+SEATS = RemoteSeat(0, 0, role="act", end="out"), RemoteSeat(0, 0, role="act", end="params")  # of rollouts, of weights
 
 
 def away_side(data: bytes, address: tuple[str, int], pace: float) -> None:
@@ -54,10 +56,9 @@ def away_side(data: bytes, address: tuple[str, int], pace: float) -> None:
     link.echoes = True
     threading.Thread(target=link.run, daemon=True).start()
     queue, params = mirrors[0].queue, mirrors[1].params
-    while not mirrors[0].seats:
-        link.closed.wait(0.05)
-        for mirror in mirrors:
-            mirror.sit(RemoteSeat(0, 0))
+    link.closed.wait(0.2)  # for what the seat begins with
+    for mirror, seat in zip(mirrors, SEATS, strict=True):
+        mirror.sit(seat)
     producer = queue.producer(0)
     queue.rows["version"][:] = 0
     version = -1
@@ -96,9 +97,9 @@ class Sides:
                 thing.relay_by(bells)
         self.queue._attach()
         self.params._attach()
-        for mirror in mirrors:
-            mirror.sit(RemoteSeat(0, 0))
-        mirrors[0]._sent = dict.fromkeys(range(1), (0, SLOTS))
+        began = list(mirrors[0].begin(SEATS[0]))
+        for mirror, seat in zip(mirrors, SEATS, strict=True):
+            mirror.sit(seat)
         listener = socket.create_server(("127.0.0.1", 0))
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=away_side, args=(data, listener.getsockname(), pace))
@@ -106,7 +107,7 @@ class Sides:
         sock, _ = listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.link = Link(sock, mirrors, bells[0], 5.0, None)
-        for frame in mirrors[0].begin(RemoteSeat(0, 0)):
+        for frame in began:
             self.link.send(0, 0, frame[0], frame[1])
         threading.Thread(target=self.link.run, daemon=True).start()
         self.batches = self.queue.batches(1).consumer(0)
@@ -178,20 +179,15 @@ def idle(seconds: float) -> dict[str, Any]:
     return {"cores, both ends": round(cpu / seconds, 4)}
 
 
-def impala(hosts: str, network: str, seconds: float) -> dict[str, float]:
-    """Agent steps a second, the mean lag and what comes in by links, of a run's second half."""
+def impala(
+    hosts: str, network: str, seconds: float, command: Sequence[str] = ("-m", "polyplay"), actors: int = 2
+) -> dict[str, float]:
+    """Agent steps a second, the mean lag and what comes in by links, of a run's last seconds."""
     with tempfile.TemporaryDirectory() as where:
         words = ["train", "impala", "--preset", "quick", "--network", network, "--hosts", hosts, "--no-tensorboard"]
-        limit = [
-            "--minutes",
-            str(round((seconds + 12) / 60, 3)),
-            "--report-every",
-            "1",
-            "--quiet",
-            "--run",
-            f"{where}/run",
-        ]
-        subprocess.run([sys.executable, "-m", "polyplay", *words, *limit], check=True, stdout=subprocess.DEVNULL)
+        words += ["--actors", str(actors), "--minutes", str(round((seconds + 12) / 60, 3))]
+        words += ["--report-every", "1", "--quiet", "--run", f"{where}/run"]
+        subprocess.run([sys.executable, *command, *words], check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(f"{where}/run/metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["updates"]]
     rows = rows[-int(seconds) :]

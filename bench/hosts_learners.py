@@ -41,7 +41,7 @@ from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
 
 SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
-SEAT = RemoteSeat(1, 1, (1,))
+SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
 SYSTEMS = {
     "a2c": ["--replicas", "2", "--network", "a3c"],
     "a2c, Nature": ["--replicas", "2", "--network", "nature"],

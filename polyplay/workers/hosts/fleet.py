@@ -26,6 +26,7 @@ from polyplay.workers.hosts.home_end import run_home_end
 from polyplay.workers.hosts.machine import Machine
 from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
 from polyplay.workers.hosts.places import PlaceRule, Places
+from polyplay.workers.hosts.plan import check_memory, learner_is_away, plan_in_words, roles_elsewhere
 from polyplay.workers.hosts.remote_worker import RemoteWorker
 from polyplay.workers.process import SERVER, Call
 from polyplay.workers.sizing import threads_of
@@ -55,24 +56,6 @@ def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]
     return [(str(path.relative_to(saved)), path) for path in found]
 
 
-def _in_words(seats: list[tuple[str, int]]) -> str:
-    """act 0-3, 5; learn 0"""
-    numbers: dict[str, list[int]] = {}
-    for name, index in seats:
-        numbers.setdefault(name, []).append(index)
-    return ", ".join(f"{name} {_ranges(indices)}" for name, indices in numbers.items()) or "nobody"
-
-
-def _ranges(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-
-
 class Fleet:
     """timeout: seconds after which a silent machine is lost. rules: of who is where. ship: modules for the others."""
 
@@ -100,7 +83,7 @@ class Fleet:
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         self.places.roles = crew.roles
-        for role in self._going(crew):
+        for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
@@ -110,29 +93,16 @@ class Fleet:
         infos = self.engine.machines()
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        text = "; ".join(f"{title}: {who}" for title, who in self.plan(crew, infos).items())
+        text = "; ".join(f"{title}: {who}" for title, who in plan_in_words(self.places, crew, infos).items())
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
     def learner_away(self, crew: Crew) -> bool:
-        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
+        return learner_is_away(self.places, crew)
 
-    def plan(self, crew: Crew, infos: list[MachineInfo] | None = None) -> dict[str, str]:
+    def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
-        infos, self.places.roles = self.engine.machines() if infos is None else infos, crew.roles
-        threads = {role.name: threads_of(role, crew) for role in crew.roles}
-        self.places.check(infos, threads)
-        plan = self.places.plan(infos, threads)
-        cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
-        return {name + cores.get(name, ""): _in_words(seats) for name, seats in plan.items()}
-
-    def _going(self, crew: Crew) -> list[Role]:
-        roles = [role for role in crew.roles if self.goes(role)]
-        if roles:
-            return roles
-        if any(self.places.moves(role) for role in crew.roles):
-            raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
-        text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
-        raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
+        self.places.roles = crew.roles
+        return plan_in_words(self.places, crew, self.engine.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
         """The shared objects in these, and the bells."""
@@ -147,7 +117,7 @@ class Fleet:
         self.bells = Semaphores(LINKS)
         things: list[SharedObject] = []
         crossing: dict[str, list[SharedObject]] = {}
-        roles = self._going(crew)
+        roles = roles_elsewhere(self.places, crew)
         for role in roles:
             crossing[role.name], bells = self._shared(role.arguments(0), crew.control, crew.counters, role.size)
             things += [x for x in crossing[role.name] if not any(x is other for other in things)]
@@ -166,7 +136,11 @@ class Fleet:
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._threads = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
-        self._check_memory(crew)
+        try:
+            check_memory(self.places, crew, self.opened)
+        except UserError:
+            self.close()
+            raise
         threading.Thread(target=self._listen, daemon=True).start()
 
     @staticmethod
@@ -197,19 +171,6 @@ class Fleet:
             self.close()
             raise errors[0]
         self.opened.sort(key=lambda machine: machine.info.name)
-
-    def _check_memory(self, crew: Crew) -> None:
-        """Raises UserError: the replays of who works on a machine are larger than its memory."""
-        threads = {role.name: threads_of(role, crew) for role in crew.roles}
-        plan = self.places.plan([machine.info for machine in self.opened], threads)
-        sizes = {r.name: r.held_replay.bytes(batches=r.out is None) for r in crew.roles if r.held_replay is not None}
-        for machine in self.opened:
-            seats = [name for name, _ in plan[machine.info.name] if name in sizes]
-            need, has = sum(sizes[name] for name in seats), machine.handle.about["memory"]
-            if need > has:
-                self.close()
-                what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(seats)} replays there take"
-                raise UserError(f"--hosts: {what} {need / 1e9:.1f} GB; lower --capacity, or take more machines")
 
     def _open(self, info: MachineInfo) -> Machine:
         config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
@@ -356,15 +317,15 @@ class Fleet:
         with self._lock:
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
-        machine.pipe.close()
-        machine.link.close()
         self._note("lost", machine, why=why, workers=len(workers))
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
         if not self._closing:
             threading.Thread(target=machine.handle.end, daemon=True).start()
-        if not self._ending:
+        if not self._ending:  # else who closes all uses these
+            machine.pipe.close()
+            machine.link.close()
             self._look_for_more()
 
     @property

@@ -15,6 +15,7 @@ import pytest
 import polyplay
 from polyplay.cli.main import main
 from polyplay.common.errors import UserError
+from polyplay.workers.hosts.pretend import PretendedMachines
 
 TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10, "quiet": True}
 EXACT = {**TOY, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
@@ -238,6 +239,21 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
     with pytest.raises(UserError, match=said):
         polyplay.train(system, **given, run=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path):
+    opened = PretendedMachines.open
+
+    def small(self, info, config):
+        handle = opened(self, info, config)
+        handle.about["memory"] = 10**6
+        return handle
+
+    monkeypatch.setattr(PretendedMachines, "open", small)
+    given = {"env": "toy:catch", "network": "mlp", "capacity": 50_000, "quiet": True, "place": "serve_replay=others"}
+    with pytest.raises(UserError, match=r"^--hosts: pretend-1 has 0.0 GB of memory, 1 replays there take .* --capacity"):
+        polyplay.train("apex", **given, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
+    assert not processes_of(tmp_path)
 
 
 OWN = """
