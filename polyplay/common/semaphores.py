@@ -48,6 +48,11 @@ class Semaphore:
         """From now on this link gets the tokens; None: who waits is on this machine."""
         self._relay[0] = 0 if to is None else to + 1
 
+    @property
+    def relayed(self) -> int | None:
+        """The link that gets the tokens; None: who waits is on this machine."""
+        return int(self._relay[0]) - 1 if self._relay[0] else None
+
     def wait(self, timeout: float) -> bool:
         """Take a token; False when none came within `timeout` seconds."""
         if _libc.sem_trywait(self._at) == 0:
@@ -66,6 +71,8 @@ class Semaphore:
 
 class _NamedSemaphore:
     """The same with multiprocessing's named semaphore, for platforms without unnamed ones."""
+
+    relayed = None
 
     def __init__(self) -> None:
         self._semaphore = multiprocessing.get_context("spawn").Semaphore(0)

@@ -31,9 +31,9 @@ from polyplay.weights.shared_arrays import TwoCopies, shared_array
 from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
-HOLD = 3  # a cell of the header, int64, behind those of all shared weights
-# of a shard; those of its two copies begin at ACTIVE
-VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, ACTIVE = 0, 1, 2, 3, 4, 5, 8
+HOLD = 3  # a cell of the header, int64, behind those of all shared weights: odd while shards are to stand still
+# of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD that it answered, where it is elsewhere
+VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, ACTIVE = 0, 1, 2, 3, 4, 5, 6, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
 OUTLIERS = 2  # of a learner, behind its gradients pushed and agent steps: losses that were outliers
@@ -157,6 +157,13 @@ class ParameterServer(SharedWeights):
         """The bell of a learner."""
         return self._bells[self.shards + worker]
 
+    def held(self, number: int) -> np.ndarray:
+        """Which parts [shards] change no more while HOLD is `number`: those on this machine that are at nothing, and
+        those elsewhere of which all has come since.
+        """
+        elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
+        return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
+
     def totals(self) -> dict[str, np.ndarray]:
         """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
@@ -236,10 +243,13 @@ class _Server(BoundUpdate):
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """No shard changes anything meanwhile, and this worker's weights are what they all have."""
-        self.server.head[HOLD] = 1
+        head, server = self.server.head, self.server
+        head[HOLD] |= 1  # also within another one
         memory_barrier()
         try:
-            while self.server.shard[:, BUSY].any():
+            if not server.held(head[HOLD]).all():
+                server.ring()  # links to machines of shards hear it too
+            while not server.held(head[HOLD]).all():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
             self.counts.pull()
@@ -249,7 +259,7 @@ class _Server(BoundUpdate):
             self._release()
 
     def _release(self) -> None:
-        self.server.head[HOLD] = 0
+        self.server.head[HOLD] += self.server.head[HOLD] % 2  # never a number twice: an answer may be late
         memory_barrier()
         self.server.ring()
 

@@ -65,7 +65,8 @@ class ParameterShard:
             pass
         self.counters[at.BUSY] = 1
         memory_barrier()  # seen by who wants all to stand still, before we look whether somebody does
-        waiting = [] if head[at.HOLD] else np.flatnonzero(self.slots[:, at.WRITTEN] != self.slots[:, at.TAKEN]).tolist()
+        full = self.slots[:, at.WRITTEN] != self.slots[:, at.TAKEN]
+        waiting = [] if head[at.HOLD] % 2 else np.flatnonzero(full).tolist()
         memory_barrier()
         before = self.version
         for w in waiting:
@@ -81,7 +82,7 @@ class ParameterShard:
         memory_barrier()
         for w in waiting:
             server.reply(w).post()
-        if head[at.HOLD]:
+        if head[at.HOLD] % 2:
             server.reply(0).post()
         return len(waiting)
 

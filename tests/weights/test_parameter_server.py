@@ -271,6 +271,21 @@ def test_while_somebody_saves_no_shard_changes_anything():
     later.join()
 
 
+def test_who_stands_still_does_so_also_within_another_one_and_every_time_has_a_number():
+    server, vectors, bound, parts = made(PLAIN, 2, 2)
+    numbers = []
+    for _ in range(3):
+        with bound[0].still():
+            numbers.append(int(server.head[HOLD]))
+            with bound[0].still():
+                vectors[1].grad.fill_(1.0)
+                leave(bound[1])
+                assert server.head[HOLD] == numbers[-1]
+                assert [part.sweep() for part in parts] == [0, 0]
+        assert [part.sweep() for part in parts] == [1, 1]
+    assert numbers == [1, 3, 5]
+
+
 def test_who_takes_a_lost_savers_place_lets_the_shards_go_on():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     server.head[HOLD] = 1  # as one leaves it that is killed while it saves

@@ -1,158 +1,285 @@
-"""A parameter server's shards are at home: gradients of learners elsewhere come, and the newest parts go out."""
+"""A parameter server on several machines: learners and shards are on either side of a link.
+
+Of a learner and a shard on the same side nothing crosses but counts. Of others the learner's slice of a gradient
+crosses, before the mark that says that it is written; back come the shard's part and then the mark that it was taken.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum, auto
 
 import numpy as np
 import torch
 
 from polyplay.common.shared_memory import memory_barrier
-from polyplay.weights.parameter_server import BASE, TAKEN, VERSION, WRITTEN, ParameterServer
+from polyplay.weights.parameter_server import APPLIED, BASE, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
+from polyplay.weights.shared_weights import READY
 from polyplay.workers.hosts.mirrors import Frame, FrameError, ObjectMirror, RemoteSeat
 
-CELLS = 0
+_CELLS = slice(APPLIED, HELD + 1)  # of a shard
+_MARKS = slice(WRITTEN, BASE + 1)  # of a slot
+
+
+class _Kind(IntEnum):
+    """Of frames: one of each of the first two, then of each shard, of each learner, of each slot."""
+
+    THERE, HEAD, SHARD, VERSION, PART, STATISTICS, LEARNER, SEAT, SLICE = (auto() for _ in range(9))
 
 
 class ServerMirror(ObjectMirror):
-    """away → home: of a learner there its gradient's slices, each before the mark that it is written, and its counts.
-    home → away: parts that have a new version, each the newest; then the header, everyone's counts, and which slices
-    were taken. So a learner whose slot is free finds its gradient in what it pulls, there as here.
-
-    Items: the cells; parts' versions, then parts; slices by learner and part; learners' counts; what a learner begins
-    with.
+    """Each side sends what its own workers write: learners their slices and counts, and learner 0 the header and what a
+    shard begins with; shards their parts, marks and counts, and their statistics while learner 0 has them stand still.
+    What is on no machine of this link is home's: home has it from another link.
     """
 
     def __init__(self, server: ParameterServer):
         self.server, n, each = server, server.shards, server.workers
-        self.readers, self.learners = False, list[int]()  # whether someone is away, and those of them who learn
-        self._cells = [np.zeros_like(server.head), np.zeros_like(server.counters), np.zeros((each, n), np.int64)]
-        self._sent_cells = b""
-        self._versions = np.full(n, -1)  # sent, or received
-        self._written = np.zeros((each, n), np.int64)  # sent
-        self._counts: dict[int, bytes] = {}
-        self._version, self._mark, self._rate = np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(1)
-        self.of_versions = 1
-        self.of_parts = self.of_versions + n
-        self.of_slices = self.of_parts + n
-        self.of_counts = self.of_slices + each * n
-        self.of_seats = self.of_counts + each
+        counts = [1, 1, n, n, n, n, each, each, each * n]
+        self._items = np.cumsum([0, *counts]).tolist()  # the first of each kind
+        self.readers = False  # whether somebody away wants parts
+        self.learners, self.shards = frozenset[int](), frozenset[int]()  # that are away
+        self._seated = frozenset[int]()  # learners that are, or were
+        self._sent: dict[int, bytes] = {}  # small frames, by item
+        self._versions, self._held = np.full(n, -1), np.zeros(n, np.int64)  # of parts: sent, or received; answered
+        self._begun = frozenset[int]()  # shards that the other side has the first weights of
+        self._written = np.zeros((each, n), np.int64)  # what the other side knows
+        self._there, self._head = np.zeros(each, np.int64), np.zeros_like(server.head)
+        self._version, self._slice = np.zeros(1, np.int64), [np.zeros(2, np.int64), np.zeros(1)]
+        self._shard, self._learner, self._seat = (
+            [*map(np.zeros_like, cells)] for cells in (self._of_shard(0), self._of_learner(0), self._of_seat(0))
+        )
+
+    def _item(self, kind: _Kind, i: int = 0) -> int:
+        return self._items[kind - 1] + i
+
+    def _kind(self, item: int) -> tuple[_Kind, int]:
+        if not 0 <= item < self._items[-1]:
+            raise FrameError(f"item {item} of a parameter server")
+        kind = _Kind(int(np.searchsorted(self._items, item, "right")))
+        return kind, item - self._item(kind)
+
+    def _learns(self, w: int) -> bool:
+        """Whether learner `w` is on this side."""
+        return (w in self.learners) == self.away
+
+    def _serves(self, k: int) -> bool:
+        return (k in self.shards) == self.away
+
+    def _of_shard(self, k: int) -> list[np.ndarray]:
+        server = self.server
+        return [server.shard[k, _CELLS], server.lags[k], server.slot[:, k, TAKEN]]
+
+    def _of_learner(self, w: int) -> list[np.ndarray]:
+        return [self.server.counters[w], self.server.slot[w, :, _MARKS]]
+
+    def _of_seat(self, w: int) -> list[np.ndarray]:
+        return [self.server.counters[w], self.server.slot[w]]
+
+    def _statistics(self, k: int) -> list[np.ndarray]:
+        part = self.server.parts[k]
+        return [row[part.start : min(part.stop, self.server.weights)] for row in self.server.statistics]
 
     # ---- a seat
 
-    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        if seat.end == "update":
-            yield self.of_seats + seat.index, [np.array(x) for x in self._seat_cells(seat.index)]
+    def prepare(self) -> None:
+        server = self.server
+        for k in range(server.shards if self.away else 0):
+            server.bell(k).relay(self.relay)
+        for w in range(server.workers if self.away else 0):
+            server.reply(w).relay(self.relay)
 
-    def _seat_cells(self, w: int) -> list[np.ndarray]:
-        return [self.server.slot[w], self.server.counters[w]]
+    def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
+        """All that is here; a shard is waited for by who has all stand still from now on."""
+        if seat.end == "server":
+            self.sit(seat)
+        self.readers |= seat.end != "server"
+        yield from self.changes(0.0)
+        if seat.end == "update":
+            yield self._item(_Kind.SEAT, seat.index), [np.array(x) for x in self._of_seat(seat.index)]
 
     def sit(self, seat: RemoteSeat) -> None:
-        server, w = self.server, seat.index
-        self.readers = True
-        if seat.end != "update":
+        server, i, to = self.server, seat.index, None if self.away else self.relay
+        if seat.end == "server":
+            server.bell(i).relay(to)
+            self.shards |= {i}
+            memory_barrier()
             return
-        server.reply(w).relay(None if self.away else self.relay)
-        if self.away:
-            self._written[w] = server.slot[w, :, WRITTEN]
-            for k in range(server.shards):
-                server.bell(k).relay(self.relay)
-        if w not in self.learners:
-            self.learners.append(w)
+        self.readers = True
+        if seat.end == "update":
+            if self.away:
+                self._written[i] = server.slot[i, :, WRITTEN]
+            server.reply(i).relay(to)
+            self._seated |= {i}
+            self.learners |= {i}
+            self._sent.pop(self._item(_Kind.THERE), None)
 
     # ---- this side's changes
 
     def changes(self, now: float) -> Iterator[Frame]:
-        if self.away:
-            for w in self.learners:
-                yield from self._slices(w)
-        elif self.readers and self.server.ready:
-            yield from self._news()
-
-    def _slices(self, w: int) -> Iterator[Frame]:
+        if not self.away:
+            yield from self._moved()
+        if not (self.readers or self.shards):
+            return
         server = self.server
-        written, counts = np.array(server.slot[w, :, WRITTEN]), np.array(server.counters[w])
+        head = np.array(server.head)
         memory_barrier()
-        for k in np.flatnonzero(written != self._written[w]).tolist():
-            self._written[w, k] = written[k]
-            mark = np.array([written[k], server.slot[w, k, BASE]])
-            yield self._slice(w, k), [server.gradient[w, server.parts[k]], mark, np.array([server.rate[w, k]])]
-        if counts.tobytes() != self._counts.get(w):
-            self._counts[w] = counts.tobytes()
-            yield self.of_counts + w, [counts]
+        still = self._still(int(head[HOLD]))
+        learners = {w: [*map(np.array, self._of_learner(w))] for w in range(server.workers) if self._learns(w)}
+        shards = {k: [*map(np.array, self._of_shard(k))] for k in range(server.shards) if self._serves(k)}
+        memory_barrier()
+        for w, (_, marks) in learners.items():
+            yield from self._slices(w, marks)
+        if head[READY]:
+            yield from self._weights(still)
+        for k, cells in shards.items() if head[READY] and (self.away or self.learners) else ():
+            cells[0][HELD - APPLIED] = self._held[k]
+            yield from self._if_new(self._item(_Kind.SHARD, k), cells)
+        for w, cells in learners.items() if self.away or self.readers else ():
+            yield from self._if_new(self._item(_Kind.LEARNER, w), cells[: 1 + self.away])
+        if self._learns(0):
+            yield from self._if_new(self._item(_Kind.HEAD), [head])
 
-    def _slice(self, w: int, k: int) -> int:
-        return self.of_slices + w * self.server.shards + k
+    def _moved(self) -> Iterator[Frame]:
+        """A learner that was lost there may have been replaced on another machine."""
+        there = [w for w in self._seated if self.server.reply(w).relayed == self.relay]
+        self.learners = frozenset(there)
+        if self._seated:
+            yield from self._if_new(self._item(_Kind.THERE), [np.isin(range(self.server.workers), there).astype(int)])
 
-    def _news(self) -> Iterator[Frame]:
+    def _still(self, number: int) -> list[int]:
+        """Shards of this side that stand still, where learner 0 wants that and has not heard it yet."""
+        if number % 2 == 0 or self._learns(0):
+            return []
+        held = self.server.held(number)
+        memory_barrier()
+        still = [k for k in range(self.server.shards) if held[k] and self._serves(k) and self._held[k] != number]
+        self._held[still] = number
+        return still
+
+    def _slices(self, w: int, marks: np.ndarray) -> Iterator[Frame]:
         server = self.server
-        cells = [np.array(server.head), np.array(server.counters), np.array(server.slot[:, :, TAKEN])]
-        memory_barrier()
-        for k in np.flatnonzero(server.shard[:, VERSION] != self._versions).tolist():
-            part = torch.empty(server.parts[k].stop - server.parts[k].start)
-            self._versions[k] = server.newest[k].read(part, server.check)
-            yield self.of_versions + k, [self._versions[k : k + 1]]
-            yield self.of_parts + k, [part.numpy()]
-        if (whole := b"".join(x.tobytes() for x in cells)) != self._sent_cells:
-            self._sent_cells = whole
-            yield CELLS, cells
+        for k in np.flatnonzero(marks[:, WRITTEN] != self._written[w]).tolist():
+            if not self._serves(k):
+                self._written[w, k] = marks[k, WRITTEN]
+                item = self._item(_Kind.SLICE, w * server.shards + k)
+                yield item, [server.gradient[w, server.parts[k]], marks[k], np.array([server.rate[w, k]])]
+
+    def _weights(self, still: list[int]) -> Iterator[Frame]:
+        """What shards there begin with, and parts of those here that are new, or stand still."""
+        server = self.server
+        for k in range(server.shards):
+            fresh = not self._serves(k) and self._learns(0) and k not in self._begun
+            if fresh:
+                self._begun |= {k}
+            if fresh or k in still:
+                yield self._item(_Kind.STATISTICS, k), self._statistics(k)
+            wanted = self._serves(k) and (self.away or self.readers)
+            if fresh or (wanted and server.shard[k, VERSION] != self._versions[k]):
+                part = torch.empty(server.parts[k].stop - server.parts[k].start)
+                self._versions[k] = server.newest[k].read(part, server.check)
+                yield self._item(_Kind.VERSION, k), [self._versions[k : k + 1]]
+                yield self._item(_Kind.PART, k), [part.numpy()]
+
+    def _if_new(self, item: int, arrays: list[np.ndarray]) -> Iterator[Frame]:
+        if (whole := b"".join(x.tobytes() for x in arrays)) != self._sent.get(item):
+            self._sent[item] = whole
+            yield item, arrays
 
     # ---- the other side's
 
     def places(self, item: int) -> list[np.ndarray]:
+        kind, i = self._kind(item)
+        if not self._may_come(kind, i):
+            raise FrameError(f"{kind.name} {i} of a parameter server")
+        small = {_Kind.THERE: [self._there], _Kind.HEAD: [self._head], _Kind.VERSION: [self._version]}
+        learner = self._learner[: 2 - self.away]  # marks only come home: away a shard that begins would heed them
+        small |= {_Kind.SHARD: self._shard, _Kind.LEARNER: learner, _Kind.SEAT: self._seat}
+        if kind in small:
+            return small[kind]
         server = self.server
-        if self.of_slices <= item < self.of_counts and not self.away:
-            w, k = divmod(item - self.of_slices, server.shards)
-            if w in self.learners and server.slot[w, k, WRITTEN] == server.slot[w, k, TAKEN]:
-                return [server.gradient[w, server.parts[k]], self._mark, self._rate]
-        elif item - self.of_counts in self.learners and not self.away:
-            return [server.counters[item - self.of_counts]]
-        elif self.away:
-            return self._places_away(item)
-        raise FrameError(f"item {item} of a parameter server")
+        if kind is _Kind.STATISTICS:
+            return self._statistics(i)
+        if kind is _Kind.SLICE:
+            w, k = divmod(i, server.shards)
+            return [server.gradient[w, server.parts[k]], *self._slice]
+        server.newest[i].begin(int(self._version[0]))
+        return [server.copies[1 - server.newest[i].active, server.parts[i]]]
 
-    def _places_away(self, item: int) -> list[np.ndarray]:
-        server = self.server
-        if item == CELLS:
-            return self._cells
-        if item < self.of_parts:
-            return [self._version]
-        if item < self.of_slices:
-            k = item - self.of_parts
-            server.newest[k].begin(int(self._version[0]))
-            return [server.copies[1 - server.newest[k].active, server.parts[k]]]
-        if item >= self.of_seats and item - self.of_seats < server.workers:
-            return self._seat_cells(item - self.of_seats)
-        raise FrameError(f"item {item} of a parameter server")
+    def _may_come(self, kind: _Kind, i: int) -> bool:
+        """Whether the other side writes that. What a learner says may be under way while it or a shard moves."""
+        if kind in (_Kind.THERE, _Kind.SEAT):
+            return self.away
+        if kind is _Kind.HEAD:
+            return not self._learns(0)
+        if kind is _Kind.LEARNER:
+            return self.away or i in self._seated
+        if kind is _Kind.SLICE:
+            w, k = divmod(i, self.server.shards)
+            return not self._learns(w) and bool(self.server.slot[w, k, WRITTEN] == self.server.slot[w, k, TAKEN])
+        first = not self.server.ready and not self._learns(0)
+        return not self._serves(i) or (first and kind is not _Kind.SHARD)
 
     def arrived(self, item: int) -> None:
-        server = self.server
-        if item == CELLS:
-            self._cells_arrived()
-        elif self.of_parts <= item < self.of_slices:
-            k, version = item - self.of_parts, int(self._version[0])
-            server.newest[k].end(version)
-            memory_barrier()
-            server.shard[k, VERSION] = version
-        elif self.of_slices <= item < self.of_counts:
-            w, k = divmod(item - self.of_slices, server.shards)
-            marks, (written, base) = server.slot[w, k], self._mark.tolist()
-            if written != marks[WRITTEN] + 1:
-                raise FrameError(f"slice {written} of learner {w} after {marks[WRITTEN]}")
-            marks[BASE], server.rate[w, k] = base, self._rate[0]
-            memory_barrier()
-            marks[WRITTEN] = written
-            server.bell(k).post()
+        kind, i = self._kind(item)
+        match kind:
+            case _Kind.THERE:
+                self.learners &= frozenset(np.flatnonzero(self._there).tolist())
+            case _Kind.HEAD:
+                self._head_arrived()
+            case _Kind.SHARD:
+                self._shard_arrived(i)
+            case _Kind.PART:
+                self._part_arrived(i, int(self._version[0]))
+            case _Kind.LEARNER if not self._learns(i):
+                self._learner_arrived(i)
+            case _Kind.SEAT:
+                elsewhere = [k for k in range(self.server.shards) if not self._serves(k)]
+                self.server.counters[i], self.server.slot[i, elsewhere] = self._seat[0], self._seat[1][elsewhere]
+            case _Kind.SLICE:
+                self._slice_arrived(*divmod(i, self.server.shards))
 
-    def _cells_arrived(self) -> None:
-        server, (head, counters, taken) = self.server, self._cells
-        others = [w for w in range(server.workers) if w not in self.learners]
-        server.counters[others] = counters[others]
-        server.slot[self.learners, :, TAKEN] = taken[self.learners]
+    def _head_arrived(self) -> None:
+        if self._head[READY]:
+            self._begun = frozenset(range(self.server.shards))
         memory_barrier()
-        server.head[:] = head
-        for w in self.learners:
-            server.reply(w).post()
+        self.server.head[:] = self._head
+        memory_barrier()
+        self.server.ring()
+
+    def _shard_arrived(self, k: int) -> None:
+        server, places, (cells, lags, taken) = self.server, self._of_shard(k), self._shard
+        news = {*np.flatnonzero(places[2] != taken).tolist(), *([0] if places[0][-1] != cells[-1] else [])}
+        memory_barrier()
+        places[0][:], places[1][:], places[2][:] = cells, lags, taken
+        memory_barrier()
+        for w in sorted(news):
+            if self._learns(w):
+                server.reply(w).post()
+
+    def _part_arrived(self, k: int, version: int) -> None:
+        self.server.newest[k].end(version)
+        self._versions[k] = version
+        memory_barrier()
+        self.server.shard[k, VERSION] = version
+
+    def _learner_arrived(self, w: int) -> None:
+        counters, marks = self._learner
+        self.server.counters[w] = counters
+        for k in self.shards if not self.away else ():  # to whom its slices did not cross, but would if it moved
+            self._written[w, k] = marks[k, WRITTEN]
+            self.server.slot[w, k, _MARKS] = marks[k]
+
+    def _slice_arrived(self, w: int, k: int) -> None:
+        server, (mark, rate) = self.server, self._slice
+        marks, (written, base) = server.slot[w, k], mark.tolist()
+        if written != marks[WRITTEN] + 1:
+            raise FrameError(f"slice {written} of learner {w} after {marks[WRITTEN]}")
+        self._written[w, k] = written
+        marks[BASE], server.rate[w, k] = base, rate[0]
+        memory_barrier()
+        marks[WRITTEN] = written
+        server.bell(k).post()
 
     def close(self) -> None:
         self.server.close()

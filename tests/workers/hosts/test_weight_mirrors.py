@@ -1,4 +1,4 @@
-"""Mirrors of an all-reduce and of a parameter server, driven by hand in one process."""
+"""Mirrors of an all-reduce, and of what learners elsewhere set, driven by hand in one process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from torch import nn
 from polyplay.common.control import Hyperparameters
 from polyplay.common.counters import Counters
 from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.parameter_server import TAKEN, VERSION, WRITTEN, ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.weights.flat import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
-from polyplay.workers.hosts.server_mirror import ServerMirror
 from tests.weights.ends import me
 from tests.workers.hosts.test_mirrors import Pair, carry, forget
 
@@ -110,91 +107,6 @@ def test_a_turn_that_cannot_be_is_refused():
     with pytest.raises(FrameError, match="turn 5 of replica 1 after 0"):
         pair.home.arrived(3)
     assert not pair.home.reduce.sums.any()
-
-
-def server_of(shards: int = 2) -> tuple[ParameterServer, FlatParams]:
-    module = nets(1)[0]
-    server = ParameterServer(ADAM, *param_sizes(module), workers=2, shards=shards)
-    return server, FlatParams(module)
-
-
-class TestServer:
-    def test_gradients_come_home_and_what_they_made_goes_out(self):
-        server, vector = server_of()
-        pair = Pair(ServerMirror(server))
-        twin = pair.away.server
-        server.fill(vector, [0, 0], 0, 0.0)
-        shards = [ParameterShard(server, k) for k in range(2)]
-        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
-        assert not twin.ready
-        pair.out()
-        assert twin.ready
-        module = nets(1)[0]
-        theirs = FlatParams(module)
-        end = twin.bind(me(1, 2), theirs)
-        end.counts.newest()
-        assert torch.equal(theirs.flat, vector.flat)
-        for k in range(1, 4):
-            theirs.grad.fill_(float(k))
-            steps = end(0.1, np.zeros(5))
-            next(steps)
-            assert (twin.slot[1, :, WRITTEN] == k).all()
-            assert (twin.slot[1, :, TAKEN] == k - 1).all()
-            pair.back()
-            assert [shard.sweep() for shard in shards] == [1, 1]
-            end.counts.add(4.0)
-            pair.back()
-            assert server.learnt == 4.0 * k
-            pair.out()
-            assert (twin.slot[1, :, TAKEN] == k).all()
-            end.counts.newest()
-            ours = FlatParams(nets(1)[0])
-            assert server.pull(ours) == end.counts.at == k
-            assert torch.equal(theirs.flat, ours.flat)
-
-    def test_a_new_learner_begins_with_what_is_there_of_its_seat(self):
-        server, vector = server_of(1)
-        server.fill(vector, [0], 0, 0.0)
-        server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
-        pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
-        assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
-        assert pair.away.server.counters[1, :2].tolist() == [7, 28]
-        assert [item for item, _ in pair.away.changes(0.0)] == [pair.away.of_counts + 1]  # no slice again
-
-    def test_who_only_reads_gets_weights_and_counts(self):
-        server, vector = server_of()
-        pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(0, 3, role="act", end="params"))
-        server.fill(vector, [5, 5], 5, 40.0)
-        server.counters[1, :2] = 2, 8
-        pair.out()
-        theirs = FlatParams(nets(1)[0])
-        assert pair.away.server.pull(theirs) == 5
-        assert pair.away.server.learnt == 48.0
-        assert torch.equal(theirs.flat, vector.flat)
-        assert not list(pair.home.changes(0.0))
-        server.shard[0, VERSION] += 1
-        assert [item for item, _ in pair.home.changes(0.0)] == [1, 3]  # of the first part alone
-
-    @pytest.mark.parametrize("item", [0, 1, 3, 5, 6, 9, 11, 99])
-    def test_frames_of_nobody_are_refused(self, item):
-        server, vector = server_of()
-        pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
-        server.fill(vector, [0, 0], 0, 0.0)
-        with pytest.raises(FrameError):
-            pair.home.places(item)
-
-    def test_a_slot_that_is_full_takes_no_other_slice(self):
-        server, vector = server_of()
-        pair = Pair(ServerMirror(server))
-        seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
-        server.fill(vector, [0, 0], 0, 0.0)
-        assert pair.home.places(7)
-        server.slot[1, 0, WRITTEN] = 1
-        with pytest.raises(FrameError):
-            pair.home.places(7)
 
 
 def test_who_learns_elsewhere_keeps_its_own_part_of_the_run_that_is_left():
