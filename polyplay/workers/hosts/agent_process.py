@@ -21,7 +21,7 @@ GONE = 2.0  # seconds that it has to end after its link has
 
 
 class AgentProcess:
-    """config: `secret`, `address`, `timeout`; `ship`, if modules are to be taken along (ship.pack_modules). Raises UserError
+    """config: `secret`, `address`, `timeout`; `ship`, if modules go along (ship.pack_modules). Raises UserError
     where none comes to be.
     """
 
