@@ -11,7 +11,8 @@ from pathlib import Path
 from polyplay.cli.bench.main import read_document
 from polyplay.common.files import Row
 
-HEADS = ("system", "hardware", "frames/s generated", "frames/s trained", "source, and how the figure comes about")
+HEADS = ("system", "hardware", "machines", "frames/s generated", "frames/s trained")
+HEADS += ("source, and how the figure comes about",)
 
 
 def published() -> list[Row]:
@@ -30,6 +31,7 @@ def measured(document: Row) -> list[Row]:
             {
                 "system": f"**polyplay {row['system']}**",
                 "hardware": f"{document['cores']} cores ({document['machine']['cpu']})",
+                "machines": "1",
                 "generated": generated,
                 "trained": generated * passes if passes > 1 else None,
                 "source": f"polyplay bench, {document['env']}, {str(document.get('commit') or 'no commit')[:9]}",
@@ -42,8 +44,8 @@ def measured(document: Row) -> list[Row]:
 def markdown(document: Row | None) -> list[str]:
     """The table, measured systems last; a dash under "trained" means as many as were generated."""
     rows = [*published(), *(measured(document) if document else [])]
-    cells = [[r["system"], r["hardware"], *_rates(r), _source(r)] for r in rows]
-    lines = ["| " + " | ".join(HEADS) + " |", "|---|---|--:|--:|---|"]
+    cells = [[r["system"], r["hardware"], r["machines"], *_rates(r), _source(r)] for r in rows]
+    lines = ["| " + " | ".join(HEADS) + " |", "|---|---|---|--:|--:|---|"]
     lines += ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in cells]
     return [*lines, "", "– under trained: every frame is learnt from once, or no rate was published."]
 

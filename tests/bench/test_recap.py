@@ -36,18 +36,18 @@ def test_every_published_row_has_a_source():
     rows = recap.published()
     assert {"DQN", "A3C", "GA3C", "Ape-X DQN", "R2D2", "Accel RL, A2C"} <= {r["system"] for r in rows}
     for row in rows:
-        assert row.keys() <= {"system", "hardware", "generated", "trained", "source", "note", "at_least"}
-        assert all(row[k] for k in ("system", "hardware", "source"))
+        assert row.keys() <= {"system", "hardware", "machines", "generated", "trained", "source", "note", "at_least"}
+        assert all(row[k] for k in ("system", "hardware", "machines", "source"))
         assert row["generated"] is None or row["generated"] > 0
 
 
 def test_the_recap_puts_measured_systems_beside_the_published():
     lines = recap.markdown(DOCUMENT)
-    assert lines[0].startswith("| system | hardware | frames/s generated | frames/s trained |")
-    assert "| DQN | 1 CPU, 1 GPU | 230 | 1,800 | Mnih et al. 2015" in "\n".join(lines)
+    assert lines[0].startswith("| system | hardware | machines | frames/s generated | frames/s trained |")
+    assert "| DQN | 1 CPU, 1 GPU | 1 | 230 | 1,800 | Mnih et al. 2015" in "\n".join(lines)
     measured = [x.split(" | ") for x in lines if "polyplay" in x]
     assert [x[0] for x in measured] == ["| **polyplay a2c**", "| **polyplay ppo**"]
-    assert [x[2:4] for x in measured] == [["8,000", "–"], ["8,000", "24,000"]]  # ppo learns from each row in 3 passes
+    assert [x[3:5] for x in measured] == [["8,000", "–"], ["8,000", "24,000"]]  # ppo learns from each row in 3 passes
     assert len({x.count(" | ") for x in lines[2:-2]}) == 1
     assert not any("polyplay" in x for x in recap.markdown(None))
 
