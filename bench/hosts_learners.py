@@ -5,7 +5,7 @@
 1. One update of an AllReduce of two replicas, both in one memory or one behind a link, for the small network and
    Nature's with RMSProp (a gradient, weights and one statistic of half the size each way), and with nothing to compute.
 2. Whole systems on Pong with two replicas, or two learners of gorila: both here, or the second on a pretended machine,
-   in turn (A B A B).
+   in turn (A B A B). And with 1, 2 and 4 shards of gorila's parameters, ape-X's memory, or impala's learner there.
 
 Expected: half the gradient, weights and statistics each way, so 10 MB for Nature's 1.7 M weights, 3 ms at 3 GB/s, and
 three waits for the other side at 0.2 ms each.
@@ -42,12 +42,31 @@ from polyplay.workers.hosts.mirrors import RemoteSeat
 
 SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
 SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
+GORILA = ["--learners", "2", "--start", "1000", "--capacity", "20000"]
 SYSTEMS = {
     "a2c": ["--replicas", "2", "--network", "a3c"],
     "a2c, Nature": ["--replicas", "2", "--network", "nature"],
     "ppo": ["--replicas", "2"],
-    "gorila": ["--learners", "2", "--start", "1000", "--capacity", "20000"],
+    "gorila": GORILA,
+    "gorila, 1 shard there": [*GORILA, "--shards", "1"],
+    "gorila, 2 shards there": [*GORILA, "--shards", "2"],
+    "gorila, 4 shards there": [*GORILA, "--shards", "4"],
+    "apex, memory there": [
+        "--actors",
+        "2",
+        "--lanes",
+        "8",
+        "--start",
+        "1000",
+        "--capacity",
+        "20000",
+        "--prefetch",
+        "4",
+    ],
+    "impala, learner there": ["--preset", "quick", "--actors", "2"],
 }
+PLACES = {"shard": "serve_parameters=others,bundle=here", "memory": "serve_replay=others,act=here"}
+PLACES |= {"learner": "learn=others,act=here"}
 
 
 def updates(reduce: Any, rank: int, seconds: float) -> float:
@@ -123,6 +142,8 @@ def system(name: str, words: list[str], hosts: str, seconds: float) -> dict[str,
     """Agent steps and updates a second, of a run's last `seconds`."""
     with tempfile.TemporaryDirectory() as where:
         given = ["train", name.split(",")[0], "--env", "ALE/Pong-v5", *words, "--hosts", hosts, "--no-tensorboard"]
+        place = next((place for what, place in PLACES.items() if what in name and hosts != "none"), None)
+        given += [] if place is None else ["--place", place]
         limit = ["--minutes", str(round((seconds + 14) / 60, 3)), "--report-every", "1", "--quiet"]
         command = [sys.executable, "-m", "polyplay", *given, *limit, "--run", f"{where}/run"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
