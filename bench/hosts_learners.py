@@ -43,6 +43,7 @@ from polyplay.workers.hosts.mirrors import RemoteSeat
 SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
 SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
 GORILA = ["--learners", "2", "--start", "1000", "--capacity", "20000"]
+APEX = ["--actors", "2", "--lanes", "8"]
 SYSTEMS = {
     "a2c": ["--replicas", "2", "--network", "a3c"],
     "a2c, Nature": ["--replicas", "2", "--network", "nature"],
