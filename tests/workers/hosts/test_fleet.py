@@ -15,6 +15,7 @@ import pytest
 import polyplay
 from polyplay.cli.main import main
 from polyplay.common.errors import UserError
+from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts.pretend import PretendedMachines
 
 TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10, "quiet": True}
@@ -217,6 +218,16 @@ def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
     assert [row for row in faults if row["what"] == "back"]
     lost = [row for row in events(tmp_path / "run") if row["event"] == "lost"]
     assert (len(lost) > 0) == (what == "killed")
+
+
+@pytest.mark.long
+def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the_bit(tmp_path):
+    """So each row was learnt from at most once, as it was made, with the weights that it says."""
+    given = {**TOY, "trace": True, "hosts": "pretend:8", "chaos": "kill=host:6,kill=act:4", "minutes": 0.6}
+    polyplay.train("impala", **given, seed=3, run=str(tmp_path / "run"))
+    assert [row for row in events(tmp_path / "run") if row["event"] == "lost"]
+    again = reproduce(tmp_path / "run")
+    assert again["losses_equal"] == again["updates"] == len(updates(tmp_path / "run")) > 100
 
 
 @pytest.mark.parametrize(
