@@ -4,7 +4,7 @@
 
 A cluster of three raylets on this machine; impala's learner is with the first, its two actors with the others, which
 have a core each. Every --every seconds one of these, in turn, gets SIGKILL, and a new one joins. The run, its
-evaluation by 30 games, its curve and its hosts.jsonl go to results/hosts_lost*.
+evaluation by 30 games, its curve and its hosts.jsonl go to results/hosts_lost*. A run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ def main() -> None:
     head = {**FEW, "node_name": "first", "include_dashboard": False}
     cluster, names = Cluster(initialize_head=True, head_node_args=head), (f"machine-{i}" for i in itertools.count(2))
     nodes = [cluster.add_node(**FEW, node_name=next(names)) for _ in range(2)]
-    limits = ["--until-return", str(asked.until_return), "--minutes", str(asked.minutes), "--seed", str(asked.seed)]
-    given = ["--env", "ALE/Pong-v5", "--preset", "quick", "--run", str(asked.run), "--checkpoint-every", "60"]
-    run = subprocess.Popen(words_of("train", "impala", *given, *limits, "--hosts", f"ray:{cluster.address}"), cwd=ROOT)
+    limits = ["--until-return", str(asked.until_return), "--minutes", str(asked.minutes)]
+    limits += ["--hosts", f"ray:{cluster.address}"]
+    words = ["train", "impala", "--env", "ALE/Pong-v5", "--preset", "quick", "--run", str(asked.run)]
+    words += ["--seed", str(asked.seed), "--checkpoint-every", "60"]
+    words = ["resume", str(asked.run)] if asked.run.exists() else words
+    run = subprocess.Popen(words_of(*words, *limits), cwd=ROOT)
     killed = 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import polyplay
 from tests.systems import test_accel as accel
 from tests.systems import test_accel_dqn as accel_dqn
 from tests.systems import test_apex as apex
@@ -152,13 +151,19 @@ SYSTEMS = {  # what each learns in its own tests, with the same numbers; and whe
 }
 
 
+TRAIN = "import json, polyplay, sys; polyplay.train(sys.argv[1], **json.loads(sys.argv[2]))"
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_learns_its_toy_on_raylets(name, cluster, tmp_path):
     system, settings, steps, good, place = SYSTEMS[name]
     where = {"hosts": f"ray:{cluster}", "place": place, "run": str(tmp_path / "run"), "quiet": True}
-    run = polyplay.train(system, **{**settings, "steps": steps, "until_return": good, **where})
-    assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= good  # random play: -0.6
+    given = json.dumps({**settings, "steps": steps, "until_return": good, **where})
+    command = [sys.executable, "-c", TRAIN, system, given]  # Ray reads its token once in a process
+    done = subprocess.run(command, capture_output=True, timeout=170, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    returns = [row["episodic_return_mean"] for row in rows if row["episodic_return_mean"] is not None]
+    assert max(returns) >= good  # random play: -0.6
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-    last = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()][-1]
-    assert sum(host["workers"] for host in last["hosts"].values()) > 0
+    assert max(sum(host["workers"] for host in row.get("hosts", {}).values()) for row in rows) > 0
