@@ -38,8 +38,8 @@ def wired(crew: Crew, **settings: Any) -> Any:
     ("algo", "sync", "on"),
     [
         ("a2c", "allreduce", "thread"),
-        ("a2c", "chunked", "thread"),
-        ("ppo", "allreduce", "thread"),
+        pytest.param("a2c", "chunked", "thread", marks=pytest.mark.long),
+        pytest.param("ppo", "allreduce", "thread", marks=pytest.mark.long),
         ("ppo", "chunked", "thread"),
         ("a2c", "allreduce", "process"),
         ("ppo", "chunked", "process"),

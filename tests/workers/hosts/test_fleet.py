@@ -269,6 +269,7 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path):
     opened = PretendedMachines.open
 
@@ -297,6 +298,7 @@ def make():
 """
 
 
+@pytest.mark.long
 def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/lostenv.py").write_text(OWN + "\nif '/shipped/' in __file__:\n    import an_engine\n")
