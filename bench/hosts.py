@@ -180,12 +180,17 @@ def idle(seconds: float) -> dict[str, Any]:
 
 
 def impala(
-    hosts: str, network: str, seconds: float, command: Sequence[str] = ("-m", "polyplay"), actors: int = 2
+    hosts: str,
+    network: str,
+    seconds: float,
+    command: Sequence[str] = ("-m", "polyplay"),
+    actors: int = 2,
+    begin: float = 12.0,
 ) -> dict[str, float]:
-    """Agent steps a second, the mean lag and what comes in by links, of a run's last seconds."""
+    """Agent steps a second, the mean lag and what comes in by links, of a run's last seconds. begin: until it learns."""
     with tempfile.TemporaryDirectory() as where:
         words = ["train", "impala", "--preset", "quick", "--network", network, "--hosts", hosts, "--no-tensorboard"]
-        words += ["--actors", str(actors), "--minutes", str(round((seconds + 12) / 60, 3))]
+        words += ["--actors", str(actors), "--minutes", str(round((seconds + begin) / 60, 3))]
         words += ["--report-every", "1", "--quiet", "--run", f"{where}/run"]
         subprocess.run([sys.executable, *command, *words], check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(f"{where}/run/metrics.jsonl").read_text().splitlines()]

@@ -115,7 +115,7 @@ def main() -> None:
     asked = parser.parse_args()
     what = about()
     many = {"here": {"hosts": "none", "actors": ACTORS}}
-    many |= {f"{n} machines": {"hosts": f"pretend:{n}", "actors": ACTORS} for n in MACHINES}
+    many |= {f"{n} machines": {"hosts": f"pretend:{n}", "actors": ACTORS, "begin": 15.0 + 4 * n} for n in MACHINES}
     lines = {name: {"hosts": "pretend:2", "relay": given} for name, given in LINES.items()}
     by_number = measured(many, asked.rounds, asked.seconds)
     by_line = measured(lines, asked.rounds, asked.seconds)
