@@ -186,12 +186,13 @@ def impala(
     command: Sequence[str] = ("-m", "polyplay"),
     actors: int = 2,
     begin: float = 12.0,
+    more: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Agent steps a second, the mean lag and what comes in by links, of a run's last seconds. begin: until it learns."""
+    """Agent steps a second, lag and traffic of a run's last seconds. begin: seconds until it learns."""
     with tempfile.TemporaryDirectory() as where:
         words = ["train", "impala", "--preset", "quick", "--network", network, "--hosts", hosts, "--no-tensorboard"]
         words += ["--actors", str(actors), "--minutes", str(round((seconds + begin) / 60, 3))]
-        words += ["--report-every", "1", "--quiet", "--run", f"{where}/run"]
+        words += ["--report-every", "1", "--quiet", "--run", f"{where}/run", *more]
         subprocess.run([sys.executable, *command, *words], check=True, stdout=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(f"{where}/run/metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["updates"]]
