@@ -288,11 +288,10 @@ def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path
 
 
 OWN = """
-import os
 import gymnasium
 
 def make():
-    with open(os.environ["POLYPLAY_SEEN"], "a") as file:
+    with open(SEEN, "a") as file:
         file.write(__file__ + "\\n")
     return gymnasium.make("CartPole-v1")
 """
@@ -301,9 +300,9 @@ def make():
 @pytest.mark.long
 def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/lostenv.py").write_text(OWN + "\nif '/shipped/' in __file__:\n    import an_engine\n")
+    lost = "\nif '/shipped/' in __file__:\n    import an_engine\n"
+    (tmp_path / "mine/lostenv.py").write_text(f"SEEN = {str(tmp_path / 'seen')!r}" + OWN + lost)
     monkeypatch.syspath_prepend(tmp_path / "mine")
-    monkeypatch.setenv("POLYPLAY_SEEN", str(tmp_path / "seen"))
     given = {**TOY, "env": "lostenv:make", "hosts": "pretend:1", "ship": str(tmp_path / "mine"), "steps": 100}
     said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; that is on pretend-1, to which"
     with pytest.raises(UserError, match=said):
@@ -312,10 +311,9 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
 
 def test_modules_are_taken_along(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/ownenv.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path / "mine")
     seen = tmp_path / "seen"
-    monkeypatch.setenv("POLYPLAY_SEEN", str(seen))
+    (tmp_path / "mine/ownenv.py").write_text(f"SEEN = {str(seen)!r}" + OWN)
+    monkeypatch.syspath_prepend(tmp_path / "mine")
     given = {**TOY, "env": "ownenv:make", "steps": 2_000, "hosts": "pretend:1", "ship": str(tmp_path / "mine")}
     polyplay.train("impala", **given, run=str(tmp_path / "run"))
     there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
