@@ -143,8 +143,8 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
         ("resume --frames 3", "resume takes the directory of a run first"),
         ("resume nowhere", "no run at nowhere (it has no config.json)"),
         (
-            "resume RUN --lanes 3",
-            "unknown option --lanes for polyplay resume RUN; it takes --frames, --steps",
+            "resume RUN --unroll 3",
+            "unknown option --unroll for polyplay resume RUN; it takes --frames, --steps",
         ),
         ("evaluate nowhere", "no run at nowhere"),
         ("evaluate RUN --episodes 0", "--episodes: '0' given, allowed: a whole number from 1 to 1e12, or none for"),

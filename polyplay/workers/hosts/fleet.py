@@ -82,7 +82,8 @@ class Fleet:
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
-        self.places.roles = crew.roles
+        infos, self.places.roles = self.engine.machines(), crew.roles
+        self.places.check(infos, {role.name: threads_of(role, crew) for role in crew.roles})
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.where.of(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
@@ -90,7 +91,6 @@ class Fleet:
                 self._mirror(thing, role)
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
-        infos = self.engine.machines()
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
         text = "; ".join(f"{title}: {who}" for title, who in plan_in_words(self.places, crew, infos).items())

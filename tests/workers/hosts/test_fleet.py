@@ -140,8 +140,8 @@ def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
     ("system", "place"),
     [
         ("apex", "serve_replay=others"),
-        ("apex", "serve_replay=pretend-1,act=pretend-2,learn=pretend-2"),
-        ("r2d2", "serve_replay=others,act=here"),
+        ("apex", "serve_replay=pretend-1,act=pretend-2"),
+        ("r2d2", "learn=others,act=here"),
         ("gorila", "serve_replay=others"),
     ],
 )
@@ -151,12 +151,13 @@ def test_memories_elsewhere_end_and_go_on_with_their_rows(tmp_path, system, plac
     given |= memories | {"capacity": 4_000, "quiet": True, "ratio": 1.0}
     polyplay.train(system, **given, steps=4_000, hosts="pretend:2", place=place, run=str(tmp_path / "run"))
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-    names = {f"replay/serve_replay-{m}/replay.json" for m in range(memories.get("memories", 1))}
+    who = "serve_replay" if memories else "learn"
+    names = {f"replay/{who}-{m}/replay.json" for m in range(memories.get("memories", 1))}
     names |= {f"workers/act-{i}.json" for i in range(2)}
     for steps, hosts in ((5_000, "none"), (6_000, "pretend:1")):
         newest = max(path for path in (tmp_path / "run/checkpoints").iterdir() if path.name[:1].isdigit())
         assert set(json.loads((newest / "manifest.json").read_text())["files"]) >= names
-        more = {} if hosts == "none" else {"place": "serve_replay=others"}
+        more = {} if hosts == "none" else {"place": place.replace("pretend-2", "here")}
         result = polyplay.resume(str(tmp_path / "run"), steps=steps, hosts=hosts, **more)
         assert result.summary["steps"] >= steps
 
