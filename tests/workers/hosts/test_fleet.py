@@ -201,7 +201,8 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
     said, _ = main.communicate(timeout=120)
     assert main.returncode == 0
     assert b"a new one takes its place" in said
-    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"] >= 245_000  # what a machine counted last is lost with it
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["steps"] >= 245_000  # what a machine counted last is lost with it
     assert not ours()
     assert not list(temporary.iterdir())
 
