@@ -102,7 +102,7 @@ class SelfPlay(VecEnv):
         return [None] * self.num_envs
 
     def set_attr(self, name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
+        raise AttributeError(f"{name} of these games cannot be set")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs

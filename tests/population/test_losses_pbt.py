@@ -264,7 +264,8 @@ class Chaos:
         return True
 
 
-def havoc(run: Path, events: int, seed: int) -> None:
+def havoc(run: Path, events: int, seed: int) -> int:
+    """Events that a population survived, whole."""
     options: dict[str, Any] = {**PROCESSES, "steps": 1600}
     chaos = Chaos(run, seed)
     while len(chaos.log) < events:
@@ -281,9 +282,10 @@ def havoc(run: Path, events: int, seed: int) -> None:
         status, said = end(begin(run, options))
         assert status == 0, (chaos.log, said)
     is_whole(run)
+    return len(chaos.log)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_fifty_events(tmp_path):
-    havoc(tmp_path / "run", 50, seed=1)
+    assert havoc(tmp_path / "run", 50, seed=1) == 50

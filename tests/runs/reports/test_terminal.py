@@ -369,11 +369,9 @@ def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float |
 
 
 def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
-    link = {"workers": 2, "mb_in": 8.5, "mb_out": 30.25, "round_trip_ms": 0.25}
-    hosts = {"red": link, "blue": {**link, "round_trip_ms": 3.0}}
-    case = Case(tmp_path, live=True)
+    link, case = {"workers": 2, "mb_in": 8.5, "mb_out": 30.25, "round_trip_ms": 0.25}, Case(tmp_path, live=True)
     case.begin()
-    case.report(hosts=hosts)
+    case.report(hosts={"red": link, "blue": {**link, "round_trip_ms": 3.0}})
     case.terminal.refresh()
     assert "machines 2 others   4 workers there   17.0 MB/s in   60.5 MB/s out   round trip 3.0 ms" in plain(case.text)
     assert report_line(case.reporter.row, RunGoal(), None, None).endswith("machines 2")

@@ -17,7 +17,7 @@ from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.server_mirror import ServerMirror
 from tests.weights.ends import finish, me
-from tests.workers.hosts.test_mirrors import Pair, forget
+from tests.workers.hosts.by_hand import Pair, forget
 from tests.workers.hosts.test_weight_mirrors import ADAM, nets, seat
 
 

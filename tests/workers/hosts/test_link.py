@@ -18,7 +18,7 @@ from polyplay.workers.hosts import link as links
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CellsMirror, RemoteSeat
 from polyplay.workers.hosts.queue_mirror import QueueMirror
-from tests.workers.hosts.test_mirrors import queue_of
+from tests.workers.hosts.by_hand import queue_of
 
 BELL = Semaphores(1)
 

@@ -12,7 +12,8 @@ from polyplay.common.tree import Field
 from polyplay.workers.hosts import planes
 from polyplay.workers.hosts.mirrors import FrameError
 from polyplay.workers.hosts.queue_mirror import QueueMirror
-from tests.workers.hosts.test_mirrors import Pair, _machine  # noqa: F401 - a fixture
+from tests.workers.hosts.by_hand import Pair
+from tests.workers.hosts.test_queue_mirror import _machine  # noqa: F401 - a fixture
 
 K = 4
 

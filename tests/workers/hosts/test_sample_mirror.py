@@ -13,7 +13,7 @@ from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.mirrors import FrameError
 from polyplay.workers.hosts.sample_mirror import SampleMirror
 from tests.buffers.test_sample_queue import draw, trays_of
-from tests.workers.hosts.test_mirrors import Pair, carry, forget
+from tests.workers.hosts.by_hand import Pair, carry, forget
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from polyplay.weights.parameter_shard import serve_parameters
 from polyplay.workers.hosts.server_mirror import ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
+from tests.workers.hosts.by_hand import Pair, forget
 from tests.workers.hosts.server_machines import Machines, learner
-from tests.workers.hosts.test_mirrors import Pair, forget
 from tests.workers.hosts.test_weight_mirrors import seat
 
 

@@ -15,8 +15,8 @@ from polyplay.weights.parameter_shard import ParameterShard
 from polyplay.workers.hosts.mirrors import FrameError
 from polyplay.workers.hosts.server_mirror import ServerMirror, _Kind
 from tests.weights.test_parameter_server import whole
+from tests.workers.hosts.by_hand import Pair, carry, forget
 from tests.workers.hosts.server_machines import Machines, actor, learner, shard
-from tests.workers.hosts.test_mirrors import Pair, carry, forget
 from tests.workers.hosts.test_weight_mirrors import ADAM, nets, seat
 
 

@@ -17,7 +17,7 @@ from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
 from tests.weights.ends import me
-from tests.workers.hosts.test_mirrors import Pair, carry, forget
+from tests.workers.hosts.by_hand import Pair, carry, forget
 
 ADAM = OptimizerSpec("adam", clip=0.5)
 
