@@ -164,7 +164,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
         loss,
         6,
         2,
-        12_000,
+        6_000,
         actors=2,
         lag=None,
         league=True,
@@ -201,7 +201,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
     loss = policy_gradient.VTrace(reduction="mean")
     crew, _ = _crew(
-        "toy:skirmish", loss, 2, 2, 20_000, lag=None, league=True, opponents="uniform", selves=1000, directory=tmp_path
+        "toy:skirmish", loss, 2, 2, 16_000, lag=None, league=True, opponents="uniform", selves=1000, directory=tmp_path
     )
     _run(crew)
     lines = list(read_lines(tmp_path / "matches.jsonl"))

@@ -170,6 +170,7 @@ def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_a_trainer_and_the_main_process_are_killed(tmp_path):
     """Members are threads of their trainers here."""
     run, options = tmp_path / "run", {**PROCESSES, "every": 240, "steps": 960, "on": "thread"}
