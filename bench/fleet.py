@@ -157,7 +157,7 @@ def busy() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def greatest(fleet: Fleet, asked: argparse.Namespace) -> list[Row]:
+def greatest(fleet: Any, asked: argparse.Namespace) -> list[Row]:
     """Both rates doubled until one is not held, then halved between; a row for each try."""
     low, high, rows = 1.0, None, list[Row]()
     for _ in range(asked.tries):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,67 +16,9 @@ from polyplay.cli.main import main
 from polyplay.common.errors import UserError
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts.pretend import PretendedMachines
+from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
 
-TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 8, "batch": 16, "unroll": 10, "quiet": True}
-EXACT = {**TOY, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
-
-
-def updates(run: Path) -> list[dict]:
-    """What the learner computed, without clocks."""
-    rows = map(json.loads, (run / "updates.jsonl").read_text().splitlines())
-    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
-
-
-def events(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "hosts.jsonl").read_text().splitlines()]
-
-
-def processes() -> dict[int, str]:
-    """Those that bear our title, by number."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            title = path.read_bytes().rstrip(b"\0").decode(errors="replace")
-        except OSError:
-            continue
-        if title.startswith("polyplay: "):
-            found[int(path.parent.name)] = title
-    return found
-
-
-def command(run: Path, *words: str) -> subprocess.Popen:
-    options = [f"--{k.replace('_', '-')}={v}" for k, v in TOY.items() if k != "quiet"]
-    given = ["train", "impala", *options, "--run", str(run), "--no-tensorboard", "--report-every", "0.5", *words]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
-
-
-def wait_for(what, seconds: float = 60.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
-def learning(run: Path) -> bool:
-    path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return len(lines) > 2 and json.loads(lines[-1])["updates"] > 20
-
-
-def processes_of(test: Path) -> dict[int, str]:
-    """Those that were started, however indirectly, with this test's mark in their environment."""
-    mine = {}
-    for number, title in processes().items():
-        try:
-            environment = Path(f"/proc/{number}/environ").read_bytes()
-        except OSError:
-            continue
-        if f"POLYPLAY_TEST={test}".encode() in environment:
-            mine[number] = title
-    return mine
+EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
 
 
 def test_at_lag_0_actors_on_other_machines_learn_the_same_to_the_bit(tmp_path):
@@ -210,7 +151,7 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
 @pytest.mark.long
 @pytest.mark.parametrize(("rule", "what"), [("kill=host:4", "killed"), ("hang=host:2:0.5", "hung")])
 def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
-    given = {**TOY, "steps": 60_000, "hosts": "pretend:6", "chaos": rule}
+    given = {**TOY, "quiet": True, "steps": 60_000, "hosts": "pretend:6", "chaos": rule}
     result = polyplay.train("impala", **given, run=str(tmp_path / "run"))
     assert result.exit_code == 0
     faults = [json.loads(line) for line in (tmp_path / "run/chaos.jsonl").read_text().splitlines()[1:]]
@@ -226,7 +167,7 @@ def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
 def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the_bit(tmp_path):
     """So each row was learnt from at most once, as it was made, with the weights that it says."""
     given = {**TOY, "trace": True, "hosts": "pretend:8", "chaos": "kill=host:6,kill=act:4", "minutes": 0.6}
-    polyplay.train("impala", **given, seed=3, run=str(tmp_path / "run"))
+    polyplay.train("impala", **given, quiet=True, seed=3, run=str(tmp_path / "run"))
     assert [row for row in events(tmp_path / "run") if row["event"] == "lost"]
     again = reproduce(tmp_path / "run")
     assert again["losses_equal"] == again["updates"] == len(updates(tmp_path / "run")) > 100

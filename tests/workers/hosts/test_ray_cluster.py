@@ -26,7 +26,7 @@ from tests.systems import test_gorila_free as gorila_free
 from tests.systems import test_ppo as ppo
 from tests.systems import test_r2d2 as r2d2
 from tests.systems import test_rainbow as rainbow
-from tests.workers.hosts.test_fleet import command, events, learning, updates, wait_for
+from tests.workers.hosts.runs import command, events, learning, updates, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ray")]
 CLUSTER = """

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 import polyplay
 from polyplay.common.errors import UserError
-from tests.workers.hosts.test_fleet import events, learning, processes_of, updates, wait_for
+from tests.workers.hosts.runs import command, events, learning, processes_of, updates, wait_for
 
 TOY = {"env": "toy:catch", "network": "mlp", "replicas": 2, "quiet": True, "trace": True, "tensorboard": False}
 REPLAY = {"start": 500, "capacity": 2000}
@@ -63,11 +61,8 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, firs
 def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
     run = tmp_path / "run"
-    options = ["--env", "toy:catch", "--network", "mlp", "--replicas", "2", "--steps", "10M", "--no-tensorboard"]
-    options += ["--report-every", "0.5"]
-    given = ["train", "a2c", *options, "--hosts", "pretend:1", "--run", str(run)]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    main = subprocess.Popen([sys.executable, "-m", "polyplay", *given], **pipes)
+    toy = {"env": "toy:catch", "network": "mlp", "replicas": 2, "steps": "10M"}
+    main = command(run, "--hosts", "pretend:1", system="a2c", toy=toy)
     wait_for(lambda: learning(run))
     pid = next(n for n, title in processes_of(tmp_path).items() if title.startswith(f"polyplay: {victim}"))
     os.kill(pid, signal.SIGKILL)

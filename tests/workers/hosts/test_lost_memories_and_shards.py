@@ -1,0 +1,133 @@
+"""Machines that hold a replay or a part of a parameter server: killed, silent, and stopped by SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyplay
+from tests.workers.hosts.runs import command, events, learning, metrics, processes_of, wait_for
+
+pytestmark = pytest.mark.long
+TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "batch": 16, "start": 300}
+APEX = {**TOY, "memories": 2, "capacity": 4_000}
+GORILA = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 300, "capacity": 5_000}
+MEMORIES = ("apex", APEX, "serve_replay=others")
+SHARDS = ("gorila", GORILA, "serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2")
+BOTH = ("gorila", GORILA, "serve_parameters[0]=pretend-1,serve_replay=pretend-2")
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a run and waits until it learns. Once it has ended no process and no temporary file of it may be left."""
+    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    mains = list[subprocess.Popen[bytes]]()
+
+    def begin(case: tuple[str, dict[str, Any], str], *words: str) -> subprocess.Popen[bytes]:
+        system, toy, place = case
+        run, where = tmp_path / "run", ("--hosts", "pretend:3", "--place", place)
+        mains.append(command(run, *where, "--steps", "100M", *words, system=system, toy=toy))
+        wait_for(lambda: learning(run))
+        return mains[-1]
+
+    yield begin
+    for main in mains:
+        main.kill()
+    wait_for(lambda: not processes_of(tmp_path), 2.0)
+    wait_for(lambda: not list(temporary.iterdir()), 2.0)
+
+
+def one(test: Path, title: str) -> int:
+    return next(n for n, name in sorted(processes_of(test).items()) if name.startswith(f"polyplay: {title}"))
+
+
+def newest(run: Path) -> Path:
+    return max(path for path in (run / "checkpoints").iterdir() if path.name[:1].isdigit())
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "within"),
+    [
+        ("agent", signal.SIGKILL, 1.0),
+        ("link pretend", signal.SIGKILL, 1.0),
+        ("agent", signal.SIGSTOP, 6.0),
+        ("serve_replay", signal.SIGKILL, None),
+    ],
+)
+def test_a_lost_memory_begins_anew_and_learning_goes_on(tmp_path, begin, victim, number, within):
+    run = tmp_path / "run"
+    main = begin(MEMORIES)
+    os.kill(one(tmp_path, victim), number)
+    began = time.time()
+    if within is not None:
+        lost = wait_for(lambda: [row for row in events(run) if row["event"] == "lost"], within + 1.0)
+        assert lost[0]["time"] - began < within
+        assert lost[0]["workers"] == 2, "a memory and the actor that writes to it"
+        wait_for(lambda: [row for row in events(run) if row["event"] == "replaced"])
+    wait_for(lambda: metrics(run)[-1]["restarts"] >= (1 if within is None else 2))
+    made = metrics(run)[-1]["updates"]
+    wait_for(lambda: learning(run, made + 300))
+    rows = metrics(run)
+    assert rows[-1]["steps"] > rows[-5]["steps"], "the others act, too"
+    main.send_signal(signal.SIGTERM)
+    said = main.communicate(timeout=60)[0].decode()
+    assert main.returncode == 143
+    assert "worker serve_replay " in said
+    assert "a new one takes its place" in said
+    names = {f"replay/serve_replay-{m}/replay.json" for m in range(2)}
+    assert set(json.loads((newest(run) / "manifest.json").read_text())["files"]) >= names
+
+
+@pytest.mark.parametrize("victim", ["agent", "serve_parameters 1"])
+def test_a_lost_shard_ends_the_run_which_can_be_resumed(tmp_path, begin, victim):
+    run = tmp_path / "run"
+    main = begin(SHARDS, "--checkpoint-every", "2")
+    wait_for(lambda: list((run / "checkpoints").glob("0*/manifest.json")))
+    os.kill(one(tmp_path, victim), signal.SIGKILL)
+    said = main.communicate(timeout=60)[0].decode()
+    assert main.returncode == 1, said
+    assert "worker serve_parameters " in said
+    assert ("is lost with machine pretend-" if victim == "agent" else "was killed by SIGKILL") in said
+    steps = json.loads((newest(run) / "manifest.json").read_text())["counters"]["steps"]
+    result = polyplay.resume(str(run), steps=int(steps) + 2_000, hosts="none", quiet=True)
+    assert result.reason == "done"
+
+
+@pytest.mark.parametrize("case", [MEMORIES, SHARDS, BOTH], ids=["memories", "shards", "both"])
+def test_sigterm_saves_what_is_elsewhere_and_the_run_goes_on_here_and_there(tmp_path, begin, case):
+    run = tmp_path / "run"
+    main = begin(case)
+    main.send_signal(signal.SIGTERM)
+    main.communicate(timeout=60)
+    assert main.returncode == 143
+    for hosts, place in (("none", None), ("pretend:2", case[2])):
+        saved = json.loads((newest(run) / "manifest.json").read_text())
+        learner = json.loads((newest(run) / "agents/0/learner.json").read_text())
+        if case[0] == "apex":
+            assert {f"replay/serve_replay-{m}/replay.json" for m in range(2)} <= set(saved["files"])
+            assert {f"workers/act-{i}.json" for i in range(2)} <= set(saved["files"])
+        else:
+            assert len(learner["shards"]) == 2
+            assert min(learner["shards"]) > 0
+        steps = int(saved["counters"]["steps"])
+        more = {} if place is None else {"place": place}
+        result = polyplay.resume(str(run), steps=steps + 2_000, hosts=hosts, quiet=True, **more)
+        assert result.summary["steps"] >= steps + 2_000
+        assert result.summary["updates"] > saved["counters"]["updates"]
+
+
+def test_nothing_is_left_once_the_main_process_is_killed(begin):
+    main = begin(BOTH)
+    main.kill()
+    main.wait()
