@@ -34,12 +34,13 @@ class Params(SharedArrays):
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
     _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
+    _reads = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # waits of that reader that are over
     _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # rollouts of that reader, where it asks for them
     _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
         self.size, self.readers = size, readers
-        super().__init__(bells=readers)
+        super().__init__(bells=readers + 1)  # the last is rung by who begins to wait, where the publisher is elsewhere
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
@@ -95,15 +96,19 @@ class Params(SharedArrays):
             return self.round >= atleast and (not learnt or int(self._learnt[reader]) >= learnt)
 
         if there():
+            self._reads[reader] += 1
             return True
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
         memory_barrier()  # seen by who publishes from now on, before the round is looked at
+        if (begins := self._bells[self.readers]).relayed is not None:
+            begins.post()
         while not there() and not self._closed[0] and (left := until - time.monotonic()) > 0:
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
         self.check()
-        return there()
+        self._reads[reader] += (is_there := there())
+        return is_there
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""

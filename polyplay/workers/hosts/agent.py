@@ -240,7 +240,7 @@ class MachineAgent:
     def _end(self) -> None:
         for mirror in self.mirrors:
             mirror.close()
-        for worker in self.workers.values():
+        for worker in list(self.workers.values()):  # another thread takes out those that have ended
             with contextlib.suppress(Exception):
                 worker.runs.end()
         processes.end_descendants()

@@ -10,7 +10,7 @@ from polyplay.common.counters import EPISODES, Counters
 from polyplay.common.errors import Closed
 from polyplay.common.semaphores import Semaphores
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import twins
+from polyplay.workers.hosts import params_mirror, twins
 from polyplay.workers.hosts.mirrors import (
     CellsMirror,
     CountersMirror,
@@ -66,6 +66,49 @@ class TestParams:
         params.publish(Vector([1.0] * 5), 1, 1)
         pair.out()
         assert there._bells[2].wait(0.0)
+
+    def test_no_more_versions_go_out_than_their_readers_have_use_for(self, monkeypatch):
+        """Weights are published 20 times a second, and read there every two seconds."""
+        clock = [100.0]
+        monkeypatch.setattr(params_mirror.time, "monotonic", lambda: clock[0])
+        params = Params(5)
+        pair = Pair(ParamsMirror(params))
+        pair.seat(0, end="params")
+        there, sent, into = pair.away.params, list[float](), Vector([0.0] * 5)
+        for version in range(400):
+            clock[0] = 100.0 + version / 20
+            params.publish(Vector([float(version)] * 5), version, version)
+            before = there.version
+            pair.out(clock[0])
+            sent += [clock[0]] * (there.version != before)
+            if version % 40 == 20:
+                assert there.wait(0, 0, 0.0)
+                assert version - there.pull(into) <= 40 / params_mirror.OFTEN
+                pair.back()
+        late = [at for at in sent if at > 110]
+        assert 4 <= len(late) / 5 <= 5, "for each reading, once it is known how often they come"
+        for version in range(400, 404):  # all at once: one that waits gets each
+            params.publish(Vector([float(version)] * 5), version, version)
+            pair.out(clock[0])
+            assert there.version < version
+            there._waiting[0] = 1
+            pair.back()
+            pair.out(clock[0])
+            assert there.version == version
+            there._waiting[0] = 0
+            pair.back()
+
+    def test_who_begins_to_wait_elsewhere_wakes_the_link(self):
+        params = Params(5)
+        pair = Pair(ParamsMirror(params))
+        pair.seat(0, end="params")
+        there = pair.away.params
+        bell = there._bells.relays[pair.away.relay]
+        while bell.wait(0.0):
+            pass
+        assert not there.wait(0, 0, 0.001)
+        assert bell.wait(0.0)
+        assert not params._bells[1].wait(0.0)
 
     def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
         params, numbers = Params(5, readers=2), twins.TwinNumbers()
