@@ -16,7 +16,7 @@ from polyplay.workers.fault_injection import describe_faults
 
 def summed(windows: list[Row]) -> list[Row]:
     """Median, least and greatest of every column."""
-    names = [k for k in windows[0] if k != "MB"] + ["MB"]
+    names = [k for k in windows[0] if k != "MB"] + ["MB"] * ("MB" in windows[0])
     values = {k: [w[k] for w in windows if w.get(k) is not None] for k in names}
     ways = {"median": statistics.median, "least": min, "greatest": max}
     return [{"of the windows": how, **{k: f(v) if v else None for k, v in values.items()}} for how, f in ways.items()]

@@ -15,6 +15,8 @@ of 13 MB after each of 19 updates a second to eight machines would be 2 GB/s, so
 from __future__ import annotations
 
 import argparse
+import os
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -136,11 +138,13 @@ class Machines:
         self.samples, self.params = SampleQueue(replay, queue, 1, asked.prefetch), Params(WEIGHTS, machines)
         self.seen = senders.Seen(1, 1, 1)
         self.pace = Hyperparameters(rate=IN * OVER, learn=OUT * OVER, actors=float(LANES))
-        self.crew = Crew(fleet=Fleet(PretendedMachines(machines)), say=lambda kind, text: print(f"fleet: {text}"))
+        self.fleet = Fleet(PretendedMachines(machines))
+        self.crew = Crew(fleet=self.fleet, say=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.stepping)
-        actor = self.crew.add(send, n=machines, on_loss="replace", envs=envs, out=queue, params=self.params)
-        actor.settings = {"recording": str(asked.recording), "pace": self.pace}
+        self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, out=queue)
+        self.actors.params = self.params
+        self.actors.settings = {"recording": str(asked.recording), "pace": self.pace}
         source: Any = Timed(queue.batches(1), self.seen)
         self.crew.add(serve_replay, on_loss="replace", source=source, out=self.samples, trim=100)
         self.crew.add(learn, learner=True, params=self.params, samples=self.samples, seen=self.seen, pace=self.pace)
@@ -165,11 +169,21 @@ class Machines:
         """Counts so far."""
         assert self.crew.counters is not None
         self.fresh += self.samples.fresh()
-        row: Row = {"at": time.monotonic(), "in": self.fresh, "ages": self.seen.ages.sum(0), "cpu": cpu()}
+        row: Row = {"at": time.monotonic(), "in": self.fresh, "ages": self.seen.ages.sum(0), "cpu": self.cpu()}
         row |= {"out": 512 * float(self.crew.counters.column("updates").sum()), "lags": self.seen.lags.copy()}
-        row |= {"blocked": float(self.crew.counters.column("wait").sum()), "busy": busy()}
-        assert self.crew.fleet is not None
-        return row | {"lines": list(self.crew.fleet.report().values())}  # since the last look
+        rows = [worker.ctx.row for worker in self.actors.workers.values()]
+        row |= {"blocked": float(self.crew.counters.column("wait")[rows].sum()), "busy": busy()}
+        return row | {"lines": list(self.fleet.report().values())}  # since the last look
+
+    def cpu(self) -> Counter[str]:
+        """CPU seconds so far, by what our processes are."""
+        spent, agents = Counter[str](), [machine.handle.about["pid"] for machine in self.fleet.opened]
+        for pid in (os.getpid(), *agents):
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                title = " ".join(process.cmdline()).removeprefix("polyplay: ")
+                spent[next((part for part in PARTS if title.startswith(part)), "rest")] += sum(process.cpu_times()[:2])
+        return spent
 
     def window(self, seconds: float) -> Row:
         """What happened in so long, a second."""
@@ -187,20 +201,6 @@ class Machines:
         row |= {f"{part}, cores": max(0.0, b["cpu"][part] - a["cpu"][part]) / passed for part in PARTS}
         row["busy, cores"] = (b["busy"] - a["busy"]) / passed
         return row
-
-
-def cpu() -> Counter[str]:
-    """CPU seconds so far, by what our processes are."""
-    spent: Counter[str] = Counter()
-    for process in psutil.Process().children(recursive=True):
-        try:
-            title = " ".join(process.cmdline()).removeprefix("polyplay: ")
-            part = next((part for part in PARTS if title.startswith(part)), None)
-            if part is not None:
-                spent[part] += sum(process.cpu_times()[:2])
-        except psutil.Error:
-            continue
-    return spent
 
 
 def measured(asked: argparse.Namespace, machines: int) -> Row:
@@ -225,7 +225,9 @@ def page(what: Row, asked: argparse.Namespace) -> list[str]:
         text += ["", f"## {machines} pretended machines", "", f"{len(windows)} windows of {asked.window:g} s:", ""]
         text += [*table(summed(windows)), ""]
         for way, goal in (("in/s", IN), ("out/s", OUT)):
-            text.append(verdict(f"transitions {way}, the least window", min(w[way] for w in windows), least=goal))
+            each = [w[way] for w in windows]
+            text.append(verdict(f"transitions {way}, mean of all windows", statistics.fmean(each), least=goal))
+            text.append(verdict(f"transitions {way}, the least window", min(each), least=0.95 * goal))
         if found["maximum"]:
             good = [r["of the target"] for r in found["maximum"] if r["held"] == "yes"]
             most = f"The most that is held: {max(good):.2f} × that" if good else "More than that is not held"
