@@ -37,15 +37,16 @@ class Range:
 
 
 VAST = 10**9  # what only a slip of the finger gives
-SEATS = 64  # workers at once: of a role, and of a run
+SEATS = 1024  # workers at once: of a role, and of a run, on all machines
+PLAYERS = 64  # of a match, and agents that learn in one run
 MATCH = 10_000  # games of a match, all played at once
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
 Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
 SomeWorkers = Annotated[int, Range(1, SEATS)]
-Players = Annotated[int, Range(2, SEATS)]  # of a match
-Agents = Annotated[int, Range(1, SEATS)]  # that learn in one run
+Players = Annotated[int, Range(2, PLAYERS)]
+Agents = Annotated[int, Range(1, PLAYERS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any
 Simulations = Annotated[int, Range(0, 100_000)]  # of a search whose trees are in memory; 0: the network alone

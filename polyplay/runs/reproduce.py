@@ -20,7 +20,6 @@ from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
 from polyplay.common import checkpoint
-from polyplay.common.bounds import SEATS
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
@@ -134,7 +133,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
-    control, counters = RunControl(), Counters(SEATS, wired.metrics)
+    control, counters = RunControl(), Counters(queue.producers + learning.n, wired.metrics)
     ctx = WorkerContext(
         "", 0, 1, 0, options.seed, counters, control, trace=True, precision=crew.precision, patience=0.0
     )

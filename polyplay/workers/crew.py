@@ -7,6 +7,7 @@ A worker is a generator function `work(ctx, **arguments)`; every `yield` is a tu
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import sys
 import threading
@@ -96,8 +97,7 @@ class Crew:
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
-        self._rows = iter(range(SEATS))
-        self._extra = SEATS  # the first row of the counters that is free for more
+        self._rows = itertools.count()  # of the counters that are free
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
     # --------------------------------------------------------------------------------------------- wiring
@@ -132,8 +132,7 @@ class Crew:
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         self._reserve(role, n)
-        role.served = tuple(range(self._extra, self._extra + serves))
-        self._extra += serves
+        role.served = tuple(itertools.islice(self._rows, serves))
         self.roles.append(role)
         return role
 
@@ -159,7 +158,7 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(self._extra, metrics)
+        self.counters = Counters(sum(len(r.served) + r.most for r in self.roles), metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         prepare()
         if threads:

@@ -6,7 +6,8 @@ Then n actors of one thread and learners of t handle at most
 
     min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
 
-and the fewest actors that come near the best of that are taken. Imports no torch.
+and the fewest actors that come near the best of that are taken. Actors on other machines have the cores there, and
+learners all of this one's: then n ≤ the cores there, learners · t ≤ those here. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-FEW, MOST = 2, 48  # actors: at least, and where nothing is measured; that there is room for
+FEW, MOST = 2, 960  # actors: at least, and where nothing is measured; that there is room for
 NEAR = 0.97  # of the best rate
 SECONDS = 0.2  # for each part of acting
 LANES, ROWS = 64, 128  # that are measured with, at most
@@ -49,10 +50,11 @@ def threads_beside(n: int, among: int, learners: int = 1) -> int:
     return max(1, (among - n) // learners)
 
 
-def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1) -> float:
-    """Rows a second of n actors at most."""
-    learning = costs.learning(threads_beside(n, among, learners))
-    return min(n / costs.act, learners / learning, among / (costs.act + costs.learn))
+def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
+    """Rows a second of n actors at most. away: cores of other machines, if they are there."""
+    learning = costs.learning(threads_beside(0 if away else n, among, learners))
+    all_work = away / costs.act if away else among / (costs.act + costs.learn)
+    return min(n / costs.act, learners / learning, all_work)
 
 
 def fewest_actors(learners: int) -> int:
@@ -60,12 +62,14 @@ def fewest_actors(learners: int) -> int:
     return learners * -(-FEW // max(1, learners))
 
 
-def best_actors(costs: RowCosts, among: int, learners: int = 1) -> int:
+def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -> int:
     """Actors, a multiple of the learners."""
     least = fewest_actors(learners)
-    choices = range(least, max(min(among, MOST), least) + 1, learners)
-    enough = NEAR * max(actor_rate(costs, n, among, learners) for n in choices)
-    return next(n for n in choices if actor_rate(costs, n, among, learners) >= enough)
+    rates = {
+        n: actor_rate(costs, n, among, learners, away)
+        for n in range(least, max(min(away or among, MOST), least) + 1, learners)
+    }
+    return next(n for n, rate in rates.items() if rate >= NEAR * max(rates.values()))
 
 
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
@@ -73,7 +77,8 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
     """
-    free, least = cores() - learners, fewest_actors(learners)
+    away = 0 if crew.fleet is None else crew.fleet.cores_for("act")
+    free, least = away or cores() - learners, fewest_actors(learners)
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
         return least
     if not crew.where.on_cpu:
@@ -87,7 +92,7 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
         return least
     learning = f"learning {found.learn * 1e3:.2f} ms, {found.gain:.2f} times as fast with two threads"
     crew.divided = f"measured: acting {found.act * 1e3:.2f} ms a row, {learning}"
-    return best_actors(found, cores(), learners)
+    return best_actors(found, cores(), learners, away)
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
@@ -115,7 +120,17 @@ def threads_of(role: Role, crew: Crew) -> int:
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
     wanted = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
-    if max((r.parameters for r in roles), default=0) < SMALL:
+    if wanted[role.name] or max((r.parameters for r in roles), default=0) < SMALL:
         return wanted[role.name] or 1
-    left = cores() - sum(r.n * wanted[r.name] for r in roles)
-    return wanted[role.name] or max(1, left // max(1, sum(r.n for r in roles if not wanted[r.name])))
+    sides = [(cores(), {r.name: r.n for r in roles})]
+    if crew.fleet is not None and not crew.trace and (away := crew.fleet.cores()):
+        there = crew.fleet.elsewhere(roles)
+        sides = [(cores(), {name: n - there[name] for name, n in sides[0][1].items()}), (away, there)]
+    mine = [(among, n) for among, n in sides if n.get(role.name)] or sides[:1]
+    return min(_share(among, n, wanted) for among, n in mine)
+
+
+def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:
+    """Threads of each worker that says no number."""
+    left = among - sum(n * wanted[name] for name, n in counts.items())
+    return max(1, left // max(1, sum(n for name, n in counts.items() if not wanted[name])))

@@ -237,6 +237,7 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     block = SharedBlock(1024)
     crew = Crew()
     role = crew.add(forever, block=block)
+    crew.dial(role, 1, 3)
     crew.start()
     role.size.ask(3)
     crew._resize(role)
@@ -332,10 +333,10 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(count, 4, name="learn")
-    with pytest.raises(UserError, match=r"^--actors: 200 given, allowed: at most 60; a run has at most 64 workers"):
-        crew.add(count, 200, name="act")
-    with pytest.raises(UserError, match=r"^--predictors: 61 given"):
-        crew.add(count, 61, name="act", drain=True)
+    with pytest.raises(UserError, match=r"^--actors: 1200 given, allowed: at most 1020; a run has at most 1024 workers"):
+        crew.add(count, 1200, name="act")
+    with pytest.raises(UserError, match=r"^--predictors: 1021 given"):
+        crew.add(count, 1021, name="act", drain=True)
 
 
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():

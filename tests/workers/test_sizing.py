@@ -28,7 +28,7 @@ COSTS = st.builds(RowCosts, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.flo
         (RowCosts(1e-3, 1e-3, 2.0), 16, 1, 8),  # halves, where two threads are twice as fast
         (RowCosts(1e-3, 1e-3, 2.0), 16, 4, 8),
         (RowCosts(1e-4, 1e-2, 1.8), 8, 1, 2),  # never fewer than two
-        (RowCosts(1e-3, 1e-6, 1.5), 200, 1, 47),  # there is room for 48; within 3 % of that
+        (RowCosts(1e-3, 1e-6, 1.5), 2000, 1, 932),  # there is room for 960; within 3 % of that
     ],
 )
 def test_the_fewest_actors_that_come_near_the_best_rate(costs, cores, learners, n):
@@ -68,10 +68,40 @@ def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles,
     monkeypatch.setattr(sizing, "cores", lambda: cores)
     large = {"parameters": sizing.SMALL}
     all_roles = [SimpleNamespace(name=k, n=n, threads=t, **large) for k, (n, t) in roles.items()]
-    crew = SimpleNamespace(trace=False, roles=all_roles)
+    crew = SimpleNamespace(trace=False, roles=all_roles, fleet=None)
     assert {r.name: threads_of(r, crew) for r in crew.roles} == threads
     crew.trace = True
     assert len({threads_of(r, crew) for r in crew.roles}) == 1
+
+
+@pytest.mark.parametrize(
+    ("away", "roles", "threads"),
+    [
+        ({"act": 10}, {"act": (10, 1), "learn": (1, 0)}, {"act": 1, "learn": 8}),
+        ({"act": 4}, {"act": (4, 0), "learn": (1, 0)}, {"act": 8, "learn": 8}),
+        ({"act": 40}, {"act": (44, 0), "learn": (1, 0)}, {"act": 1, "learn": 1}),
+        ({"replica": 4}, {"replica": (5, 0)}, {"replica": 8}),
+        ({"learn": 1}, {"act": (4, 1), "learn": (1, 0)}, {"act": 1, "learn": 32}),
+    ],
+)
+def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
+    """8 here, 32 on the others."""
+    monkeypatch.setattr(sizing, "cores", lambda: 8)
+    all_roles = [SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, (n, t) in roles.items()]
+    fleet = SimpleNamespace(cores=lambda: 32, elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
+    crew = SimpleNamespace(trace=False, roles=all_roles, fleet=fleet)
+    assert {r.name: threads_of(r, crew) for r in all_roles} == threads
+    fleet.cores = lambda: 0  # they are this one's
+    assert max(threads_of(r, crew) for r in all_roles) <= 8
+
+
+@given(COSTS, st.integers(3, 32), st.integers(1, 500))
+def test_actors_on_other_machines_have_the_cores_there(costs, cores, away):
+    n = best_actors(costs, cores, 1, away)
+    assert sizing.FEW <= n <= max(away, sizing.FEW)
+    here = 1 / costs.learning(cores)
+    assert actor_rate(costs, n, cores, 1, away) >= sizing.NEAR * min(away / costs.act, here)
+    assert actor_rate(costs, n, cores, 1, away) <= min(n / costs.act, here) * (1 + 1e-9)
 
 
 def test_small_networks_have_one_thread_and_large_ones_more(monkeypatch):
@@ -91,7 +121,7 @@ def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "cores", lambda: cores)
-        found = threads_of(roles[1], SimpleNamespace(trace=False, roles=roles))
+        found = threads_of(roles[1], SimpleNamespace(trace=False, roles=roles, fleet=None))
     assert found == sizing.threads_beside(n, cores, learners)
 
 

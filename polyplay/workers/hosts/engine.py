@@ -40,6 +40,8 @@ class AgentHandle(Protocol):
 
 
 class Engine(Protocol):
+    own_cores: bool  # machines have cores of their own, not this one's
+
     def machines(self) -> list[MachineInfo]:
         """Those that are there and not lost, without the main process's own."""
 

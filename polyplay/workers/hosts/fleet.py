@@ -80,6 +80,23 @@ class Fleet:
         """Whether this worker of it is here."""
         return self.places.stays(role, index, len(self.opened))
 
+    def _there(self) -> list[MachineInfo]:
+        return [m.info for m in self.opened if m.lost is None] or self.engine.machines()
+
+    def cores(self) -> int:
+        """Of all other machines together; 0: they are this one's."""
+        return sum(info.cores for info in self._there()) if self.engine.own_cores else 0
+
+    def cores_for(self, name: str) -> int:
+        """Likewise, of those that actors of this name are on."""
+        infos = self.places.machines_for(name, self._there())
+        return sum(info.cores for info in infos) if self.engine.own_cores else 0
+
+    def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
+        """How many of each role's workers are on other machines."""
+        n, goes, stays = len(self.opened or self._there()), self.places.goes, self.places.stays
+        return {role.name: sum(goes(role) and not stays(role, i, n) for i in range(role.n)) for role in roles}
+
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         infos, self.places.roles = self.engine.machines(), crew.roles

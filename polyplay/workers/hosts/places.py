@@ -119,6 +119,11 @@ class Places:
             return HERE
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
+    def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
+        """Those that the actors of this name are on, before the role is there; none: they are here."""
+        where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
+        return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
+
     def goes(self, role: Role) -> bool:
         """Whether workers of it are elsewhere."""
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.most)))

@@ -14,6 +14,8 @@ from polyplay.workers.hosts.engine import AgentHandle, MachineInfo
 class PretendedMachines:
     """An engine: `n` machines, called pretend-1 and so on."""
 
+    own_cores = False
+
     def __init__(self, n: int):
         self.infos = [MachineInfo(f"pretend-{i + 1}", "127.0.0.1", cores()) for i in range(n)]
 

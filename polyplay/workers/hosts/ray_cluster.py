@@ -27,6 +27,8 @@ PACE = 0.5  # seconds between two looks at the raylet
 class RayMachines:
     """An engine. address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
 
+    own_cores = True
+
     def __init__(self, address: str = ""):
         self.address = address
         self._lost: set[str] = set()

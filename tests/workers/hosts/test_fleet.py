@@ -59,6 +59,16 @@ def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
 
 
+@pytest.mark.long
+def test_a_hundred_and_fifty_actors_run_on_eight_machines(tmp_path):
+    given = {**TOY, "actors": 150, "lanes": 1, "batch": 30, "steps": 30_000, "quiet": True}
+    result = polyplay.train("impala", **given, hosts="pretend:8", run=str(tmp_path / "run"))
+    assert result.summary["steps"] >= 30_000
+    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert sum(host["workers"] for host in rows[-3]["hosts"].values()) == 150
+
+
 def policy_of(run: Path) -> bytes:
     newest = max(path for path in (run / "checkpoints").iterdir() if path.name[:1].isdigit())
     return (newest / "agents/0/policy.safetensors").read_bytes()
