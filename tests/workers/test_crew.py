@@ -333,7 +333,9 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(count, 4, name="learn")
-    with pytest.raises(UserError, match=r"^--actors: 1200 given, allowed: at most 1020; a run has at most 1024 workers"):
+    with pytest.raises(
+        UserError, match=r"^--actors: 1200 given, allowed: at most 1020; a run has at most 1024 workers"
+    ):
         crew.add(count, 1200, name="act")
     with pytest.raises(UserError, match=r"^--predictors: 1021 given"):
         crew.add(count, 1021, name="act", drain=True)

@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,6 +67,7 @@ class Fleet:
         self._mirrors: list[ObjectMirror] = []
         self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
         self._woken, self._wake = os.pipe()
+        self._clearing: list[threading.Thread] = []
         self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
         self._seated, self._barren = set[tuple[str, int]](), -math.inf  # who had a machine; when none had joined
 
@@ -241,6 +242,8 @@ class Fleet:
             self._look_for_more()
         else:
             self._seated.add((role.name, index))
+            if not first:
+                self._note("replaced", best, worker=f"{role.name} {index}")
         return best
 
     def _look_for_more(self) -> None:
@@ -344,11 +347,16 @@ class Fleet:
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
         if not self._closing:
-            threading.Thread(target=machine.handle.end, daemon=True).start()
+            self._clear(machine)
         if not self._ending:  # else who closes all uses these
             machine.pipe.close()
             machine.link.close()
             self._look_for_more()
+
+    def _clear(self, machine: Machine) -> None:
+        """End what is left on it, in the background: it may be silent."""
+        self._clearing.append(threading.Thread(target=machine.handle.end, daemon=True))
+        self._clearing[-1].start()
 
     @property
     def _ending(self) -> bool:
@@ -374,10 +382,8 @@ class Fleet:
             machine.link.join(1.0)
             machine.link.kill()
             machine.link.join()
-        ends: list[Callable[[], None]] = [machine.handle.end for machine in live]
-        threads = [threading.Thread(target=end) for end in ends]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+        for machine in live:
+            self._clear(machine)
+        for thread in self._clearing:
             thread.join(5.0)
         self.engine.close()
