@@ -1,99 +1,93 @@
-"""Whether a change made anything slower: this checkout and another one, in turn.
+"""Whether a change made anything slower: this checkout and another one, side by side.
 
     git worktree add /tmp/before COMMIT
-    python bench/before.py /tmp/before --seconds 12 --rounds 5 --name hosts_before
+    python bench/before.py /tmp/before --rounds 6 --name hosts_before
 
-Each round trains each system in one checkout and then in the other, the order changing from round to round, and counts
-agent steps a second and a CPU-second of the last seconds of the run. `import polyplay` is timed the same way.
+In each round both checkouts do the same work at the same time, each on a core of its own. The cores change from round
+to round: what else the machine does, and a slower core, are the same for both. Systems run in one thread: they do what
+several processes do, and nobody waits. What counts is CPU seconds.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
 
-ENOUGH = 0.99  # of the other checkout's
-SYSTEMS: dict[str, str] = {
-    "impala": "impala --preset quick",
-    "a2c": "a2c --preset quick",
-    "apex": "apex --preset quick --start 500 --capacity 20_000",
-    "gorila": "gorila --env toy:catch --network mlp --learners 2 --start 500",
+ENOUGH = 0.99  # of the other checkout's speed
+TOY = "--env toy:catch --network mlp --checkpoint-every 1000 --serial --no-tensorboard --quiet"
+WORK: dict[str, str] = {
+    "import polyplay, 200 times": "",
+    "impala": f"impala {TOY} --actors 4 --lanes 8 --batch 8 --unroll 5 --steps 90k",
+    "impala on Pong": "impala --preset quick --lanes 8 --serial --no-tensorboard --quiet --steps 6k",
+    "a2c of 4 replicas": f"a2c {TOY} --replicas 4 --lanes 16 --steps 40k",
+    "apex": f"apex {TOY} --actors 2 --lanes 8 --unroll 10 --batch 32 --start 500 --ratio 4 --capacity 10k --steps 25k",
+    "gorila": f"gorila {TOY} --learners 2 --shards 2 --lanes 2 --start 500 --capacity 10k --steps 6k",
 }
-IMPORTS = 5  # of each checkout in a round
 
 
-def run(checkout: Path, *words: str) -> float:
-    """Do it with that checkout's package; CPU seconds of all its processes."""
-    env = {**os.environ, "PYTHONPATH": str(checkout)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *words], check=True, cwd=checkout, env=env, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def begin(checkout: Path, work: str, where: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    words = ["-m", "polyplay", "train", *work.split(), "--run", f"{where}/run"]
+    if not work:
+        again = (
+            "import subprocess, sys; [subprocess.run([sys.executable, '-c', 'import polyplay']) for _ in range(200)]"
+        )
+        words = ["-c", again]
+    return subprocess.Popen([sys.executable, *words], cwd=checkout, env=env, stdout=subprocess.DEVNULL)
 
 
-def train(checkout: Path, system: str, seconds: float, begin: float = 8.0) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as where:
-        words = [*SYSTEMS[system].split(), "--minutes", str(round((seconds + begin) / 60, 3)), "--report-every", "1"]
-        cpu = run(checkout, "-m", "polyplay", "train", *words, "--no-tensorboard", "--quiet", "--run", f"{where}/run")
-        rows = [json.loads(line) for line in Path(f"{where}/run/metrics.jsonl").read_text().splitlines()]
-    late = [row for row in rows if row["updates"]][-int(seconds) :]
-    rate = (late[-1]["steps"] - late[0]["steps"]) / (late[-1]["wall_seconds"] - late[0]["wall_seconds"])
-    return {"steps/s": rate, "steps per CPU-second": rows[-1]["steps"] / cpu}
+def both(checkouts: tuple[Path, Path], work: str, cores: tuple[int, int]) -> list[float]:
+    """CPU seconds of each."""
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        runs = [begin(at, work, where) for at, where in zip(checkouts, (one, two), strict=True)]
+        for run, core in zip(runs, cores, strict=True):
+            os.sched_setaffinity(run.pid, {core})
+        spent = []
+        for run in runs:
+            _, status, usage = os.wait4(run.pid, 0)
+            if status:
+                raise SystemExit(f"{run.args} ended with {status}")
+            spent.append(usage.ru_utime + usage.ru_stime)
+    return spent
 
 
-def imports(checkout: Path) -> dict[str, float]:
-    """How many a second; the quickest counts, since nothing makes one quicker than it is."""
-    took = []
-    for _ in range(IMPORTS):
-        began = time.perf_counter()
-        run(checkout, "-c", "import polyplay")
-        took.append(time.perf_counter() - began)
-    return {"imports/s": 1 / min(took)}
-
-
-def measured(what: str, checkouts: tuple[Path, Path], seconds: float, rounds: int) -> list[Row]:
-    """A row for each figure."""
-    found: list[list[dict[str, float]]] = []
+def measured(name: str, checkouts: tuple[Path, Path], rounds: int) -> Row:
+    cores = sorted(os.sched_getaffinity(0))
+    found = []
     for i in range(rounds):
-        order = checkouts if i % 2 else checkouts[::-1]
-        each = {at: imports(at) if what == "import" else train(at, what, seconds) for at in order}
-        found.append([each[at] for at in checkouts])
-        print(what, *found[-1], flush=True)
-    rows = []
-    for name in found[0][0]:
-        ratios = [now[name] / before[name] for now, before in found]
-        row: Row = {"what": what, "figure": name}
-        row |= {"before": statistics.median(b[name] for _, b in found), "now": statistics.median(n[name] for n, _ in found)}
-        ratio = statistics.median(ratios)
-        rows.append({**row, "ratio": round(ratio, 3), "each": ", ".join(f"{r:.3f}" for r in ratios)})
-    return rows
+        turned = (cores[0], cores[1]) if i % 2 else (cores[1], cores[0])
+        found.append(both(checkouts, WORK[name], turned))
+        print(name, *(f"{x:.2f}" for x in found[-1]), flush=True)
+    now, before = (statistics.median(each) for each in zip(*found, strict=True))
+    ratios = [b / a for a, b in found]
+    pairs = [(x * y) ** 0.5 for x, y in zip(ratios[::2], ratios[1::2], strict=True)]  # each on both cores
+    row: Row = {"what": name, "before, CPU s": before, "now, CPU s": now, "speed": round(statistics.median(pairs), 3)}
+    return {**row, "each": ", ".join(f"{r:.3f}" for r in pairs)}
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("other", type=Path, help="a checkout")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each run, once it learns")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6, help="an even number")
     parser.add_argument("--name", default="before", help="of the result")
     asked = parser.parse_args()
+    if asked.rounds % 2:
+        raise SystemExit(f"--rounds {asked.rounds}: an even number, since the cores change")
     commit = subprocess.run(["git", "-C", str(asked.other), "rev-parse", "HEAD"], capture_output=True, text=True)
     what: dict[str, Any] = {**about(), "other": commit.stdout.strip()}
     what["command"] = what["command"].replace(str(asked.other), "OTHER")
-    rows = []
-    for name in ("import", *SYSTEMS):
-        rows += measured(name, (ROOT, asked.other.resolve()), asked.seconds, asked.rounds)
+    rows = [measured(name, (ROOT, asked.other.resolve()), asked.rounds) for name in WORK]
     text = ["# Before and now", "", *lines_about(what), f"- before: {what['other']}", "", *table(rows), ""]
-    text.append(f"Medians of {asked.rounds} rounds in turn, float32. At least {ENOUGH:g} is asked for.")
+    text.append(
+        f"*speed*: CPU seconds before by those now, float32, of pairs of rounds; at least {ENOUGH:g} is asked for."
+    )
     publish(RESULTS / asked.name, {**what, "rows": rows}, text)
 
 

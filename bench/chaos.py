@@ -4,6 +4,7 @@ time, and looked at: see lives.wrong.
     python bench/chaos.py impala --chaos kill=act:3,kill=learn:20 --events 100
     python bench/chaos.py r2d2 --chaos kill=act:3,kill=learn:20 -- --actors 3
     python bench/chaos.py impala --replay          # then do all of it again in one thread: every loss to the bit
+    python bench/chaos.py impala --chaos kill=act:1,kill=host:60 --events 1000 -- --hosts pretend:8 --host-wait 1
 
 Words after `--` are options of `polyplay train`. The game is toy:catch, the network one that looks at every board
 (witness.py). What is written: OUT.json with every life and fault, OUT.md.
@@ -110,7 +111,7 @@ def told(run: Path, life: lives.Life) -> Row:
 
 def replayed(run: Path, place: Path) -> list[str]:
     with open(place / "said-replay", "w+") as said:
-        command = [sys.executable, "-m", "polyplay", "replay", str(run)]
+        command = [sys.executable, "-m", "polyplay", "reproduce", str(run)]
         status = subprocess.run(command, stdout=said, stderr=subprocess.STDOUT, cwd=lives.HERE).returncode
         said.seek(0)
         text = said.read()
