@@ -134,6 +134,7 @@ def summed(asked: argparse.Namespace, run: Path, seen: list[Row], wrong: list[st
         "faults": found,
         "roles": roles(found),
         "lives": seen,
+        "machines_lost": sum(row["event"] == "lost" for row in read_lines(run / "hosts.jsonl")),
         "resumed": percentiles(restarts),
         "memory_mb": {"first_third": first, "last_third": last, "reports": len(memory)},
         "replayed": asked.replay,
@@ -167,6 +168,8 @@ def text(report: Row) -> list[str]:
     lines += [*table(report["roles"]), ""]
     last = report["lives"][-1]
     lines.append(f"- {len(report['lives'])} lives, {last['updates']:,} updates, {last['steps']:,} agent steps")
+    if report["machines_lost"]:
+        lines.append(f"- {report['machines_lost']} machines were lost, with all that worked there")
     if resumed:
         lines.append(f"- from `polyplay resume` to the first report of a new update: median {resumed['median']:.1f} s")
     lines.append(f"- memory: {memory['first_third']:.0f} MB in the first third, {memory['last_third']:.0f} in the last")

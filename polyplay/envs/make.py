@@ -32,12 +32,25 @@ def _connect_board(envs: Envs, seed: int, lane: int) -> Pool:
     return pool.BoardPool(envs, seed, lane)
 
 
+def _describe_arena(envs: Envs) -> EnvSpec:
+    from polyplay.envs.ctf import game
+
+    return game.describe(envs)
+
+
+def _connect_arena(envs: Envs, seed: int, lane: int) -> Pool:
+    from polyplay.envs.ctf import game
+
+    return matches.MatchPool(envs, game.arena(envs), seed, lane)
+
+
 # by how a name begins; all others are Gymnasium environments
 OWN: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
     "toy:": (games.describe, matches.connect),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
     "game:": (_describe_board, _connect_board),
+    "arena:": (_describe_arena, _connect_arena),
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 
-OWN = ("ALE/", "game:", "envpool:", "__main__:")  # names that import nothing of the user's
+OWN = ("ALE/", "game:", "arena:", "envpool:", "__main__:")  # names that import nothing of the user's
 
 
 def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:

@@ -87,7 +87,7 @@ class EnvChecker:
     @property
     def own(self) -> bool:
         """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        return self.envs.title.startswith(("ALE/", "toy:", "game:", "envpool:")) or self.envs.spec.vector
+        return self.envs.title.startswith(("ALE/", "toy:", "game:", "arena:", "envpool:")) or self.envs.spec.vector
 
     @property
     def rules(self) -> list[str]:

@@ -190,10 +190,10 @@ def toy(envs: Envs) -> Toy:
         raise UserError(
             f"--env: unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}"
         )
-    return options(game, {**dict(map(_switch, switches)), **envs.options}, f"toy:{name}")
+    return options(game, {**dict(map(switch, switches)), **envs.options}, f"toy:{name}")
 
 
-def _switch(word: str) -> tuple[str, bool | int | str]:
+def switch(word: str) -> tuple[str, bool | int | str]:
     """Of a name: `mask` is on, `planes=4` is a number."""
     name, equals, value = word.partition("=")
     return name, (int(value) if value.isdigit() else value) if equals else True
@@ -201,7 +201,10 @@ def _switch(word: str) -> tuple[str, bool | int | str]:
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
-    game = toy(envs)
+    return spec_of(envs, toy(envs))
+
+
+def spec_of(envs: Envs, game: Any) -> EnvSpec:
     text = {"environment": envs.title, "observation": describe_fields(game.obs)}
     text["actions"] = describe_actions(game.action)
     mask = getattr(game, "legality", None)

@@ -22,17 +22,20 @@ from polyplay.envs.toys.still import Arrays, Draw
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of a toy. Raises UserError."""
-    return MatchPool(envs, seed, lane) if envs.spec.seats > 1 else ToyPool(envs, seed, lane)
+    if envs.spec.seats == 1:
+        return ToyPool(envs, seed, lane)
+    game: SeatedToy = toy(envs)  # type: ignore[assignment]
+    return MatchPool(envs, game, seed, lane)
 
 
 class MatchPool(BasePool):
     """A Pool of a SeatedToy, stepped in the caller's thread, in the send() that answers the last lane of a match."""
 
-    def __init__(self, envs: Envs, seed: int, lane: int):
+    def __init__(self, envs: Envs, game: SeatedToy, seed: int, lane: int):
         super().__init__(envs)
         check_groups(envs, self.spec.seats)
         self._asynchronous = True  # a lane is ready again once its match has stepped
-        self.game: SeatedToy = toy(envs)  # type: ignore[assignment]
+        self.game = game
         self.seating = self._table = Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
