@@ -76,6 +76,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("other", type=Path, help="a checkout")
     parser.add_argument("--rounds", type=int, default=6, help="an even number")
+    parser.add_argument("--only", nargs="+", choices=WORK, default=list(WORK), metavar="WORK")
     parser.add_argument("--name", default="before", help="of the result")
     asked = parser.parse_args()
     if asked.rounds % 2:
@@ -83,7 +84,7 @@ def main() -> None:
     commit = subprocess.run(["git", "-C", str(asked.other), "rev-parse", "HEAD"], capture_output=True, text=True)
     what: dict[str, Any] = {**about(), "other": commit.stdout.strip()}
     what["command"] = what["command"].replace(str(asked.other), "OTHER")
-    rows = [measured(name, (ROOT, asked.other.resolve()), asked.rounds) for name in WORK]
+    rows = [measured(name, (ROOT, asked.other.resolve()), asked.rounds) for name in asked.only]
     text = ["# Before and now", "", *lines_about(what), f"- before: {what['other']}", "", *table(rows), ""]
     text.append(
         f"*speed*: CPU seconds before by those now, float32, of pairs of rounds; at least {ENOUGH:g} is asked for."

@@ -135,11 +135,14 @@ def bytes_of(net: Any) -> int:
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 
+GAMES = ("toy", "game", "arena")  # our own, which step in the thread of their worker and save everything
+
+
 def kind_of(envs: Any) -> str:
-    """Which pool serves them: ale, toy, game, envpool, vector, inline or processes."""
+    """Which pool serves them: ale, toy, game, arena, envpool, vector, inline or processes."""
     if envs.title.startswith("ALE/") and native(envs):
         return "ale"
-    for name in ("toy", "game", "envpool"):
+    for name in (*GAMES, "envpool"):
         if envs.title.startswith(f"{name}:"):
             return name
     if envs.spec.vector:
@@ -159,7 +162,7 @@ def _lanes(envs: Any) -> float:
         return IDLE_PROCESS_MB["ale"] * MB + envs.lanes * (
             IDLE_PROCESS_MB["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs)
         )
-    if kind in ("toy", "game", "vector", "envpool"):
+    if kind in (*GAMES, "vector", "envpool"):
         return envs.lanes * float(tree.nbytes(envs.spec.obs))
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 

@@ -19,7 +19,7 @@ from polyplay.common.team import members
 from polyplay.runs import memory_estimate
 from polyplay.runs.flags import flag
 from polyplay.runs.load import compute_threads
-from polyplay.runs.memory_estimate import kind_of, size_text, workers_of
+from polyplay.runs.memory_estimate import GAMES, kind_of, size_text, workers_of
 from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
@@ -268,9 +268,9 @@ def _resumes(crew: Any) -> str:
         return f"restores weights, optimiser, counters; {ANEW}, replays start empty"
     if not whole and any(r.apart for r in crew.roles):
         return f"restores weights, optimiser, counters, saved while workers change them; {ANEW}"
-    if not kinds <= {"toy", "game", "processes", "inline"}:
+    if not kinds <= {*GAMES, "processes", "inline"}:
         return f"restores weights, optimiser, counters, rollouts in flight; {ANEW}"
-    saved = "restores all, environments too" + ("" if kinds <= {"toy", "game"} else " if they can be saved")
+    saved = "restores all, environments too" + ("" if kinds <= {*GAMES} else " if they can be saved")
     if ahead:
         return f"{saved}; batches drawn ahead are drawn again"
     return f"{saved}; {'bitwise' if resumes_exactly(crew) else 'not bitwise: workers run freely'}"

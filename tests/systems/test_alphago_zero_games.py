@@ -60,7 +60,7 @@ def steps(found: Path) -> int:
         pytest.param(signal.SIGINT, "--on process", id="Ctrl-C", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "--on thread", id="SIGTERM, threads", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "--on process", id="SIGTERM", marks=pytest.mark.long),
-        pytest.param(signal.SIGKILL, "--on process", id="kill -9"),
+        pytest.param(signal.SIGKILL, "--on process", id="kill -9", marks=pytest.mark.long),
     ],
 )
 def test_no_game_is_lost_or_learnt_from_twice(by: signal.Signals, how: str, tmp_path: Path):

@@ -19,7 +19,7 @@ from polyplay.envs.pool import Envs
 from polyplay.envs.toys import still
 from polyplay.runs import options as config
 from polyplay.runs.load import crew_of
-from polyplay.runs.memory_estimate import kind_of
+from polyplay.runs.memory_estimate import GAMES, kind_of
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
@@ -38,7 +38,7 @@ SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
 }
 MEASURED = sorted(SETTINGS)  # systems that learn from what was just done: drawing from a replay is not among the parts
 LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
-NATIVE = ("ale", "toy", "game", "vector", "envpool")  # pools that step many lanes in their worker's own threads
+NATIVE = ("ale", *GAMES, "vector", "envpool")  # pools that step many lanes in their worker's own threads
 
 
 @dataclass(frozen=True)

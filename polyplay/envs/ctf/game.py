@@ -1,0 +1,84 @@
+"""arena:ctf as a game of several players (see toys.seated.SeatedToy): World's arrays, stepped by compiled rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs.ctf import maps, rules, window
+from polyplay.envs.ctf.world import EVENTS, FACTS, PLANES, SEEN, World
+from polyplay.envs.pool import Envs, EnvSpec, options
+from polyplay.envs.toys.games import spec_of, switch
+from polyplay.envs.toys.still import Arrays, Draw
+
+PREFIX = "arena:"
+MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
+FLAGS = ("flag", "flag_at", "carrier", "score", "age")
+HELD_OUT = np.uint64(1 << 63)  # of a map's key
+
+
+def arena(envs: Envs) -> CaptureTheFlag:
+    """The game that `envs` names: arena:ctf, arena:ctf+view=pixels+team=4. Raises UserError."""
+    name, *switches = envs.title.removeprefix(PREFIX).split("+")
+    if name != "ctf":
+        raise UserError(f"--env: {envs.title} given, allowed: {PREFIX}ctf, with options after a +: {PREFIX}ctf+size=21")
+    given = {**dict(map(switch, switches)), **envs.options}
+    return CaptureTheFlag(options(World, given, f"{PREFIX}{name}"))
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """Raises UserError."""
+    return spec_of(envs, arena(envs))
+
+
+class CaptureTheFlag:
+    """A match is terminated after World.length steps. Each capture is worth 1 to a team and -1 to the other."""
+
+    events = EVENTS
+    team_reward = True
+
+    def __init__(self, world: World):
+        self.world = world
+        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        s = self.world.arrays(n)
+        keys, rooms = (draw() * 2.0**53).astype(np.uint64), draw() < 0.5
+        if self.world.maps == "held_out":
+            keys |= HELD_OUT
+        if self.world.kind != "both":
+            rooms[:] = self.world.kind == "rooms"
+        for m in range(n):
+            maps.draw_map(keys[m], rooms[m], s["grid"][m], s["base"][m], s["spawn"][m])
+        rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+        return {**s, "here": np.ones((n, self.seats), bool)}
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
+        """In place."""
+        n, P = s["here"].shape
+        reward, events = np.empty((n, P), np.float32), np.empty((n, P, len(EVENTS)), np.float32)
+        rules.step_matches(*(s[k] for k in MOVED + FLAGS), self.world.composite(action), reward, events)
+        ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
+        row = {"reward": reward, "team_reward": reward, "events": events}
+        return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
+
+    def see(self, s: Arrays) -> Tree:
+        n, P = s["here"].shape
+        facts = np.empty((n, P, FACTS), np.float32)
+        window.know(
+            *(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), self.world.length, facts
+        )
+        return {"facts": facts, "view": self._view(s, n, P)}
+
+    def _view(self, s: Arrays, n: int, P: int) -> np.ndarray:
+        if self.world.view == "window":
+            seen = np.zeros((n, P, len(PLANES), SEEN, SEEN), np.uint8)
+            window.draw_windows(*(s[k] for k in ("grid", "base", "at", "yaw", "flag_at", "carrier")), seen)
+            return seen
+        from polyplay.envs.ctf.pixels import draw_first_person
+
+        seen = np.empty((n, P, 3, 84, 84), np.uint8)
+        pictured = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
+        draw_first_person(*(s[k] for k in pictured), seen)
+        return seen

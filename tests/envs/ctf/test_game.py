@@ -1,0 +1,108 @@
+"""arena:ctf as an environment: matches, maps, seeds, states, and wrong options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyplay.cli.main import main
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.ctf.world import EVENTS
+from polyplay.envs.make import connect
+
+SHORT = "arena:ctf+size=9+length=40"
+
+
+def played(title: str, lanes: int, steps: int, lane: int = 0, seed: int = 3) -> list:
+    """Rows of so many steps; the actions of a lane depend on its number alone."""
+    pool, rows = connect(Envs(title, lanes), seed, lane), []
+    for t in range(steps):
+        ids, row = pool.recv()
+        rows.append(tree.map(np.copy, row))
+        draws = [np.random.default_rng([t, lane + i]) for i in range(lanes)]
+        pool.send(ids, np.stack([[int(rng.integers(k)) for k in (5, 3, 3, 3, 2, 2)] for rng in draws]))
+    return rows
+
+
+def equal(a, b) -> bool:
+    return all((x == y).all() for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+def test_a_match_has_two_teams_thirteen_events_and_an_end():
+    spec = Envs(SHORT, 8).spec
+    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), EVENTS, True)
+    assert len(EVENTS) == 13
+    assert np.prod(spec.action.nvec) == 540
+    rows = played(SHORT, 8, 90)
+    ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
+    assert ends == [40, 81]
+    assert all(rows[t + 1]["first"].all() for t in ends)
+    assert not any(row["truncated"].any() for row in rows)
+    assert not (rows[0]["obs"]["view"] == rows[41]["obs"]["view"]).all(), "each match has a map of its own"
+
+
+@pytest.mark.parametrize("title", [SHORT, SHORT + "+team=1+kind=open", SHORT + "+view=pixels"])
+def test_lanes_play_alike_however_many_there_are(title):
+    together, apart = played(title, 8, 60), [played(title, 4, 60, lane=lane) for lane in (0, 4)]
+    for whole, *parts in zip(together, *apart, strict=True):
+        assert equal(whole, tree.map(lambda *x: np.concatenate(x), *parts))
+
+
+def test_a_state_goes_on_to_the_bit():
+    envs, rng = Envs(SHORT, 8), np.random.default_rng(0)
+    actions = [np.stack([rng.integers(k, size=8) for k in (5, 3, 3, 3, 2, 2)], -1) for _ in range(100)]
+    pool = connect(envs, 7, 0)
+    for action in actions[:30]:
+        pool.send(pool.recv()[0], action)
+    state, after = pool.state(), []
+    for rest in (pool, connect(envs, 8, 0)):
+        rest.load(state)
+        rows = []
+        for action in actions[30:]:
+            ids, row = rest.recv()
+            rows.append(tree.map(np.copy, row))
+            rest.send(ids, action)
+        after.append(rows)
+    assert all(equal(a, b) for a, b in zip(*after, strict=True))
+
+
+def test_maps_for_training_and_held_out_ones_are_others():
+    def maps_of(which: str) -> set[bytes]:
+        pool = connect(Envs(f"arena:ctf+maps={which}", 400), 5, 0)
+        return {grid.tobytes() for grid in pool.state()["game"]["grid"]}
+
+    one, two = maps_of("train"), maps_of("held_out")
+    assert len(one) == len(two) == 100
+    assert not one & two
+    assert maps_of("train") == one
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf"),
+        ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
+        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
+        ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),
+        ("arena:ctf+team=0", "team=0, length=4500 given, allowed: 1 to 8 players"),
+        ("arena:ctf+speed=3", "unknown option 'speed'"),
+    ],
+)
+def test_wrong_options_are_one_line(title, said):
+    with pytest.raises(UserError, match=said.replace("+", r"\+")):
+        _ = Envs(title, 4).spec
+
+
+def test_lanes_make_whole_matches():
+    with pytest.raises(UserError, match="no multiple of the 4 seats"):
+        _ = Envs("arena:ctf", 6).spec
+
+
+PIXELS = "arena:ctf+length=60+actions=small+view=pixels"
+
+
+@pytest.mark.parametrize("title", ["arena:ctf+length=60", pytest.param(PIXELS, marks=pytest.mark.long)])
+def test_it_passes_the_check(title, capfd):
+    assert main(["check", title]) == 0, capfd.readouterr()

@@ -1,0 +1,212 @@
+"""Maps are as asked, by a plain flood fill."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.envs.ctf import maps
+from polyplay.envs.ctf.world import WALL
+
+Cell = tuple[int, int]
+SIZES, SEATS = (9, 13, 21, 41), (2, 4, 16)
+INNER = slice(1, -1)
+
+
+class Map:
+    """One that was drawn into arrays full of other numbers."""
+
+    def __init__(self, key: int, rooms: bool, size: int, seats: int = 4, draw=maps.draw_map):
+        self.grid = np.full((size, size), 7, np.uint8)
+        self.base, self.spawn = np.full((2, 2), -1.0), np.full((seats, 2), -1.0)
+        draw(np.uint64(key), rooms, self.grid, self.base, self.spawn)
+        self.size, self.n, self.free = size, seats // 2, free_cells(self.grid)
+        self.bases = [cell_of(b) for b in self.base]
+
+    @property
+    def share(self) -> float:
+        """Of the inner cells, how many are wall."""
+        return float((self.grid[INNER, INNER] == WALL).mean())
+
+    @property
+    def text(self) -> str:
+        marks = {cell_of(at): "ab"[seat // self.n] for seat, at in enumerate(self.spawn)}
+        marks |= dict(zip(self.bases, "AB", strict=True))
+        rows = ([marks.get((r, c), ".#"[v]) for c, v in enumerate(row)] for r, row in enumerate(self.grid))
+        return "\n".join("".join(row) for row in rows)
+
+    def check(self) -> None:
+        """All that holds of both kinds."""
+        edge = np.ones_like(self.grid)
+        edge[INNER, INNER] = 0
+        assert set(np.unique(self.grid)) == {0, 1}
+        assert (self.grid[edge == 1] == WALL).all()
+        assert (self.grid == self.grid[::-1, ::-1]).all()
+        assert (self.base[1] == self.size - self.base[0]).all()
+        self.check_ways()
+        self.check_spawns()
+
+    def check_ways(self) -> None:
+        near, far = (moves_from(self.free, b) for b in self.bases)
+        assert set(near) == set(far) == self.free
+        assert near[self.bases[1]] >= self.size
+        assert cuts(self.free, *self.bases) == []
+
+    def check_spawns(self) -> None:
+        cells = [cell_of(at) for at in self.spawn]
+        assert set(cells) <= self.free - set(self.bases)
+        assert len(set(cells)) == 2 * self.n
+        assert (self.spawn[self.n :] == self.size - self.spawn[: self.n]).all()
+        near, far = (moves_from(self.free, b) for b in self.bases)
+        assert sum(d <= self.n + 2 for d in near.values()) >= 2 * self.n + 1
+        for cell in cells[: self.n]:
+            assert near[cell] < far[cell]
+            assert near[cell] <= self.n + 2
+
+
+def free_cells(grid: np.ndarray) -> set[Cell]:
+    return {(int(r), int(c)) for r, c in np.argwhere(grid == 0)}
+
+
+def cell_of(at: np.ndarray) -> Cell:
+    """Of the point (x, y), which has to be a cell's centre."""
+    x, y = at.tolist()
+    assert x % 1 == y % 1 == 0.5
+    return int(y), int(x)
+
+
+def moves_from(free: set[Cell], start: Cell) -> dict[Cell, int]:
+    """How many moves each cell that can be reached is away."""
+    moves, ring = {start: 0}, [start]
+    while ring:
+        beside = [(r + dr, c + dc) for r, c in ring for dr, dc in ((0, 1), (1, 0), (0, -1), (-1, 0))]
+        distance = moves[ring[0]] + 1
+        ring = list({cell for cell in beside if cell in free and cell not in moves})
+        moves |= dict.fromkeys(ring, distance)
+    return moves
+
+
+def cuts(free: set[Cell], a: Cell, b: Cell) -> list[Cell]:
+    """The cells, each of which lies on all ways from a to b."""
+    moves, way = moves_from(free, a), [b]
+    while moves[way[-1]] > 1:
+        r, c = way[-1]
+        beside = ((r, c + 1), (r + 1, c), (r, c - 1), (r - 1, c))
+        way.append(next(cell for cell in beside if moves.get(cell) == moves[r, c] - 1))
+    return [cell for cell in way[1:] if b not in moves_from(free - {cell}, a)]
+
+
+def test_the_plain_check_sees_cuts():
+    def of(*rows: str) -> set[Cell]:
+        return {(r, c) for r, row in enumerate(rows) for c, v in enumerate(row) if v == "."}
+
+    ring, gate = of(".....", ".###.", "....."), of("..#..", ".....", "..#..")
+    assert cuts(ring, (0, 0), (2, 4)) == []
+    assert sorted(cuts(gate, (0, 0), (2, 4))) == [(1, 1), (1, 2), (1, 3)]
+    assert moves_from(ring, (1, 0))[1, 4] == 6
+
+
+@pytest.mark.parametrize("rooms", [True, False], ids=["rooms", "open"])
+@pytest.mark.parametrize("seats", SEATS)
+@pytest.mark.parametrize("size", SIZES)
+def test_maps_are_as_asked(size: int, seats: int, rooms: bool):
+    for key in range(40 if size < 20 else 5):
+        Map(key, rooms, size, seats).check()
+    if size == 41:
+        Map(85, rooms, size, seats).check()  # of open ground, one drawn with cells that are walled in
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 2**64 - 1), st.booleans(), st.sampled_from(range(9, 42, 2)), st.sampled_from(range(2, 17, 2)))
+def test_maps_of_any_key_are_as_asked(key: int, rooms: bool, size: int, seats: int):
+    found = Map(key, rooms, size, seats)
+    found.check()
+    assert 0.20 <= found.share <= 0.40 if rooms else 0.08 <= found.share <= 0.20
+
+
+@pytest.mark.parametrize("rooms", [True, False])
+def test_the_largest_map(rooms: bool):
+    found = Map(5, rooms, 99, 16)
+    assert set(moves_from(found.free, found.bases[0])) == found.free
+    found.check_spawns()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_kinds_differ_in_their_share_of_walls(size: int):
+    rooms, ground = ([Map(key, kind, size).share for key in range(100)] for kind in (True, False))
+    assert min(rooms) > 0.20 >= max(ground)
+    assert min(ground) >= 0.08
+    assert max(ground) - min(ground) > 0.04
+
+
+@pytest.mark.parametrize("rooms", [True, False])
+def test_the_same_key_draws_the_same_map(rooms: bool):
+    for key in (0, 1, 2**63, 2**64 - 1):
+        assert Map(key, rooms, 13).text == Map(key, rooms, 13).text
+
+
+@pytest.mark.parametrize("rooms", [True, False])
+def test_keys_in_a_row_draw_maps_that_differ_much(rooms: bool):
+    found = [Map(key, rooms, 13) for key in range(300)]
+    assert len({m.text for m in found}) == 300
+    assert len({m.grid.tobytes() for m in found}) >= 295
+    assert len({m.bases[0] for m in found}) >= 30
+    differ = [(a.grid != b.grid)[INNER, INNER].mean() for a, b in itertools.pairwise(found)]
+    assert np.mean(differ) > 0.2
+    for corner in range(4):  # base 0 is as often in each
+        down, right = divmod(corner, 2)
+        there = [m for m in found if (m.bases[0][0] > 6) == down and (m.bases[0][1] > 6) == right]
+        assert 40 <= len(there) <= 120
+
+
+@pytest.mark.parametrize("seats", SEATS)
+@pytest.mark.parametrize("size", SIZES)
+def test_where_no_draw_is_good_the_ground_is_empty(size: int, seats: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(maps, "DRAWS", 0)
+    found = Map(3, True, size, seats, draw=maps.draw_map.py_func)
+    found.check()
+    assert found.share == 0
+
+
+@pytest.mark.parametrize("rooms", [True, False])
+def test_a_map_stays_as_it_is(rooms: bool):
+    """Else the maps of the same seeds are others: of training, and of those held out."""
+    assert Map(1, rooms, 13).text.split() == DRAWN[rooms]
+
+
+DRAWN: dict[bool, list[str]] = {
+    True: [
+        "#############",
+        "#...#.......#",
+        "#...#.#####.#",
+        "#........Bb.#",
+        "#.###.#...#.#",
+        "#...#....b#.#",
+        "#.#.#####.#.#",
+        "#.#a....#...#",
+        "#.#...#.###.#",
+        "#.aA........#",
+        "#.#####.#...#",
+        "#.......#...#",
+        "#############",
+    ],
+    False: [
+        "#############",
+        "#Aaa......###",
+        "#.........###",
+        "#.........###",
+        "#...........#",
+        "#..#.....#..#",
+        "#..#.....#..#",
+        "#..#.....#..#",
+        "#...........#",
+        "###.........#",
+        "###.........#",
+        "###......bbB#",
+        "#############",
+    ],
+}
