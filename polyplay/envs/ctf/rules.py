@@ -35,6 +35,7 @@ from polyplay.envs.ctf.world import (
 )
 
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
+_CORNER = 1e-9  # parts of a line
 
 compiled = cached_njit()
 
@@ -49,7 +50,7 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Whether no wall is on the straight line from one point in a free cell to another."""
+    """Whether no wall is on the straight line from one point in a free cell to another. Corners are not in the way."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the end
@@ -57,9 +58,10 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
     next_c = ((c + 1 - x) if dx > 0 else (x - c)) * across_c if dx else far
     next_r = ((r + 1 - y) if dy > 0 else (y - r)) * across_r if dy else far
     while min(next_c, next_r) < 1.0:
-        if next_c < next_r:
+        by_c, by_r = next_c < next_r + _CORNER, next_r < next_c + _CORNER  # both: through a corner
+        if by_c:
             c, next_c = c + step_c, next_c + across_c
-        else:
+        if by_r:
             r, next_r = r + step_r, next_r + across_r
         if grid[r, c] == WALL:
             return False

@@ -66,7 +66,7 @@ def same(s: dict[str, np.ndarray], m: int, twin: Match) -> None:
         (24, 2, 9, 400),
         (12, 1, 9, 400),
         (6, 4, 21, 200),
-        pytest.param(10_000, 2, 9, 300, marks=pytest.mark.long),
+        pytest.param(10_000, 2, 9, 300, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
     ],
 )
 def test_matches_go_as_those_of_a_slow_plain_twin(n, team, size, steps):

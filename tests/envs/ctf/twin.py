@@ -63,7 +63,7 @@ class Match:
                     continue
                 one, two = sorted(((low - at) / (to - at), (low + 1 - at) / (to - at)))
                 enter, leave = max(enter, one), min(leave, two)
-            if enter < leave:
+            if enter < leave - 1e-9:  # else it touches a corner
                 return False
         return True
 
