@@ -67,6 +67,8 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     batches = queue.batches(rows)
     predictors = crew.add(act, n=2, on="thread", drain=True, agents=agents, policy=policy, out=queue, params=weights)
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
+    for role in (predictors, trainers):
+        crew.dial(role, 1, 4)
     return agents, predictors, trainers, loss, batches
 
 

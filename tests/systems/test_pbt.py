@@ -91,6 +91,7 @@ def test_in_one_thread_it_is_the_same_again(tmp_path):
 CARTPOLE = dict(lanes=8, unroll=8, gamma=0.98, lam=0.98, reward_scale=0.1, anneal="constant", optimizer="adam")
 
 
+@pytest.mark.long
 def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
     """Seed 71 draws 6e-8 for the first of two members and 4e-3 for the second."""
     more = dict(population=2, vary=("learning_rate=log:1e-9:1e-2",), exploit="truncation", seed=71, entropy_cost=0.0)
