@@ -128,7 +128,8 @@ class Logged:
         return out, after
 
 
-@pytest.mark.parametrize(("core", "copies"), [pytest.param("none", NO_COPIES, marks=pytest.mark.long), ("gru", OFTEN)])
+@pytest.mark.long
+@pytest.mark.parametrize(("core", "copies"), [("none", NO_COPIES), ("gru", OFTEN)])
 def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, copies, tmp_path, monkeypatch):
     """By a log of all choices and one of all weights that were published, each by its bits."""
     choices = defaultdict[bytes, set[str]](set)

@@ -51,7 +51,7 @@ def agree(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param({"on": "thread"}, marks=pytest.mark.long), {"on": "process"}, {"serial": True}]
+    "how", [*(pytest.param({"on": on}, marks=pytest.mark.long) for on in ("thread", "process")), {"serial": True}]
 )
 def test_what_plays_has_won_a_match(how, tmp_path):
     run = trained(tmp_path / "run", steps=6_000, **how)
