@@ -63,7 +63,7 @@ class Fleet:
         rates = {"rate": asked.rate * OVER, "learn": asked.out_rate * OVER, "actors": float(asked.actors)}
         self.pace = Hyperparameters(**rates, delay=asked.delay, jitter=asked.jitter, loss=asked.loss)
         self.crew = Crew(say=lambda kind, text: print(f"fleet: {text}", flush=True))
-        both: Any = {"trays": self.samples, "seen": self.seen, "pace": self.pace}
+        both: Any = {"samples": self.samples, "seen": self.seen, "pace": self.pace}
         self.crew.add(senders.send, n=asked.senders, on_loss="replace", queue=self.queue, recording=recording, **both)
         source = senders.Timed(self.queue.batches(1), self.seen)
         self.crew.add(serve_replay, n=asked.memories, on_loss="replace", source=source, out=self.samples, trim=100)
@@ -82,15 +82,6 @@ class Fleet:
             self.crew.poll(min(left, 0.02 if self.harm else 0.2))
             if self.harm:
                 self.harm.tick(saved=False)
-
-    def begin(self) -> None:
-        """Until the learner has had its first batches. SystemExit: it does not come to that."""
-        assert self.crew.counters is not None
-        until = time.monotonic() + PATIENCE
-        while self.crew.counters.column("updates").max() < 3:
-            if time.monotonic() > until:
-                raise SystemExit(f"fleet: no batch within {PATIENCE:.0f} s: a lower --start, or a higher --rate")
-            self.crew.poll(0.2)
 
     def look(self) -> Row:
         """Counts so far."""
@@ -151,6 +142,16 @@ class Fleet:
         return self.harm.report() if self.harm else None
 
 
+def await_batches(crew: Crew) -> None:
+    """Until the learner has had its first ones. SystemExit: it does not come to that."""
+    assert crew.counters is not None
+    until = time.monotonic() + PATIENCE
+    while crew.counters.column("updates").max() < 3:
+        if time.monotonic() > until:
+            raise SystemExit(f"fleet: no batch within {PATIENCE:.0f} s: a lower --start, or a higher --rate")
+        crew.poll(0.2)
+
+
 def busy() -> float:
     """CPU seconds that the machine's cores have worked."""
     times = psutil.cpu_times()
@@ -177,7 +178,7 @@ def measured(recording: Recording, asked: argparse.Namespace) -> Row:
     with tempfile.TemporaryDirectory(prefix="polyplay-fleet-") as place:
         fleet, found = Fleet(recording, asked, Path(place)), Row()
         try:
-            fleet.begin()
+            await_batches(fleet.crew)
             fleet.run(asked.warm)
             n = max(1, round(asked.seconds / asked.window))
             found["windows"] = [fleet.window(asked.window, memory=i % 3 == 0) for i in range(n)]

@@ -29,7 +29,7 @@ import psutil
 import senders
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
-from fleet import HELD, IN, OUT, OVER, PATIENCE, busy, greatest, recorded
+from fleet import HELD, IN, OUT, OVER, await_batches, busy, greatest, recorded
 from fleet_report import summed
 from recording import Recording, spec_of
 
@@ -156,15 +156,6 @@ class Machines:
         while (left := until - time.monotonic()) > 0:
             self.crew.poll(min(left, 0.2))
 
-    def begin(self) -> None:
-        """Until the learner has had its first batches. SystemExit: it does not come to that."""
-        assert self.crew.counters is not None
-        until = time.monotonic() + PATIENCE
-        while self.crew.counters.column("updates").max() < 3:
-            if time.monotonic() > until:
-                raise SystemExit(f"fleet: no batch within {PATIENCE:.0f} s: a lower --start")
-            self.crew.poll(0.2)
-
     def look(self) -> Row:
         """Counts so far."""
         assert self.crew.counters is not None
@@ -207,7 +198,7 @@ def measured(asked: argparse.Namespace, machines: int) -> Row:
     with tempfile.TemporaryDirectory(prefix="polyplay-fleet-") as place:
         fleet, found = Machines(asked, machines, Path(place)), Row()
         try:
-            fleet.begin()
+            await_batches(fleet.crew)
             fleet.run(asked.warm)
             found["windows"] = [fleet.window(asked.window) for _ in range(max(1, round(asked.seconds / asked.window)))]
             found["lag_max"] = float(fleet.seen.lags[2])
