@@ -13,7 +13,7 @@ from polyplay.buffers.rollout_queue import Producer
 from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.tree import Batch
-from polyplay.envs.bots import Bot
+from polyplay.envs.bots import SeatedBot
 
 Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
 
@@ -40,7 +40,7 @@ class LanePlayer:
 class ScriptedPolicy:
     """A bot as an ActingPolicy."""
 
-    def __init__(self, bot: Bot):
+    def __init__(self, bot: SeatedBot):
         self.bot = bot
 
     def initial(self, lanes: int) -> Batch:

@@ -10,7 +10,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch, Index
 from polyplay.envs.pool import Lanes
 
-POLICY_INPUTS = ("obs", "mask", "reward", "first")  # what a policy sees of a row
+POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
 
 
 def as_tensors(batch: Batch) -> Batch:

@@ -23,7 +23,7 @@ from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch
-from polyplay.envs.bots import Bot, load_bot
+from polyplay.envs.bots import Bot, SeatedBot, load_bot, seat_bot
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
 from polyplay.nets.factory import build_network
@@ -115,7 +115,7 @@ class Seat:
         checkpoint.load_into(self.net, arrays)
         self._sit_unwritten(self.policy, version)
 
-    def sit_scripted(self, bot: Bot) -> None:
+    def sit_scripted(self, bot: SeatedBot) -> None:
         """From the next rollout on a bot plays here."""
         self._sit_unwritten(ScriptedPolicy(bot), 0)
 
@@ -140,7 +140,8 @@ class ActorTable:
     def __init__(
         self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None, bots: Sequence[Bot] = ()
     ):
-        self.ctx, self.actor, self.seats, self.league, self.bots = ctx, actor, seats, league, bots
+        self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
+        self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat
         self.draw, self.numbers = 0, np.zeros(len(seats), np.int32)
         self.results: MatchResults | None = None
         if league is not None:
@@ -188,19 +189,20 @@ class ActorTable:
         """Whoever stays keeps its weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
-            self._seat(self.seats[i], int(players[i]))
+            self._seat(int(i), int(players[i]))
             group = self.actor.groups[i]
             group.slot, group.state = None, group.player.policy.initial(self.actor.width)
         for seat, player in zip(self.seats, players, strict=True):
             seat.seats_of_agent = int((players == player).sum())
         self.numbers = np.array(players)
 
-    def _seat(self, seat: Seat, player: int) -> None:
+    def _seat(self, i: int, player: int) -> None:
+        seat, bots = self.seats[i], self.bots[i]
         if self.league is None or player < self.league.agents:
             seat.sit(player)
             return
-        if (bot := player - self.league.players + len(self.bots)) >= 0:
-            seat.sit_scripted(self.bots[bot])
+        if (bot := player - self.league.players + len(bots)) >= 0:
+            seat.sit_scripted(bots[bot])
             return
         who = self.league.identity(player)
         assert self.ctx.directory is not None

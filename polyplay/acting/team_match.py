@@ -14,25 +14,25 @@ from polyplay.acting.play import LANES, SEED, PlayOptions, choose_actions
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import All, Envs
-from polyplay.envs.bots import Bot
-from polyplay.envs.pool import EnvSpec, Pool, lane_seeds
+from polyplay.envs.bots import Bot, seat_bot
+from polyplay.envs.pool import Pool, lane_seeds
 from polyplay.envs.random_actions import action_sampler
 from polyplay.envs.spaces import fields
 from polyplay.nets.policy import Policy
 
 Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
-TeamPlayer = Callable[[EnvSpec, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
+TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
 
 
 def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
     """A policy with a state for each lane."""
 
-    def begin(spec: EnvSpec, lanes: np.ndarray) -> Choose:
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
 
         def choose(step: Batch) -> Tree:
             nonlocal state
-            action, state = choose_actions(spec, policy, how, lanes, step, state, next(acts))
+            action, state = choose_actions(pool.spec, policy, how, lanes, step, state, next(acts))
             return action
 
         return choose
@@ -43,15 +43,21 @@ def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
 def random_player(seed: int) -> TeamPlayer:
     """Every legal action with the same chance."""
 
-    def begin(spec: EnvSpec, lanes: np.ndarray) -> Choose:
-        draw = action_sampler(spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
+        draw = action_sampler(pool.spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
         return lambda step: draw(len(lanes), step.get("mask"))
 
     return begin
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    return lambda spec, lanes: lambda step: bot(step["obs"], step.get("mask"))
+    """The bot, which says at the first rows whether it can play there: raises UserError, see seat_bot."""
+
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
+        seated = seat_bot(bot, pool, lanes)
+        return lambda step: seated(step["obs"], step.get("mask"))
+
+    return begin
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
@@ -74,7 +80,7 @@ def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int,
     ret, done, everyone = np.zeros(board), np.zeros(at_once, np.int64), np.arange(at_once * len(team))
     ends = MatchEnds(everyone.reshape(board))
     with closing(_open(envs, at_once, seed)) as pool:
-        choosers = [player(pool.spec, own) for player, own in zip(players, lanes, strict=True)]
+        choosers = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
         action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
         while True:
             which, step = pool.recv()

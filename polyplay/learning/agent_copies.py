@@ -61,6 +61,7 @@ class AgentCopies:
         donor_version = self.snapshot.read(learner.vector, learner.update.optimizer)
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
+        learner.follow()
         learner.counts.add(0.0)
         self.since = learner.version = learner.counts.version
         learner.ctx.counters.set("updates", learner.version - learner.counts.begun)

@@ -51,7 +51,7 @@ def learn_agents(
     for agent in own:
         context = agent_context(ctx, agent)
         learner = Learner(context, agent_spec(spec, agent, params))
-        past = None if league is None else PastSelves(context, learner, league, selves)
+        past = None if league is None or not selves else PastSelves(context, learner, league, selves)
         feed = AgentSource(source, context, learner, params.each[agent], past)
         if league is not None and params.snapshot is not None:
             feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
@@ -71,7 +71,10 @@ def agent_context(ctx: WorkerContext, agent: int) -> WorkerContext:
 
 
 def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpec:
-    return replace(spec, agent=agent, among=params, hyperparameters=Hyperparameters(**spec.hyperparameters.configured))
+    """The spec of one agent, which begins with hyperparameters of its own."""
+    own = spec.initial[agent] if spec.initial else {}
+    hyperparameters = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+    return replace(spec, agent=agent, among=params, hyperparameters=hyperparameters)
 
 
 class AgentSource:

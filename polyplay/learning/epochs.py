@@ -18,7 +18,7 @@ from polyplay.nets.policy import Policy
 if TYPE_CHECKING:
     from polyplay.learning.spec import LearnerSpec
 
-COLUMNS = ("obs", "action", "mask", "first", "reward", "terminated", "logp", "value")  # of a row, for a minibatch
+COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "logp", "value", "latent_noise")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Learner:
         if spec.target:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
             self.target_params = FlatParams(self.target_net)
+        self.follow()
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
@@ -88,7 +89,13 @@ class Learner:
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
             whose = f"-{spec.agent}" if spec.agent else ""
             self._trace = JsonLines(ctx.directory / f"updates{whose}.jsonl")
+        self.follow()
         ctx.rescue = self.rescue
+
+    def follow(self) -> None:
+        """Have the network take over the hyperparameters that are parts of it, as they are now."""
+        if (follow := getattr(self.policy, "follow", None)) is not None:
+            follow(self.spec.hyperparameters.all())
 
     def remaining(self) -> float:
         """The part of the run that is left."""
@@ -121,6 +128,7 @@ class Learner:
         self.now = self.remaining()  # the same for all passes
         if "left" in self.spec.hyperparameters.all():
             self.spec.hyperparameters.set("left", self.now)
+        self.follow()
         if self.spec.passes is not None:
             yield from run_epochs(self, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version))
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyplay.common.control import Hyperparameters
@@ -32,6 +32,7 @@ class LearnerSpec:
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
     target: int = 0  # updates after which the target network is the network again; 0: there is none
+    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; empty: nowhere
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""

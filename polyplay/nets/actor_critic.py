@@ -5,19 +5,23 @@ Shapes and bits are as nets.torso_policy has them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch, Tree
-from polyplay.nets.action_heads import ActionHead
+from polyplay.common.tree import Batch, Field, Spec, Tree
+from polyplay.nets.action_heads import ActionHead, normal
 from polyplay.nets.activation_reuse import Tape
+from polyplay.nets.event_rewards import EventRewards
 from polyplay.nets.layers import Linear, initialise, torso_features
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import ReturnScale
+from polyplay.nets.temporal import Temporal, kl_terms
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
 
 if TYPE_CHECKING:
@@ -29,7 +33,10 @@ class ActorCritic(TorsoPolicy):
 
     previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, clipped to ±1, both 0 on first rows, as in IMPALA. inputs: what observations go through first. returns:
-    learns the size of returns; `unroll` then gives what to multiply rewards with.
+    learns the size of returns; `unroll` then gives what to multiply rewards with. rewards: of events, which then take
+    the reward's place everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
+
+    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of nets.temporal.kl_terms.
     """
 
     outputs = ("logp", "value")
@@ -39,16 +46,19 @@ class ActorCritic(TorsoPolicy):
         self,
         torso: nn.Module,
         head: ActionHead,
-        core: Core | None = None,
+        core: Core | Temporal | None = None,
         previous: bool = False,
         init: str = "orthogonal",
         inputs: Inputs | None = None,
         returns: ReturnScale | None = None,
+        rewards: EventRewards | None = None,
+        width: int = 0,
     ):
         super().__init__()
-        self.inputs, self.returns = inputs, returns
+        self.inputs, self.returns, self.rewards = inputs, returns, rewards
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
-        self.noise, self.action = head.noise, head.action
+        self.latents = core.noise if isinstance(core, Temporal) else 0
+        self.noise, self.action = head.noise + self.latents, head.action
         features = torso_features(torso, head.inputs if previous else None)
         if core is not None and core.inputs != features:
             raise ValueError(f"the core takes {core.inputs} numbers, but gets {features}")
@@ -57,10 +67,22 @@ class ActorCritic(TorsoPolicy):
         if own and (core is not None or previous):
             raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
         self.split = features - own if own else None
-        self.actions = Linear(features - own, head.size)
-        self.value = Linear(own or features, 1)
+        self.hidden = nn.ModuleList(Linear(n, width) for n in (features - own, own or features) if width)
+        self.actions = Linear(width or features - own, head.size)
+        self.value = Linear(width or own or features, 1)
+        initialise(self.hidden, init)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
+
+    def spec(self) -> Spec:
+        noise = {"latent_noise": Field((self.latents,), "float32")} if self.latents else {}
+        return {**super().spec(), **noise}
+
+    def follow(self, values: Mapping[str, float]) -> None:
+        """Take over what a run's hyperparameters say of parts of the network."""
+        for part in (self.core, self.rewards):
+            if isinstance(part, Temporal | EventRewards):
+                part.follow(values)
 
     @property
     def recalls(self) -> bool:
@@ -68,20 +90,26 @@ class ActorCritic(TorsoPolicy):
         return hasattr(self.torso, "recall")
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """One row [B] of obs, reward, first, mask where there is one, and noise [B, noise] (without it the action is
-        the mode). tape: gets what `unroll` needs not compute again, see nets.activation_reuse.
+        """One row [B] of obs, reward, first, mask and events where there are any, and noise [B, noise] (without it the
+        action is the mode). tape: gets what `unroll` needs not compute again, see nets.activation_reuse.
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
+        step = self._rewarded(step)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
-        x, after = self._behind_core(self._features(torso, step["obs"]), rows, state)
-        params, noise = self._params(x, step.get("mask")), step.get("noise")
+        noise, drawn = step.get("noise"), None
+        if self.latents and noise is not None:
+            drawn, noise = normal(noise[:, : self.latents]), noise[:, self.latents :]
+        x, after, _ = self._behind_core(self._features(torso, step["obs"]), rows, state, drawn)
+        params = self._params(x, step.get("mask"))
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
-        value = self._value(x)
-        return {"action": action, "logp": self.head.logp(params, action), "value": value}, after
+        out = {"action": action, "logp": self.head.logp(params, action), "value": self._value(x)}
+        if self.latents:
+            out["latent_noise"] = x.new_zeros(x.shape) if drawn is None else drawn
+        return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, and the state before row 0, under the
@@ -90,9 +118,11 @@ class ActorCritic(TorsoPolicy):
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
         `tape`: of acting in these rows with these weights.
         """
+        batch = self._rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         torso = self.torso if tape is None else partial(cast("Conv", self.torso).recall, tape=tape)
-        x, _ = self._behind_core(self._features(torso, rows["obs"]), batch, state)
+        features, noise = self._features(torso, rows["obs"]), batch.get("latent_noise")
+        x, _, latent = self._behind_core(features, batch, state, noise)
         params = self._params(x, rows.get("mask"))
         out = {
             "logp": self.head.logp(params, rows["action"]),
@@ -100,6 +130,8 @@ class ActorCritic(TorsoPolicy):
             "entropy": self.head.entropy(params),
         }
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
+        out |= {} if latent is None else kl_terms(latent)
+        out |= {} if self.rewards is None else {"reward": batch["reward"]}
         return out if self.returns is None else {**out, "reward_scale": self.returns.scale()}
 
     def observe(self, batch: Batch) -> None:
@@ -107,11 +139,19 @@ class ActorCritic(TorsoPolicy):
         if self.returns is not None:
             self.returns.observe(batch["reward"], batch["first"])
 
+    def _rewarded(self, rows: Batch) -> Batch:
+        """Rows with the agent's own reward of events, where it has one and they say what happened."""
+        return (
+            rows if self.rewards is None or "events" not in rows else {**rows, "reward": self.rewards(rows["events"])}
+        )
+
     def _params(self, x: Tensor, mask: Tree) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""
-        params: Tensor = self.actions(x if self.split is None else x[:, : self.split])
+        x = x if self.split is None else x[:, : self.split]
+        params: Tensor = self.actions(F.relu(self.hidden[0](x)) if self.hidden else x)
         return params if mask is None else self.head.masked(params, mask)
 
     def _value(self, x: Tensor) -> Tensor:
-        value: Tensor = self.value(x if self.split is None else x[:, self.split :])
+        x = x if self.split is None else x[:, self.split :]
+        value: Tensor = self.value(F.relu(self.hidden[1](x)) if self.hidden else x)
         return value.squeeze(1)

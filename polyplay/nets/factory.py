@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -31,14 +31,18 @@ from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.dpg import DPGNetwork
+from polyplay.nets.event_rewards import EventRewards
+from polyplay.nets.ftw import FTWTorso
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
+from polyplay.nets.memory import Memory
 from polyplay.nets.mlp import MLP, SeparateMLPs
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
 from polyplay.nets.running_stats import Normalize, ReturnScale
+from polyplay.nets.temporal import Temporal
 from polyplay.nets.torso_policy import Inputs
 
 Builder = Callable[..., nn.Module]
@@ -47,7 +51,7 @@ LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and wh
 INPUTS = ("raw", "centre", "signed", "normalize")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
-NETS |= {"separate": SeparateMLPs}
+NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso}
 
 
 def make(
@@ -62,32 +66,38 @@ def make(
     guard: str = "none",
     log_eps: float = 1e-6,
     exact: bool = True,
+    rewards: Sequence[str] = (),
+    width: int = 0,
+    memory: int = 0,
     **options: Any,
 ) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
-    core: none, lstm or gru of `core_size`; previous: it takes the last action and reward too; init: orthogonal, torch,
-    or auto (the published one); inputs: raw, centre (images lose their mean picture first), signed (images as
-    x/128 − 1, as GA3C has them) or normalize (real numbers get mean 0, deviation 1); returns: a discount whose returns'
-    size is learnt, for losses that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞,
-    see LogProbGuard; real numbers beside such actions are left as they are; exact: a row has the same bits in every
-    batch (layers.Linear), which costs most where one lane acts. options: the network's own (hidden, activation, …).
-    Raises UserError.
+    core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
+    previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
+    raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
+    (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for losses that scale
+    rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real numbers
+    beside such actions are left as they are; exact: a row has the same bits in every batch (layers.Linear), which
+    costs most where one lane acts. rewards: names of events; width: see ActorCritic. options: the network's own
+    (hidden, activation, …). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        if core != "none" or previous or inputs != "raw" or returns is not None or not log_prob.exact:
-            others = "core, previous, inputs, guard and reward=scale"
+        asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width
+        if asked or not log_prob.exact:
+            others = "core, previous, inputs, guard, width and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     head = action_heads.for_space(spec.action, log_prob)
     features = torso_features(torso, head.inputs if previous else None)
-    middle = recurrent.make_core(core, features, core_size, init)
-    size = None if returns is None else ReturnScale(returns)
-    return _set_exact(ActorCritic(torso, head, middle, previous, init, _inputs(inputs, spec.obs), size), exact)
+    middle = _core(core, features, core_size, init, memory)
+    size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
+    given = _inputs(inputs, spec.obs), size, own, width
+    return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
 
 
 def make_values(
@@ -171,10 +181,16 @@ def make_deterministic(
     return _set_exact(DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init), exact)
 
 
+def _core(name: str, features: int, size: int, init: str, memory: int) -> recurrent.Core | Temporal | None:
+    if name == "temporal":
+        return Temporal(features, size, init, Memory(memory) if memory else None)
+    return recurrent.make_core(name, features, size, init)
+
+
 def _set_exact(policy: M, exact: bool) -> M:
     """See layers.Linear."""
     for layer in policy.modules():
-        if isinstance(layer, Linear | recurrent.Core):
+        if isinstance(layer, Linear | recurrent.Core | Temporal):
             layer.exact = exact
     return policy
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,65 @@ class _WithFactors(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ctx.factors.append((grad, ctx.x))
         return grad @ ctx.weight, None, grad.sum(0).float() if ctx.bias else None, None, None
+
+
+class RepeatedLinear(Linear):
+    """A Linear that one unroll uses at many rows: within `repeated` its gradient is one product over all of them, not a
+    sum of one for each, whose memory traffic costs more than all else of a small batch.
+    """
+
+    _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
+
+    @contextlib.contextmanager
+    def repeated(self) -> Iterator[None]:
+        """What follows is one unroll."""
+        if not torch.is_grad_enabled() or not self.weight.requires_grad:
+            yield
+            return
+        uses: list[tuple[Tensor, Tensor]] = []
+        self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
+        try:
+            yield
+        finally:
+            self._open = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._open is None:
+            return super().forward(x)
+        rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and x.device.type == "cpu" else len(x)
+        padded = F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
+        out: Tensor = _Use.apply(padded, self.weight.detach(), self.bias, *self._open)
+        return out[: len(x)]
+
+
+class _GradientOfUses(torch.autograd.Function):
+    """A token that every use gets: its backward runs once all of theirs have."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, uses: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.uses, ctx.bias = uses, bias is not None
+        return weight.new_zeros(1)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        grad, x = (torch.cat(parts) for parts in zip(*ctx.uses, strict=True))
+        ctx.uses.clear()
+        return grad.t() @ x, grad.sum(0) if ctx.bias else None, None
+
+
+class _Use(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, uses: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.uses = weight, uses
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.uses.append((grad, *ctx.saved_tensors))
+        return grad @ ctx.weight, None, None, grad.new_zeros(1), None
 
 
 class Conv2d(nn.Conv2d):

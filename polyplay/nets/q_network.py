@@ -63,7 +63,7 @@ class QNetwork(TorsoPolicy):
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         key = None if noise is None or not self.head.noise else noisy.keys(noise)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
-        x, after = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
+        x, after, _ = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
         q = self._q(self._scores(x, key))
         if noise is None:
             if epsilon is not None:
@@ -110,7 +110,7 @@ class QNetwork(TorsoPolicy):
     def _unrolled(self, batch: Batch, state: Batch) -> tuple[Tensor, Batch]:
         """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
-        return self._behind_core(self._features(self.torso, obs), batch, state)
+        return self._behind_core(self._features(self.torso, obs), batch, state)[:2]
 
     def _halves(self) -> Iterator[Linear | Conv2d]:
         yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear | Conv2d))

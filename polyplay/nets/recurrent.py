@@ -40,11 +40,15 @@ class LSTMCell(Cell):
 
     def forward(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = state
-        all_gates = torch.addmm(gates, h, self.recurrent.weight.t())
-        keep = torch.sigmoid(all_gates[:, : 3 * self.size])
-        i, f, o = keep.chunk(3, 1)
-        c = f * c + i * torch.tanh(all_gates[:, 3 * self.size :])
-        return o * torch.tanh(c), c
+        return lstm_step(torch.addmm(gates, h, self.recurrent.weight.t()), c)
+
+
+def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """h and c behind gates [B, 4·size], as LSTMCell has them in order, and c [B, size]."""
+    three = 3 * c.shape[1]
+    i, f, o = torch.sigmoid(gates[:, :three]).chunk(3, 1)
+    c = f * c + i * torch.tanh(gates[:, three:])
+    return o * torch.tanh(c), c
 
 
 class GRUCell(Cell):
@@ -87,7 +91,7 @@ class Core(nn.Module):
 
     def unroll(
         self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
-    ) -> tuple[Tensor, Batch]:
+    ) -> tuple[Tensor, Batch, None]:
         """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
         the input's product is computed in; all else is float32.
         """
@@ -104,7 +108,7 @@ class Core(nn.Module):
         for gate, alive in zip(gates.unbind(0), keep.unbind(0), strict=True):
             now = self.cell(gate, tuple(v * alive for v in now))
             outputs.append(now[0][:lanes])
-        return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}
+        return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
 CELLS = {"lstm": LSTMCell, "gru": GRUCell}

@@ -22,6 +22,7 @@ from polyplay.nets.precision import precision_of
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import Normalize
+from polyplay.nets.temporal import Latent, Temporal
 
 Inputs = CentredImages | SignedImages | Normalize
 
@@ -39,7 +40,7 @@ class TorsoPolicy(nn.Module):
     action: Spec
     torso: nn.Module
     head: ActionHead | QHead
-    core: Core | None
+    core: Core | Temporal | None
     inputs: Inputs | None
     previous: bool
 
@@ -79,19 +80,23 @@ class TorsoPolicy(nn.Module):
             x = torso(obs if self.inputs is None else self.inputs(obs))
         return x.float() if self.bf16 and not self.bf16_core else x
 
-    def _behind_core(self, x: Tensor, rows: Batch, state: Batch) -> tuple[Tensor, Batch]:
-        """What the head takes of features [N, …] of rows [B] or [R, B], and the core's state behind them. rows: reward
-        and first, where somebody takes them; action, where these are not rows to act in.
+    def _behind_core(
+        self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
+    ) -> tuple[Tensor, Batch, Latent | None]:
+        """What the head takes of features [N, …] of rows [B] or [R, B], the core's state behind them, and what a
+        temporal core drew from with `noise` [N, …]. rows: reward and first, where somebody takes them; action, where
+        these are not rows to act in.
         """
         if self.previous:
             before = tree.map(shifted, state["action"], rows["action"]) if "action" in rows else state["action"]
             x = torch.cat([x, self._before(before, rows["reward"].flatten(), rows["first"].flatten()).to(x.dtype)], 1)
         if self.core is None:
-            return x, {}
+            return x, {}, None
         first = torch.atleast_2d(rows["first"])
         context = self._context() if self.bf16_core else contextlib.nullcontext()
-        y, after = self.core.unroll(x.unflatten(0, first.shape), first, state, context)
-        return y.flatten(0, 1), after
+        drawn = () if noise is None else (noise.view(*first.shape, -1),)
+        y, after, latent = self.core.unroll(x.unflatten(0, first.shape), first, state, context, *drawn)
+        return y.flatten(0, 1), after, latent
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
         """What came before these rows: embedded action, reward [N, numbers of an action + 1]."""

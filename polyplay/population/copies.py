@@ -1,7 +1,8 @@
 """When an agent of a league copies another one, and what its hyperparameters become then. Pure; imports no torch.
 
 Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one beats
-it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters, which are perturbed.
+it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of these are
+perturbed, or drawn anew.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from polyplay.common.files import Row
 from polyplay.population.league_ratings import LeagueRatings, Match
 from polyplay.population.priors import Prior
 from polyplay.population.ratings import win_probability
-from polyplay.population.rules import EXPLORE, Choice, Standing, is_ready
+from polyplay.population.rules import Choice, Standing, Values, is_ready
 
 SURE = 0.7  # probability to win from which on one is copied
-RANGE = 10.0  # hyperparameters stay between what was configured ÷ and × this
+RANGE = 10.0  # hyperparameters without a prior stay between what was configured ÷ and × this
 SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
 
 
@@ -38,18 +39,42 @@ def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator, s
 
 @dataclass(frozen=True)
 class CopyRule:
-    """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters that every agent
-    begins with; one that is 0 stays. sure: the probability to win from which on one is copied.
+    """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
+    is 0 and has no prior stays. sure: the probability to win from which on one is copied. priors: ranges by name.
+    chance: with which each value of a copy is perturbed, by itself. drawn: what every copy draws anew instead.
     """
 
     every: int = 0
     configured: Mapping[str, float] = field(default_factory=dict)
     sure: float = SURE
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+    chance: float = 1.0
+    drawn: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = ({*self.priors} - {*self.configured}) | ({*self.drawn} - {*self.ranges()})
+        if unknown:
+            raise ValueError(f"no hyperparameters that can vary: {sorted(unknown)}; there are {list(self.configured)}")
 
     @property
     def varied(self) -> tuple[str, ...]:
         """Hyperparameters that change."""
         return tuple(self.configured) if self.every else ()
+
+    def ranges(self) -> dict[str, Prior]:
+        """What each hyperparameter may become."""
+        ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in self.configured.items() if x}
+        return {name: Prior(name, "log", low, high) for name, (low, high) in ends.items()} | dict(self.priors)
+
+    def explore(self, copied: Values, rng: np.random.Generator) -> Values:
+        """What the donor's values become."""
+        values = dict(copied)
+        for name, prior in self.ranges().items():
+            if name in self.drawn:
+                values[name] = float(prior.draw(rng))
+            elif rng.random() < self.chance:
+                values[name] = float(prior.perturb(copied[name], rng))
+        return values
 
     def describe(self) -> list[str]:
         """A line for the diagram."""
@@ -73,10 +98,9 @@ class CopyRule:
         choice = outplayed(standings, agent, rng, self.sure)
         if choice.donor is None:
             return {"look": agent, "why": choice.why}
-        priors = {k: Prior(k, "log", x / RANGE, x * RANGE) for k, x in self.configured.items() if x > 0}
-        copied = dict(zip(self.configured, hyper[choice.donor].tolist(), strict=True))
-        values = EXPLORE["perturb"](copied, priors, rng)
-        return {"copy": history.copies + 1, "look": agent, "donor": choice.donor, "values": values, "why": choice.why}
+        old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, choice.donor))
+        line = {"copy": history.copies + 1, "look": agent, "donor": choice.donor, "why": choice.why}
+        return {**line, "old": old, "values": self.explore(copied, rng)}
 
 
 @dataclass
@@ -110,11 +134,13 @@ class CopyHistory:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
         before = {name: float(getattr(ratings, name)[agent]) for name in SKILLS}
+        about = {"copy": line["copied"], "agent": agent, "donor": donor, "at": line.get("at")}
+        versions = {"version": line["version"], "donor_version": line["donor_version"]}
+        counts = {"donor_elo": float(ratings.elo[donor]), "matches": self.matches[agent]}
+        values = {"old": self.pending.get("old", {}), "values": self.pending["values"]}
+        self.made.append({**about, **versions, **counts, **values, "before": before})
         ratings.inherit(agent, donor, 0.0)
         self.matches[agent] = self.looked[agent] = 0
-        versions = {"version": line["version"], "donor_version": line["donor_version"]}
-        about = {"copy": line["copied"], "agent": agent, "donor": donor}
-        self.made.append({**about, **versions, "values": self.pending["values"], "before": before})
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:

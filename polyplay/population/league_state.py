@@ -8,8 +8,8 @@ of      matches: `of` has the different ones, each the players of the blocks of 
 lost    matches that an actor played and the referee was too slow for
 post    a past self comes: AGENT-VERSION, as that player
 leave   a past self leaves
-look    that agent looked at another one; copy: and is to go on as `donor` with `values`
-copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`
+look    that agent looked at another one; copy: and is to go on as `donor`, with `values` instead of `old`
+copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`; at: when
 """
 
 from __future__ import annotations

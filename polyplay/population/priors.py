@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -22,7 +22,7 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """What a hyperparameter may be, and how likely: a range, or a list."""
+    """What a hyperparameter may be, and how likely: a range, or a list. A range under log is on one side of 0."""
 
     name: str
     kind: Literal["log", "uniform", "list"]
@@ -38,7 +38,8 @@ class Prior:
         half, u = 0.5 * self.whole, rng.random()  # the whole numbers at both ends are as likely as the others
         low, high = self.low - half, self.high + half
         if self.kind == "log":
-            return self._hold(math.exp(math.log(low) * (1 - u) + math.log(high) * u))
+            sign = math.copysign(1.0, high)
+            return self._hold(sign * math.exp(math.log(sign * low) * (1 - u) + math.log(sign * high) * u))
         return self._hold(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
@@ -78,6 +79,12 @@ class Prior:
 
     def _hold(self, value: float) -> float:
         return min(max(round(value) if self.whole else value, self.low), self.high)
+
+
+def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
+    """The values that each of several agents begins with: its own draw from priors of numbers, by the seed."""
+    rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies draw from three numbers
+    return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
 def prior_name(text: str) -> str:

@@ -20,11 +20,13 @@ import numpy as np
 
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import Row
+from polyplay.common.files import LogWrites, Row
+from polyplay.common.machine import now
 from polyplay.common.rng import uniform
 from polyplay.population.copies import CopyRule
 from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_state import LeagueState
+from polyplay.population.lineage import LINEAGE, LeagueLineage
 from polyplay.population.match_log import LOG, SUMMARY, MatchLog
 from polyplay.population.matchmaking import Candidates, Opponents, keep_seats
 from polyplay.population.ratings import Elo, TrueSkill
@@ -76,6 +78,8 @@ class Referee:
         if not league.begun:
             self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
+        self.lineage, self._writes = LeagueLineage(ctx.directory), LogWrites(partial(ctx.say, "warning"))
+        self._write_lineage()
         self.failed, self.warned = False, False  # to write; of lost matches
         self._publish()
         self.saved = 0.0
@@ -100,6 +104,7 @@ class Referee:
         acknowledged = [self.league.acknowledged(a) for a in range(self.league.actors)]  # before its last matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
+            self._write_lineage()
             self._hand_back()
             self._make_room(acknowledged)
             if (looks := [*self._looks()]) and self._take(looks):
@@ -163,7 +168,7 @@ class Referee:
     def _copied(self) -> Iterator[Row]:
         pending = self.state.copies.pending
         if pending is not None and (made := self.league.answer(pending["copy"])) is not None:
-            yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1]}
+            yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
         """What was handed over is written down."""
@@ -236,6 +241,9 @@ class Referee:
 
     # ------------------------------------------------------------------------------------------------ files
 
+    def _write_lineage(self) -> None:
+        self._writes.attempt(LINEAGE, lambda: self.lineage.write(self.state.copies.made))
+
     def _save(self) -> None:
         self.saved = time.monotonic()
         try:
@@ -245,7 +253,8 @@ class Referee:
 
     def close(self) -> None:
         """Take what is left, and write league.json."""
-        while self._take(lines := [*self._results(), *self._posts()]) and lines:
+        while self._take(lines := [*self._results(), *self._posts(), *self._copied()]) and lines:
+            self._write_lineage()
             self._hand_back()
             self._make_room()
         self._save()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from polyplay.buffers.rollout_slots import ROWS, rows_of
+from polyplay.buffers.rollout_slots import rows_of
 from polyplay.common import tree
 from polyplay.common.machine import cores
 from polyplay.envs.make import native
@@ -173,7 +173,7 @@ def _saved_for_backward(net: Any, spec: Any) -> float:
 
     rows, lanes = 2, 8
     own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
-    batch = tree.zeros({"obs": spec.obs, **ROWS, **net.spec()}, (rows, lanes))
+    batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
     if getattr(spec, "mask", None) is not None:
         batch["mask"] = tree.map(np.ones_like, tree.zeros(spec.mask, (rows, lanes)))
     kept: dict[int, int] = {}

@@ -14,6 +14,8 @@ from polyplay.common.machine import cores
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.learning import Epochs
+from polyplay.learning.losses.auxiliary import WithAuxiliary
+from polyplay.learning.losses.base import Loss
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
@@ -126,6 +128,11 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
             f"--env: {envs.title} given, but {name} needs {needs} actions, this has {spaces.describe_actions(action)}"
         )
         raise UserError(f"{text}; {', '.join(others)} take these")
+
+
+def with_core(c: Any, loss: Loss) -> Any:
+    """The loss, and where the core is a temporal one its two KL divergences."""
+    return WithAuxiliary(loss) if c.core == "temporal" else loss
 
 
 def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:

@@ -12,7 +12,7 @@ from typing import Literal
 from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, replica_envs, replicas_of, whole_envs
+from polyplay.systems._wiring import Crew, System, actor_critic_of, replica_envs, replicas_of, whole_envs, with_core
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -30,7 +30,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -66,7 +66,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = replica_envs(whole, c.groups, replicas, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
+    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)

@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 
 
@@ -31,7 +31,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
@@ -75,7 +75,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = whole_matches(Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping))
     policy = actor_critic_of(c, envs, c.init, core_size=c.core_size, exact=False)
     loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = replace(loss, reward=c.reward, reward_scale=c.reward_scale)
+    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)

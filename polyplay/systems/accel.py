@@ -14,7 +14,16 @@ from typing import Literal
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C, PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs
+from polyplay.systems._wiring import (
+    Crew,
+    System,
+    actor_critic_of,
+    epochs_of,
+    replica_envs,
+    replicas_of,
+    whole_envs,
+    with_core,
+)
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 
 
@@ -36,7 +45,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
@@ -90,7 +99,7 @@ def build(c: Config, crew: Crew) -> System:
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
         passes = epochs_of(c, replicas, envs.spec.seats)
-    loss = replace(loss, normalize_advantage=c.normalize_advantage)
+    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)

@@ -16,7 +16,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.losses import APPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.sizing import fewest_actors
@@ -41,7 +41,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
@@ -74,7 +74,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
     policy = actor_critic_of(c, envs, previous=c.core != "none")
     loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
-    loss = replace(loss, normalize_advantage=c.normalize_advantage)
+    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)

@@ -18,7 +18,7 @@ from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import A2C, VTrace
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale.worker import rule, schedule
 
@@ -41,7 +41,7 @@ class Config:
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: Fraction = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε
@@ -86,7 +86,7 @@ def build(c: Config, crew: Crew) -> System:
     acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
     loss: A2C | VTrace = A2C(c.gamma, baseline="present") if acted else VTrace(c.gamma)
     loss = replace(loss, value_cost=1.0, value_half=True, reduction=c.reduction, reward=c.reward)
-    loss = replace(loss, normalize_advantage=c.normalize_advantage)
+    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)

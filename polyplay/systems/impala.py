@@ -16,7 +16,7 @@ from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, 
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
@@ -37,7 +37,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
     policy = actor_critic_of(c, envs, c.init, previous=c.core != "none")
     loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
-    loss = replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage)
+    loss = with_core(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage))
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)

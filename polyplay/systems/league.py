@@ -9,7 +9,7 @@ act × actors:  a table of players ─► own copies of weights ─► rollouts 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
@@ -22,7 +22,7 @@ from polyplay.population.copies import CopyRule
 from polyplay.population.league import League
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import referee
-from polyplay.systems._wiring import Crew, System, actor_critic_of
+from polyplay.systems._wiring import Crew, System, actor_critic_of, with_core
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 
 
@@ -49,7 +49,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -69,7 +69,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
+    loss = with_core(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
     net, passes = policy(), Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
@@ -86,7 +86,7 @@ def build(c: Config, crew: Crew) -> System:
     return System(envs, policy, loss.metrics, {"learners": n})
 
 
-def batches_of(c: Config, envs: Envs) -> int:
+def batches_of(c: Any, envs: Envs) -> int:
     """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")

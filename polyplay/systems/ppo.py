@@ -12,7 +12,16 @@ from typing import Literal
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import PPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs
+from polyplay.systems._wiring import (
+    Crew,
+    System,
+    actor_critic_of,
+    epochs_of,
+    replica_envs,
+    replicas_of,
+    whole_envs,
+    with_core,
+)
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -34,7 +43,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru"] = "none"  # recurrent core
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
@@ -81,7 +90,7 @@ def build(c: Config, crew: Crew) -> System:
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
-    loss = replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward)
+    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,6 +188,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
 
 def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):
     learnt, asked = set[int](), list[int]()
+    sat = set[tuple[int, ...]]()
     step, scripted = learning.AgentSource.step, Skirmish.focus
 
     def checked_step(self, batch):
@@ -198,8 +200,16 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
         asked.append(len(obs))
         return scripted(obs)
 
+    def by_state(obs, mask, at):
+        if obs.any():  # not tried
+            assert (at.game.see(at.states)[at.match, at.seat] == obs).all()
+            sat.add(tuple(at.seat.tolist()))
+        return np.zeros(len(obs), np.int64)
+
+    by_state.plays_state = True
     monkeypatch.setattr(learning.AgentSource, "step", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
+    monkeypatch.setattr(Skirmish, "opposite", staticmethod(by_state))
     loss = policy_gradient.VTrace(reduction="mean")
     crew, _ = _crew(
         "toy:skirmish", loss, 2, 2, 16_000, lag=None, league=True, opponents="uniform", selves=1000, directory=tmp_path
@@ -210,3 +220,4 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
     assert bots == {"bot:opposite", "bot:focus"}
     assert learnt == {0, 1}
     assert set(asked) == {2, 4}, "once to try it; then all lanes of its group at once"
+    assert len(sat) > 1, "seats are drawn anew"

@@ -19,6 +19,7 @@ from polyplay.acting.team_match import (
 )
 from polyplay.common.tree import Batch, Field
 from polyplay.envs import Discrete, Envs
+from polyplay.envs.bots import Seats
 from polyplay.envs.toys.seated import Skirmish
 
 BOT, BEST = scripted_player(Skirmish.opposite), scripted_player(Skirmish.focus)
@@ -49,6 +50,20 @@ def test_matches_equal_those_played_one_by_one(name: str):
         own = points[place::16].tolist()
         assert own == one_by_one(envs, (Skirmish.opposite, Skirmish.focus), 5, place, len(own))
     assert len(set(points)) > 1
+
+
+def by_state(obs: np.ndarray, mask: None, at: Seats) -> np.ndarray:
+    return Skirmish.focus(at.game.see(at.states)[at.match, at.seat])
+
+
+by_state.plays_state = True  # type: ignore[attr-defined]
+
+
+def test_a_bot_of_the_state_plays_as_one_that_sees_it():
+    envs = Envs("toy:skirmish", 4)
+    seen, known = (play_both_sides(envs, BOT, other, 60, 3) for other in (BEST, scripted_player(by_state)))
+    assert (seen == known).all()
+    assert 0 < seen.sum() < 60
 
 
 def test_sides_are_swapped_exactly():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.bots import load_bot
+from polyplay.envs.bots import Seats, load_bot, seat_bot
 from polyplay.envs.toys.seated import Skirmish
 from tests.envs.players import Scripted
 
@@ -48,6 +50,52 @@ def test_a_bot_that_cannot_play_is_refused(bot, said):
     spec = Envs(Botted, lanes=3, kwargs={"bots": {"x": f"tests.envs.test_bots:{bot}"}}).spec
     with pytest.raises(UserError, match=said):
         load_bot(spec, "x")
+
+
+def test_a_bot_of_the_state_is_told_where_its_lanes_sit():
+    spec, pool = Envs("toy:skirmish", lanes=8).spec, Envs("toy:skirmish", lanes=8).open(0)
+    bot = load_bot(replace(spec, bots={"x": f"{__name__}:by_state"}), "x")
+    seated = seat_bot(bot, pool, np.array([1, 6, 4]))
+    assert seated(np.zeros((3, 5)), None).tolist() == [1, 12, 10]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "bot", "said"),
+    [
+        (slice(0, 3), "lazy_by_state", r"lazy_by_state returned actions of shape \[\(\)\] for 3 .*: \[\(3,\)\]"),
+        (np.arange(2), "broken_by_state", r"broken_by_state raised ValueError: no \(test_bots\.py:\d+\)"),
+    ],
+)
+def test_a_bot_of_the_state_is_tried_where_it_sits(lanes, bot, said):
+    pool = Envs("toy:skirmish", lanes=8).open(0)
+    with pytest.raises(UserError, match=said):
+        seat_bot(globals()[bot], pool, lanes)
+
+
+def test_pools_without_states_have_no_bots_of_the_state():
+    envs = Envs(Botted, lanes=3, kwargs={"bots": {"x": f"{__name__}:by_state"}}, inline=True)
+    pool = envs.open(0)
+    seat_bot(still, pool, slice(0, 3))
+    with pytest.raises(UserError, match=r"by_state plays by the game's state, .* lack; allowed: bots that play by obs"):
+        seat_bot(load_bot(envs.spec, "x"), pool, slice(0, 3))
+    pool.close()
+
+
+def by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray:
+    assert seats.states["health"].shape == (2, 4)
+    return seats.match * 10 + seats.seat
+
+
+def lazy_by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> int:
+    return 0
+
+
+def broken_by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray:
+    raise ValueError("no")
+
+
+for _bot in (by_state, lazy_by_state, broken_by_state):
+    _bot.plays_state = True  # type: ignore[attr-defined]
 
 
 def still(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:

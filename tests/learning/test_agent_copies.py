@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from polyplay.buffers.agent_batches import AgentBatches
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.control import Hyperparameters
+from polyplay.common.files import read_lines, read_object
 from polyplay.envs import Envs
 from polyplay.learning import agents
 from polyplay.learning.agent_copies import AgentCopies
@@ -26,7 +28,11 @@ from polyplay.learning.learner import Learner
 from polyplay.learning.losses import policy_gradient
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.factory import build_network
+from polyplay.population.copies import CopyRule
 from polyplay.population.league import CopyOrder, League
+from polyplay.population.lineage import LINEAGE
+from polyplay.population.priors import Prior, initial
+from polyplay.systems import league as league_page
 from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.agent_snapshot import AgentSnapshot
 from polyplay.weights.flat import FlatParams
@@ -66,7 +72,9 @@ class Learners:
             self.crew.poll(0.01)
 
 
-def learners(saved: Path, directory: Path, processes: int) -> Iterator[Learners]:
+def learners(
+    saved: Path, directory: Path, processes: int, initial: Sequence[Mapping[str, float]] = ()
+) -> Iterator[Learners]:
     envs = Envs("toy:rps", lanes=8, groups=2, agents=2)
     policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
@@ -74,7 +82,7 @@ def learners(saved: Path, directory: Path, processes: int) -> Iterator[Learners]
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, apart=True)
-    spec = LearnerSpec(policy, policy_gradient.VTrace(reduction="mean"), update, hyper, 1e9)
+    spec = LearnerSpec(policy, policy_gradient.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     own = {"source": AgentBatches(queue, 1), "spec": spec, "params": params, "league": league, "selves": 10**6}
     crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)
@@ -168,6 +176,67 @@ def test_nobody_waits_for_an_agent_that_does_not_answer(lost, saved, tmp_path, m
         assert run.published(1) == before
         run.crew.control.finish()
         run.until(lambda run=run: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
+
+
+OWN = [{"learning_rate": 3e-3}, {"learning_rate": 4e-3, "entropy_cost": 0.04}]
+
+
+def save(run: Learners, directory: Path) -> Path:
+    """A whole checkpoint of its learners, which end."""
+    run.crew.control.finish()
+    run.until(lambda: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
+    (number,) = checkpoint.partial_versions(directory)
+    return checkpoint.complete(directory, number, {})
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved(processes, saved, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in learners(saved, first, processes, OWN):
+        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
+        assert run.league.hyper.tolist() == [[3e-3, 0.01], [4e-3, 0.04]], "not those of a run that had others"
+        run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
+        run.until(lambda run=run: run.league.answer(1))
+        path = save(run, first)
+    for own, found in {
+        (3e-3, 4e-3): [[3e-3, 0.01], VALUES],
+        (3e-3, 5e-3): [[3e-3, 0.01], [5e-3, VALUES[1]]],  # what is configured anew is not what it was drawn as
+    }.items():
+        given = [{**values, "learning_rate": rate} for values, rate in zip(OWN, own, strict=True)]
+        for run in learners(path, second, processes, given):
+            run.until(lambda run=run: not np.isnan(run.league.hyper).any())
+            assert run.league.hyper.tolist() == found
+
+
+def test_a_league_that_goes_on_keeps_what_evolved_from_first_values_that_were_drawn(tmp_path, monkeypatch):
+    priors = {"learning_rate": Prior("learning_rate", "log", 1e-4, 1e-2), "entropy_cost": Prior("e", "log", 1e-3, 0.1)}
+    drawn = initial(priors, 3, seed=0)
+    monkeypatch.setattr(league_page, "LearnerSpec", partial(LearnerSpec, initial=drawn))
+    monkeypatch.setattr(league_page, "CopyRule", partial(CopyRule, sure=0.5, priors=priors, chance=0.5))
+    given: dict[str, Any] = {"env": "toy:rps", "serial": True, "tensorboard": False, "network": "mlp", "hidden": (16,)}
+    more = {"agents": 3, "lanes": 8, "batch": 4, "matches": 10, "copies": 40}
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=1500, **given, **more)
+    evolved = with_what(run.directory, drawn)
+    assert [evolved[a] for a in range(3)] != drawn
+    copies = read_object(run.directory / "league.json")["copies"]
+    run = polyplay.resume(run.directory, steps=3000)
+    rows = [*read_lines(run.directory / LINEAGE)]
+    assert [row["copy"] for row in rows[: len(copies)]] == [copy["copy"] for copy in copies]
+    assert len(rows) > len(copies)
+    assert rows[len(copies)]["old"] == evolved[rows[len(copies)]["agent"]], "it had that when it went on"
+    with_what(run.directory, drawn)
+
+
+def with_what(directory: Path, drawn: list[dict[str, float]]) -> dict[int, dict[str, float]]:
+    """What each agent of the newest checkpoint learns with: by lineage.jsonl, and as it is saved."""
+    values = dict(enumerate(drawn))
+    for row in read_lines(directory / LINEAGE):
+        assert row["old"] == values[row["agent"]]
+        values[row["agent"]] = row["new"]
+    for agent, own in values.items():
+        learner = agent_of(checkpoint.everything(directory)[-1], agent)[0]
+        assert (learner["hyperparameters"], learner["configured"]) == (own, drawn[agent])
+    return values
 
 
 def test_one_copy_after_the_other(saved, tmp_path):

@@ -32,7 +32,7 @@ def test_cells_are_torchs(name, init):
     x, first = torch.randn(6, 3, 7), torch.rand(6, 3) < 0.3
     state = {k: torch.randn(3, 20) for k in core.state_spec()}
     now = tuple(state[k] for k in core.cell.names)
-    y, after = core.unroll(x, first, state)
+    y, after, _ = core.unroll(x, first, state)
     for t in range(6):
         now = tuple(v * ~first[t].unsqueeze(1) for v in now)
         now = cell(x[t], now) if name == "lstm" else (cell(x[t], now[0]),)
@@ -48,9 +48,9 @@ def test_steps_are_to_the_bit_an_unroll(name):
         core = recurrent.make_core(name, inputs, size)
         x, first = torch.randn(rows, lanes, inputs), torch.rand(rows, lanes) < 0.2
         state = {k: torch.randn(lanes, size) for k in core.state_spec()}
-        y, after = core.unroll(x, first, state)
+        y, after, _ = core.unroll(x, first, state)
         for t in range(rows):
-            step, state = core.unroll(x[t : t + 1], first[t : t + 1], state)
+            step, state, _ = core.unroll(x[t : t + 1], first[t : t + 1], state)
             assert torch.equal(step[0], y[t]), (seed, t)
         assert all(torch.equal(state[k], after[k]) for k in after)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
@@ -18,8 +20,10 @@ from polyplay.common.files import read_lines
 from polyplay.population.copies import RANGE, CopyHistory, CopyRule, outplayed
 from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_state import LeagueState
+from polyplay.population.lineage import LINEAGE, read_lineage
 from polyplay.population.match_log import LOG, SUMMARY, MatchLog
 from polyplay.population.matchmaking import Opponents
+from polyplay.population.priors import Prior, initial
 from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
 from polyplay.population.rules import Standing
 from tests.population.leagues import Files, Killed
@@ -32,7 +36,9 @@ def standings(*scores: float | None) -> list[Standing]:
     return [Standing(score) for score in scores]
 
 
-@pytest.mark.parametrize(("better", "copied"), [(146, False), (148, True), (-400, False)])
+@pytest.mark.parametrize(
+    ("better", "copied"), [(146, False), (147.18, False), (147.2, True), (148, True), (-400, False)]
+)
 def test_who_loses_with_probability_seven_tenths_copies(better, copied):
     choice = outplayed(standings(1000, 1000 + better), 0, np.random.default_rng(0))
     assert choice.donor == (1 if copied else None)
@@ -64,6 +70,80 @@ def test_hyperparameters_are_the_donors_perturbed_and_stay_in_their_range():
     zero = CopyRule(10, {**HYPER, "entropy_cost": 0.0})
     hyper[1, 1] = 0.0
     assert zero.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)["values"]["entropy_cost"] == 0.0
+
+
+def test_hyperparameters_below_zero_have_a_range_as_others_have():
+    low, high = (CopyRule(10, {"tagged": -0.5}).ranges()["tagged"].__dict__[end] for end in ("low", "high"))
+    assert (low, high) == (-5.0, -0.05)
+
+
+FTW = {
+    "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
+    "entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2),
+    "captured": Prior("captured", "log", 0.1, 1.0),
+    "tagged": Prior("tagged", "log", -1.0, -0.1),
+    "period": Prior("period", "uniform", 5, 19, whole=True),
+}
+AS_FTW = CopyRule(1000, initial(FTW, 1, seed=0)[0], priors=FTW, chance=0.05, drawn=("period",))
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1), st.sets(st.sampled_from([*FTW])), st.sets(st.sampled_from([*FTW])))
+@settings(max_examples=15, deadline=None)
+def test_values_stay_in_their_range_however_often_they_are_copied(seed, chance, ranged, drawn):
+    (first,) = initial(FTW, 1, seed)
+    priors, rng, values = {name: FTW[name] for name in ranged}, np.random.default_rng(seed), first
+    rule = CopyRule(10, first, priors=priors, chance=chance, drawn=tuple(drawn))
+    for _ in range(1000):
+        values = rule.explore(values, rng)
+        assert list(values) == list(FTW), "in the order of what is configured"
+        for name, value in values.items():
+            ends = (FTW[name].low, FTW[name].high) if name in ranged else sorted((first[name] / 10, first[name] * 10))
+            assert ends[0] <= value <= ends[1]
+            assert type(value) is float
+            assert name not in ranged or not FTW[name].whole or value == round(value)
+
+
+def test_each_value_is_perturbed_by_itself_as_rarely_as_is_said():
+    rng, n, changed = np.random.default_rng(0), 20_000, Counter[str]()
+    copied = {"learning_rate": 1e-3, "entropy_cost": 1e-3, "captured": 0.9, "tagged": -0.9, "period": 7.0}
+    factors: dict[str, set[float]] = {name: set() for name in copied}
+    for _ in range(n):
+        values = AS_FTW.explore(copied, rng)
+        moved = [name for name in copied if name != "period" and values[name] != copied[name]]
+        changed.update(moved)
+        changed["both"] += {"learning_rate", "entropy_cost"} <= {*moved}
+        for name in moved:
+            factors[name].add(round(values[name] / copied[name], 6))
+    for name, p in {**dict.fromkeys([*copied][:4], 0.05), "both": 0.05**2}.items():
+        assert abs(changed[name] - n * p) < 4 * (n * p * (1 - p)) ** 0.5, name
+    assert factors["learning_rate"] == factors["entropy_cost"] == {0.8, 1.2}
+    assert factors["captured"] == factors["tagged"] == {0.8, round(1 / 0.9, 6)}, "not beyond the range"
+
+
+def test_what_is_drawn_anew_is_as_likely_whatever_was_copied():
+    rng, n = np.random.default_rng(0), 15_000
+    for copied in (5.0, 12.0):
+        drawn = Counter(AS_FTW.explore({**AS_FTW.configured, "period": copied}, rng)["period"] for _ in range(n))
+        assert set(drawn) == set(range(5, 20))
+        chi_square = sum((m - n / 15) ** 2 / (n / 15) for m in drawn.values())
+        assert 3.0 < chi_square < 36.1  # 14 degrees of freedom: all but 0.1 % at either end
+
+
+def test_what_every_copy_says_of_both():
+    """A line has what the agent had and what it gets, which comes from the donor's."""
+    history, hyper = CopyHistory(matches=Counter({0: 1000, 1: 1000})), np.tile([1e-3, 2e-3, 0.5, -0.5, 7.0], (2, 1))
+    hyper[0] = 2e-3, 1e-3, 0.2, -0.2, 9.0
+    line = AS_FTW.decide(0, history, np.array([1000.0, 1148.0]), hyper, seed=1)
+    assert line["old"] == dict(zip(FTW, hyper[0].tolist(), strict=True))
+    near = {name: line["values"][name] / x for name, x in zip(FTW, hyper[1].tolist(), strict=True) if name != "period"}
+    assert all(0.8 <= x <= 1.2 for x in near.values())
+    assert "copy" not in AS_FTW.decide(0, history, np.array([1000.0, 1146.0]), hyper, seed=1)
+
+
+@pytest.mark.parametrize("more", [{"priors": {"rate": FTW["period"]}}, {"drawn": ("rate",)}, {"drawn": ("none",)}])
+def test_a_rule_for_what_there_is_not(more):
+    with pytest.raises(ValueError, match=r"no hyperparameters that can vary: \['(rate|none)'\]; there are"):
+        CopyRule(10, {**HYPER, "none": 0.0}, **more)
 
 
 def test_the_same_line_for_the_same_seed():
@@ -124,6 +204,11 @@ def log(directory: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(directory / LOG) if not {"of", "table"} & line.keys()]
 
 
+def lineage(directory: Path) -> list[dict[str, Any]]:
+    path = directory / LINEAGE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def saved_run(directory: Path, versions: dict[str, int]) -> Path:
     """A checkpoint, as far as a referee looks at it."""
     path = directory / "checkpoints" / "000000000001"
@@ -151,12 +236,17 @@ def test_a_copy_is_ordered_made_and_rated(tmp_path):
     assert (begin["versions"], look["look"]) == ({}, 1)
     assert (copy["copy"], copy["look"], copy["donor"]) == (1, 0, 1)
     assert league.values.tolist() == list(copy["values"].values())
+    at = copied.pop("at")
     assert copied == {"copied": 1, "version": 31, "donor_version": 29}
     assert office.state.copies.matches[0] == 0, "it plays as many matches again before it looks"
     office.close()
     (row,) = json.loads((tmp_path / SUMMARY).read_text())["copies"]
     assert row["before"] == dict(zip(("elo", "mu", "sigma"), worse, strict=True))
-    assert (row["agent"], row["donor"], row["version"], row["donor_version"]) == (0, 1, 31, 29)
+    about = {"copy": 1, "agent": 0, "donor": 1, "version": 31, "donor_version": 29}
+    assert about.items() <= row.items()
+    counts = {"elo": worse[0], "donor_elo": better[0], "matches": 40, "at": at}
+    assert lineage(tmp_path) == [{**about, **counts, "old": HYPER, "new": copy["values"]}]
+    assert read_lineage(tmp_path) == [], "they are no decisions of a population"
 
 
 def test_nobody_looks_before_all_learners_have_said_what_they_learn_with(tmp_path):
@@ -193,7 +283,29 @@ def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tm
     assert (league.order() is None) == made
     office.turn()
     assert (ratings(league, 0) == ratings(league, 1)) == made
-    assert sum("copied" in line for line in log(tmp_path)) == made
+    assert sum("copied" in line for line in log(tmp_path)) == len(lineage(tmp_path)) == made
+
+
+def test_a_copy_whose_line_was_not_written_gets_it_from_the_next_referee(tmp_path, monkeypatch):
+    league, office = decided(tmp_path)
+    league.copied(1, 31, 29)
+    with monkeypatch.context() as m:
+        m.setattr(Referee, "_write_lineage", lambda office: None)  # it is killed before
+        office.turn()
+    assert lineage(tmp_path) == []
+    employ(tmp_path, league)
+    (row,) = lineage(tmp_path)
+    assert (row["copy"], row["version"], row["matches"]) == (1, 31, 40)
+
+
+def test_a_copy_that_was_made_at_the_end_is_in_the_log(tmp_path):
+    league, office = decided(tmp_path)
+    league.copied(1, 31, 29)
+    office.close()
+    assert "copied" in log(tmp_path)[-1]
+    assert [row["copy"] for row in lineage(tmp_path)] == [1]
+    employ(tmp_path, again := small(), saved_run(tmp_path, {"0": 31, "1": 29}))
+    assert ratings(again, 0) == ratings(again, 1)
 
 
 def test_an_order_that_was_written_down_but_not_given_is_given(tmp_path, monkeypatch):
@@ -221,7 +333,7 @@ def test_a_run_goes_on_with_the_copies_that_its_checkpoint_has(version, kept, su
     office = employ(tmp_path, again, saved_run(tmp_path, {"0": version, "1": 20}))
     assert ratings(again, 0) == (now if kept else worse)
     assert ratings(again, 1) == other
-    assert len(office.state.copies.made) == kept
+    assert len(office.state.copies.made) == len(lineage(tmp_path)) == kept
     win(again, 1, 40)
     for _ in range(4):
         office.turn()
@@ -273,12 +385,27 @@ def replayed(directory: Path) -> LeagueState:
     return restore(MatchLog(directory, lambda kind, text: None), lambda: LeagueState(small(), ELO, TRUESKILL))
 
 
+def kept(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What lineage.jsonl has to say of copies, but for matches and ratings, by the log alone."""
+    rows, ordered = list[dict[str, Any]](), dict[str, Any]()
+    for line in lines:
+        if "begin" in line:
+            rows = [row for row in rows if row["version"] <= line["versions"].get(str(row["agent"]), 0)]
+        elif "copy" in line:
+            ordered = line
+        elif "copied" in line:
+            about = {"copy": line["copied"], "agent": ordered["look"], "donor": ordered["donor"], "at": line["at"]}
+            values = {"old": ordered["old"], "new": ordered["values"]}
+            rows.append({**about, **values, **{name: line[name] for name in ("version", "donor_version")}})
+    return rows
+
+
 def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, monkeypatch):
-    """300 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
+    """400 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
     rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
     files, league, resume, office = Files(monkeypatch, rng), small(), None, None
     versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
-    for _ in range(300):
+    for _ in range(400):
         event = rng.random()
         files.left = int(rng.integers(1, 8)) if rng.random() < 0.3 else -1
         try:
@@ -301,9 +428,13 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
         files.left = -1
         pending, order = office.state.copies.pending, league.order()
         assert order is None or (pending is not None and order.number == pending["copy"])
+        assert [row["copy"] for row in lineage(tmp_path)] == [row["copy"] for row in office.state.copies.made]
         if event < 0.1:
             assert replayed(tmp_path).save()["players"] == office.state.save()["players"]
+    employ(tmp_path, league, resume, rule)  # of a line that one before it did not come to write
     lines, session, ordered, made = log(tmp_path), 0, list[int](), list[tuple[int, int]]()
+    counts = ("elo", "donor_elo", "matches")
+    assert [{k: x for k, x in row.items() if k not in counts} for row in lineage(tmp_path)] == kept(lines)
     for line in lines:
         session = line.get("begin", session)
         ordered += [line["copy"]] if "copy" in line else []

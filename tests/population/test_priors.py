@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polyplay.common.bounds import Count, Positive
 from polyplay.common.errors import UserError
-from polyplay.population.priors import Prior, parse_prior, prior_name
+from polyplay.population.priors import Prior, initial, parse_prior, prior_name
 from polyplay.runs.flags import Word, check_value
 
 FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary learning_rate=log:1e-5:1e-2"
@@ -155,6 +155,50 @@ def test_draws_cover_the_range_evenly(kind):
     found = np.quantile([prior.draw(rng) for _ in range(20_000)], share)
     near = 0.15 if kind == "log" else 0.06
     np.testing.assert_allclose(found, even, rtol=near)
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1.1, 1e4), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_a_range_below_zero_under_log_is_one_of_sizes(least, times, seed):
+    """It draws and perturbs what the range of the sizes does, from the other end."""
+    rng, below = np.random.default_rng(seed), Prior("x", "log", -least * times, -least)
+    value, above = below.draw(rng), Prior("x", "log", least, least * times)
+    for k in range(500):
+        assert below.contains(value)
+        assert above.contains(-value)
+        moved = below.perturb(value, np.random.default_rng(k))
+        assert moved == -above.perturb(-value, np.random.default_rng(k))
+        value = moved
+
+
+def test_draws_below_zero_cover_the_sizes_evenly():
+    rng, prior, share = np.random.default_rng(0), Prior("x", "log", -1.0, -0.1), np.linspace(0.05, 0.95, 19)
+    found = np.quantile([prior.draw(rng) for _ in range(20_000)], share)
+    np.testing.assert_allclose(found, -(10**-share), rtol=0.03)
+    whole = Prior("x", "log", -6, -1, whole=True)
+    drawn = Counter(whole.draw(rng) for _ in range(20_000))
+    for value, p in odds("log", 1, 6).items():
+        assert drawn[-value] / 20_000 == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 20_000))
+
+
+def test_every_agent_begins_with_its_own_draw():
+    priors = {
+        "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
+        "tagged": Prior("tagged", "log", -1.0, -0.1),
+        "period": Prior("period", "uniform", 5, 19, whole=True),
+    }
+    found = initial(priors, 500, seed=3)
+    assert found == initial(priors, 500, seed=3)
+    assert found[:7] == initial(priors, 7, seed=3), "whoever else there is"
+    assert not any(a == b for a, b in zip(found, initial(priors, 500, seed=4), strict=True))
+    for name, prior in priors.items():
+        values = [own[name] for own in found]
+        assert all(type(x) is float and prior.low <= x <= prior.high for x in values)
+        assert len(set(values)) == (15 if prior.whole else 500)
+    rates, periods = (np.array([own[name] for own in found]) for name in ("learning_rate", "period"))
+    assert np.median(rates) == pytest.approx(math.sqrt(1e-5 * 5e-3), rel=0.3)
+    assert abs(np.corrcoef(np.log(rates), periods)[0, 1]) < 0.15
+    assert initial({}, 2, seed=0) == [{}, {}]
 
 
 def odds(kind: str, low: int, high: int) -> dict[int, float]:

@@ -15,6 +15,7 @@ from polyplay.envs.toys.still import Arrays, Draw
 PREFIX = "arena:"
 MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
 FLAGS = ("flag", "flag_at", "carrier", "score", "age")
+BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
 
 
@@ -37,6 +38,7 @@ class CaptureTheFlag:
 
     events = EVENTS
     team_reward = True
+    bots = {name: f"polyplay.envs.ctf.bots:{name}" for name in BOTS}  # noqa: RUF012
 
     def __init__(self, world: World):
         self.world = world

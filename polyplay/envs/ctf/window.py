@@ -12,6 +12,7 @@ from polyplay.common.compiled import cached_njit
 from polyplay.envs.ctf.world import COS, RELOAD, SEEN, SIN, STEEPEST, WALL
 
 HALF = SEEN // 2
+SHOWN = 255  # of a byte: networks scale it to 1
 
 compiled = cached_njit()
 
@@ -54,13 +55,13 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
         cell, before = _WAYS[k, 0], _WAYS[k, 1]
         ahead, right = _STEPS[k, 1, 0], _STEPS[k, 1, 1]
         if out[0, before] or out[1, before]:
-            out[0, cell] = 1
+            out[0, cell] = SHOWN
             continue
         hidden = _is_wall(grid, x + ahead * c - right * s, y + ahead * s + right * c)
         ahead, right = _STEPS[k, 0, 0], _STEPS[k, 0, 1]
         wall = _is_wall(grid, x + ahead * c - right * s, y + ahead * s + right * c)
-        out[1, cell] = wall
-        out[0, cell] = hidden and not wall
+        out[1, cell] = SHOWN if wall else 0
+        out[0, cell] = SHOWN if hidden and not wall else 0
 
 
 @compiled
@@ -69,7 +70,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
-        plane[i * SEEN + j] = 1
+        plane[i * SEEN + j] = SHOWN
 
 
 @compiled
@@ -82,7 +83,7 @@ def draw_windows(
     carrier: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """What every seat of every match sees: world.PLANES, 0 or 1, out uint8 [n, P, planes, 11, 11], zeros at first."""
+    """What every seat of every match sees: world.PLANES, 0 or SHOWN, out uint8 [n, P, planes, 11, 11], zeros at first."""
     n, P = at.shape[:2]
     for m in range(n):
         for p in range(P):

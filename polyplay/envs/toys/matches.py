@@ -9,7 +9,8 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import spaces
-from polyplay.envs.pool import Envs, Pool
+from polyplay.envs.bots import Seats
+from polyplay.envs.pool import Envs, Lanes, Pool
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.board import FLAGS
@@ -53,6 +54,10 @@ class MatchPool(BasePool):
     def hold(self, on: bool) -> None:
         """See Pool."""
         self._held[...] = on
+
+    def seats_of(self, lanes: Lanes) -> Seats:
+        """For bots that play by the state: valid until the send() of those lanes."""
+        return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)

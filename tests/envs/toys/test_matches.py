@@ -106,6 +106,19 @@ def test_a_match_steps_when_its_last_lane_is_answered():
         pool.recv()
 
 
+@pytest.mark.parametrize(("groups", "agents"), [(1, 1), (4, 4)])
+def test_what_a_lane_sees_is_what_its_seat_sees_in_the_state_also_where_seats_change(groups, agents):
+    pool, rng = Envs("toy:skirmish", 16, groups=groups, agents=agents, options=SHORT).open(2), np.random.default_rng(0)
+    sat = set()
+    for _ in range(600):
+        lanes, row = pool.recv()
+        at = pool.seats_of(lanes)
+        assert (at.game.see(at.states)[at.match, at.seat] == row["obs"]).all()
+        sat |= {(int(lane), int(seat)) for lane, seat in zip(np.arange(16)[lanes], at.seat, strict=True)}
+        pool.send(lanes, rng.integers(2, size=len(at.seat)))
+    assert len(sat) == (16 if agents == 1 else 64)
+
+
 def test_lanes_may_be_answered_one_by_one():
     """Greedy: who is ready; a match waits for all of its lanes."""
     pool, whole = (Envs("toy:skirmish", 8, options=SHORT, batching=b).open(2) for b in (Greedy(3), Greedy(8)))

@@ -1,0 +1,57 @@
+"""What a temporal core and auxiliary tasks add to the loss of a policy gradient (Jaderberg et al. 2019, supplement)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import cast
+
+from torch import Tensor
+
+from polyplay.common.control import Hyperparameters
+from polyplay.common.tree import Batch
+from polyplay.learning.losses.base import EpochLoss, LazyMetrics, Loss, LossOutput, MaskedMean
+
+KL = MappingProxyType({"kl_posterior": 1e-2, "kl_prior": 1e-3})  # terms of a temporal core, with costs in kind
+
+
+@dataclass(frozen=True)
+class WithAuxiliary:
+    """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
+
+    kl_posterior, kl_prior: see nets.temporal.kl_terms; means over transitions, or sums where `loss` is one. Where the
+    network says `reward`, it takes the place of the environment's.
+    """
+
+    loss: Loss
+    terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return *self.loss.metrics, *self.terms
+
+    @property
+    def whole(self) -> bool:
+        """Of one for several passes: see base.EpochLoss."""
+        return cast("EpochLoss", self.loss).whole
+
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """See base.EpochLoss."""
+        return cast("EpochLoss", self.loss).prepare(batch, scale)
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+        if "reward" in out:
+            batch = {**batch, "reward": out["reward"]}
+        scored = self.loss(out, batch, hyperparameters)
+        over = MaskedMean(~batch["first"][1:])
+        found = {name: self._term(name, over, out) for name in self.terms}
+        live = hyperparameters.all()
+        total = sum(live.get(f"{name}_cost", self.terms[name]) * x for name, x in found.items())
+        if getattr(self.loss, "reduction", "mean") == "sum":
+            total = total * over.count
+        loss = scored.loss + total
+        return LossOutput(loss, LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority)
+
+    def _term(self, name: str, over: MaskedMean, out: Batch) -> Tensor:
+        return over.mean(out[name][: len(over.valid)])

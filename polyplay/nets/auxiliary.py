@@ -1,0 +1,121 @@
+"""Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Tree
+from polyplay.envs.spaces import ActionSpec
+from polyplay.nets.layers import Linear, initialise
+
+PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
+CHANNELS = 32  # of the map that is deconvolved
+REWARD_CLASSES = 3
+
+
+def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
+    """Cells h, w of what is shown, [C, H, W]: 20 × 20 of 84 × 84 pixels, those of a smaller picture itself.
+
+    UserError for other pictures.
+    """
+    if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
+        return PICTURE // CELL - 1, PICTURE // CELL - 1
+    if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
+        return view[1], view[2]
+    raise UserError(
+        f"pixel control: a view {list(view)} given, allowed: [C, 84, 84], or planes [C, H, W] of 3 to 83 cells a side"
+    )
+
+
+class PixelControl(nn.Module):
+    """Action values of every cell, from features: a fully connected layer with ReLU, and a deconvolution that duels.
+
+    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for an action of parts a_k; of one part it is Wang et al.'s
+    dueling (2016), as in UNREAL. Its maximum over all actions is V + Σ_k (max A_k − mean A_k). 20 × 20 cells come from
+    9 × 9 by a kernel of 4 × 4 and a stride of 2; where a side is odd the kernel has 3. No ReLU behind it, unlike
+    miyosuda/unreal: a Q that ReLU made 0 would get no gradient. UserError for actions that are real numbers.
+    """
+
+    options: Tensor  # [ΣA]: of each advantage, how many its part has
+    starts: Tensor  # [K]: of each part, its first channel of the deconvolution; channel 0 is V
+
+    def __init__(self, features: int, cells: tuple[int, int], action: ActionSpec):
+        super().__init__()
+        leaves = dict(tree.leaves(action))
+        if not all(leaf.classes for leaf in leaves.values()):
+            raise UserError(f"pixel control: actions {action} given, allowed: those that are whole numbers")
+        self.cells, self.paths = cells, tuple(leaves)
+        self.parts = [n for leaf in leaves.values() for n in leaf.classes]
+        options = torch.tensor(self.parts)
+        self.register_buffer("options", options.repeat_interleave(options), persistent=False)
+        self.register_buffer("starts", 1 + options.cumsum(0) - options, persistent=False)
+        kernel = 4 - cells[0] % 2, 4 - cells[1] % 2
+        self.map = (cells[0] - kernel[0]) // 2 + 1, (cells[1] - kernel[1]) // 2 + 1
+        self.fc = Linear(features, CHANNELS * math.prod(self.map))
+        self.deconv = nn.ConvTranspose2d(CHANNELS, 1 + sum(self.parts), kernel, stride=2)
+        initialise(self.fc, "torch")
+        bound = (CHANNELS * math.prod(kernel)) ** -0.5
+        for weight in self.deconv.parameters():
+            nn.init.uniform_(weight, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, features] → the map [N, 32, h', w'] that the rest takes."""
+        made: Tensor = F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
+        return made
+
+    def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """V [N, h, w], and of each part A_k [N, n_k, h, w]."""
+        value, *advantages = self.deconv(maps).split((1, *self.parts), 1)
+        return value[:, 0], tuple(advantages)
+
+    def chosen(self, maps: Tensor, action: Tree) -> Tensor:
+        """Q of the actions [N, …] alone: [N, h, w].
+
+        It is linear in the deconvolution's kernels, so each row is deconvolved once, with its own sum of kernels, which
+        takes a fraction of the time of all maps.
+        """
+        share = self._shares(action)
+        weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
+        kernels = (share @ weight.flatten(1)).unflatten(1, (-1, CHANNELS))
+        strokes = torch.bmm(kernels, maps.flatten(2))
+        q = F.fold(strokes, self.cells, self.deconv.kernel_size, stride=2)
+        bias = cast("Tensor", self.deconv.bias)
+        return q.squeeze(1) + (share @ bias).view(-1, 1, 1)
+
+    @torch.no_grad()
+    def best(self, maps: Tensor) -> Tensor:
+        """max_a Q [N, h, w], without gradient."""
+        best, advantages = self.values(maps)
+        for advantage in advantages:
+            best = best + advantage.amax(1) - advantage.mean(1)
+        return best
+
+    def _shares(self, action: Tree) -> Tensor:
+        """What Q of the actions has of V and of every advantage: [N, 1 + ΣA]."""
+        found = dict(tree.leaves(action))
+        parts = torch.cat([found[path].reshape(len(found[path]), -1) for path in self.paths], 1)
+        mean = -1.0 / self.options.to(self.deconv.weight.dtype)
+        share = torch.cat([mean.new_ones(1), mean]).repeat(len(parts), 1)
+        at = parts.long() + self.starts
+        return share.scatter_add_(1, at, torch.ones_like(at, dtype=share.dtype))
+
+
+class RewardPrediction(nn.Module):
+    """The class of the next reward from three rows' features: a hidden layer of 128 with ReLU, three logits."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.hidden, self.logits = Linear(3 * features, 128), Linear(128, REWARD_CLASSES)
+        initialise(self, "torch")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [3, N, features], the oldest row first → [N, 3]."""
+        made: Tensor = self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
+        return made

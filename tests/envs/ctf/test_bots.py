@@ -1,0 +1,250 @@
+"""Bots of capture the flag: what they do follows from the state alone, in every role, and levels are in order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.common import tree
+from polyplay.common.files import read_object
+from polyplay.envs import Envs
+from polyplay.envs.bots import Seats, load_bot, seat_bot
+from polyplay.envs.ctf import bots, maps, rules
+from polyplay.envs.ctf.bots import ALL, FEW, FlagBot
+from polyplay.envs.ctf.game import CaptureTheFlag
+from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, HOME, World
+from polyplay.envs.make import connect
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from tests import made
+
+NAMES = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
+
+
+class Played:
+    """Matches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
+
+    def __init__(self, world: World, n: int, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.world, self.game, self.n = world, CaptureTheFlag(world), n
+        self.states = self.game.reset(lambda: rng.random(n), n)
+        self.events = np.zeros((world.seats, len(EVENTS)))
+
+    def seats(self, team: int) -> Seats:
+        own = np.arange(self.world.team) + team * self.world.team
+        return Seats(self.game, self.states, np.repeat(np.arange(self.n), len(own)), np.tile(own, self.n))
+
+    def play(self, one: Any, two: Any, steps: int) -> np.ndarray:
+        """The scores, [n, team]."""
+        action = tree.zeros(self.world.action.field, (self.n, self.world.seats))
+        for _ in range(steps):
+            for team, who in enumerate((one, two)):
+                at = self.seats(team)
+                action[at.match, at.seat] = who(None, None, at) if isinstance(who, FlagBot) else who(len(at.seat))
+            self.states, row = self.game.step(self.states, action, lambda: np.zeros(self.n))
+            self.events += row["events"].sum(0)
+        return self.states["score"]
+
+
+def still(n: int) -> np.ndarray:
+    return np.tile((2, 1, 1, 1, 0, 0), (n, 1))
+
+
+class AtRandom:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, n: int) -> np.ndarray:
+        return np.stack([self.rng.integers(k, size=n) for k in (5, 3, 3, 3, 2, 2)], -1)
+
+
+def test_a_bot_has_every_public_name_and_plays_on_pools():
+    for title in ("arena:ctf+length=60", "arena:ctf+length=60+actions=small+team=3"):
+        envs = Envs(title, 12)
+        assert tuple(envs.spec.bots) == NAMES
+        for name in NAMES:
+            bot = load_bot(envs.spec, name)
+            assert bot is getattr(bots, name)
+            seat_bot(bot, connect(envs, 0, 0), slice(4, 7))
+
+
+@pytest.mark.parametrize("actions", ["all", "small"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(name, actions):
+    bot, rng = getattr(bots, name), np.random.default_rng(1)
+    played = Played(World(team=3, actions=actions, size=9), 5)
+    for _ in range(12):
+        played.play(bots.level3, bots.level4, 25)
+        before, whole = tree.map(np.copy, played.states), played.seats(0)
+        match, seat = np.divmod(np.arange(5 * 6), 6)
+        first = bot(None, None, whole._replace(match=match, seat=seat))
+        some = rng.permutation(30)[:17]
+        assert (bot(None, None, whole._replace(match=match[some], seat=seat[some])) == first[some]).all()
+        alone = tree.map(lambda x: x[3:4].copy(), played.states)
+        found = bot(None, None, Seats(played.game, alone, np.zeros(6, np.int64), np.arange(6)))
+        assert (found == first[match == 3]).all()
+        assert all((before[k] == v).all() for k, v in played.states.items()), "only read"
+
+
+@pytest.mark.parametrize("team", [0, 1])
+@pytest.mark.parametrize("actions", ["all", "small"])
+def test_an_attacker_alone_captures_from_those_who_stand_still(actions, team):
+    played = Played(World(team=1, actions=actions), 16, seed=4)
+    others = still if actions == "all" else lambda n: np.zeros(n, np.int64)
+    score = played.play(*((bots.attacker, others) if team == 0 else (others, bots.attacker)), 900)
+    assert (score[:, team] >= 2).all()
+    assert (score[:, 1 - team] == 0).all()
+
+
+@pytest.mark.parametrize(("actions", "worse"), [("all", AtRandom()), ("all", bots.level1), ("small", bots.level1)])
+def test_a_better_player_wins(actions, worse):
+    better = bots.level1 if isinstance(worse, AtRandom) else bots.level5
+    one = Played(World(actions=actions), 16, seed=5).play(better, worse, 900)
+    two = Played(World(actions=actions), 16, seed=6).play(worse, better, 900)
+    wins = np.concatenate([one[:, 0] > one[:, 1], two[:, 1] > two[:, 0]])
+    assert wins.mean() >= 0.85
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_levels_are_in_order():
+    """Over 200 matches of five minutes; a level that is as good wins as often as it loses."""
+    levels = [FlagBot(level) for level in range(1, 6)]
+    for worse, better in itertools.pairwise(levels):
+        one = Played(World(), 100, seed=7).play(better, worse, 4500)
+        two = Played(World(), 100, seed=8).play(worse, better, 4500)
+        ahead = np.concatenate([one[:, 0] - one[:, 1], two[:, 1] - two[:, 0]])
+        wins, losses = (ahead > 0).sum(), (ahead < 0).sum()
+        assert wins - losses > 4 * (wins + losses) ** 0.5
+
+
+# ------------------------------------------------------------------------------------------------------- roles
+
+
+def hall(*seats: tuple[float, float]) -> Played:
+    """A match in one open room with bases in two corners; where its seats are."""
+    played = Played(World(team=len(seats) // 2, size=13), 1)
+    s = played.states
+    s["grid"][0, 1:-1, 1:-1] = 0
+    s["base"][0] = s["flag_at"][0] = (1.5, 1.5), (11.5, 11.5)
+    s["at"][0], s["yaw"][0], s["spawn"][0] = seats, 0, seats
+    return played
+
+
+def carried(played: Played, flag: int, by: int) -> None:
+    s = played.states
+    s["flag"][0, flag], s["carrier"][0, flag], s["flag_at"][0, flag] = CARRIED, by, s["at"][0, by]
+
+
+@pytest.mark.parametrize("bot", [bots.defender, bots.returner])
+def test_guards_bring_a_dropped_flag_back_and_stay_near_their_base(bot):
+    played = hall((1.5, 3.5), (11.5, 1.5))
+    played.states["grid"][0, 1:6, 6] = 1  # the opponent is out of sight, and of the way
+    played.states["flag"][0, 0], played.states["flag_at"][0, 0] = DROPPED, (4.5, 10.5)
+    played.play(bot, still, 150)
+    assert played.events[0, EVENTS.index("returned")] == 1
+    assert played.states["flag"][0, 0] == HOME
+    played.play(bot, still, 150)
+    assert np.abs(played.states["at"][0, 0] - (1.5, 1.5)).sum() < (3 if bot is bots.defender else 8)
+
+
+def test_a_returner_hunts_who_carries_its_flag():
+    played = hall((1.5, 3.5), (11.5, 1.5))
+    played.states["grid"][0, 1:6, 6] = 1
+    carried(played, 0, 1)
+    played.play(bots.returner, still, 150)
+    assert played.events[0, EVENTS.index("tagged_carrier")] == 1
+
+
+def test_carriers_are_tagged_first():
+    """Of two in sight the one behind and farther away, who carries a flag."""
+    played = hall((6.5, 6.5), (1.5, 1.5), (8.5, 6.5), (2.5, 6.5))
+    played.states["grid"][0, 2, 1] = played.states["grid"][0, 1, 2] = 1  # the teammate sees nobody
+    carried(played, 0, 3)
+    while not played.events[0].any():
+        played.play(bots.defender, still, 1)
+        assert played.states["age"][0] < 100
+    assert played.events[0, EVENTS.index("tagged_carrier")] == 1
+    assert played.events[0, EVENTS.index("tagged_other")] == 0
+
+
+def test_a_carrier_hides_while_its_own_flag_is_carried_and_captures_when_it_is_back():
+    played = hall((3.5, 1.5), (11.5, 11.5), (11.5, 2.5), (11.5, 3.5))
+    s = played.states
+    s["grid"][0, 1, 4] = s["grid"][0, 2, 4] = s["grid"][0, 3, 4] = 1
+    carried(played, 1, 0)
+    carried(played, 0, 2)
+    played.play(bots.attacker, still, 40)
+    at, grid = played.states["at"][0], played.states["grid"][0]
+    assert not any(rules.clear(grid, *at[q], *at[0]) and np.hypot(*(at[q] - at[0])) < 8 for q in (2, 3))
+    assert np.abs(at[0] - (1.5, 1.5)).sum() < 6
+    s = played.states
+    s["flag"][0, 0], s["carrier"][0, 0], s["flag_at"][0, 0] = HOME, -1, (1.5, 1.5)
+    assert played.play(bots.attacker, still, 60)[0].tolist() == [1, 0]
+
+
+def test_places_in_the_team_are_roles():
+    """Of each seat the same as of the bot whose role it has, at level 5."""
+    played = Played(World(team=5), 6)
+    for _ in range(8):
+        at = played.seats(1)
+        given = bots.level5(None, None, at)
+        for place, role in enumerate(("attacker", "defender", "returner", "attacker", "defender")):
+            some = at.seat == 5 + place
+            assert (given[some] == getattr(bots, role)(None, None, at)[some]).all()
+        played.play(bots.level5, bots.level5, 20)
+
+
+@pytest.mark.parametrize("actions", [ALL, FEW])
+def test_of_all_actions_the_best_is_chosen(actions):
+    """Against plain costs of what each leads to by the rules."""
+    rng, s = np.random.default_rng(2), World(team=1).arrays(1)
+    maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
+    grid, free = s["grid"][0], np.argwhere(s["grid"][0] == 0)
+    for _ in range(60):
+        (y, x), (to_y, to_x), (face_y, face_x) = free[rng.integers(len(free), size=3)] + rng.uniform(0.3, 0.7, (3, 2))
+        yaw, tags = int(rng.integers(3600)), bool(rng.random() < 0.7)
+        if rng.random() < 0.5:
+            yaw = rules.face(np.array([x, y]), 13)
+            face_x = face_y = 6.5
+        costs = []
+        for a in actions:
+            at, turned = np.array([[x, y]]), np.array([yaw])
+            rules._move(grid, at, np.zeros(1), np.zeros(1), turned, np.zeros(1, np.int64), a[None])
+            angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
+            far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
+            hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
+            wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
+            off = abs((wanted + 1800) % 3600 - 1800)
+            far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])
+            costs.append(np.inf if a[4] and not (hits and tags) else far + 0.01 * off - 10.0 * a[4])
+        found = bots._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions)
+        assert costs[found] <= min(costs) + 0.007
+
+
+# -------------------------------------------------------------------------------------------------- at tables
+
+
+def test_a_league_plays_against_bots(tmp_path):
+    run = polyplay.train(
+        "league", env="arena:ctf+length=60+size=9+actions=small", run=str(tmp_path / "run"), agents=2, players=2,
+        opponents="uniform", steps=6000, matches=4, lanes=16, batch=8, network="mlp", serial=True, tensorboard=False,
+    )  # fmt: skip
+    players = read_object(run.directory / "league.json")["players"]
+    matches = {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
+    assert sum(matches[f"bot:{name}"] for name in NAMES) > 0
+    assert set(matches) >= {f"bot:{name}" for name in NAMES}
+
+
+def test_bots_play_in_tournaments(tmp_path):
+    made.run(tmp_path / "RUN", "arena:ctf+length=150+size=9", network="mlp", hidden=(8,))
+    names = [str(tmp_path / "RUN"), "bot:level2", "bot:level5"]
+    found = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
+    payoff = np.array(found["payoff"], float)
+    assert payoff[0, 1] <= 0.5
+    assert payoff[1, 2] <= 0.5
+    again = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
+    assert found["payoff"] == again["payoff"]

@@ -1,0 +1,128 @@
+"""polyplay/learning/recent_rows.py: what is kept, and which examples are drawn, against a list of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.common.tree import Field
+from polyplay.learning.recent_rows import RecentRows
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+OBS = {"id": Field((), "int64"), "view": Field((2, 3), "uint8")}
+
+
+def batch(start: int, rows: int, lanes: int, rng: np.random.Generator, zeros: float = 0.5) -> tuple[Any, Any, Any]:
+    """Rows whose observations are numbered, from `start` on."""
+    number = start + np.arange(rows * lanes).reshape(rows, lanes)
+    view = np.broadcast_to((number % 251)[..., None, None], (rows, lanes, 2, 3)).astype(np.uint8)
+    reward = np.where(rng.random((rows, lanes)) < zeros, 0.0, rng.choice([-1.0, 0.5], (rows, lanes)))
+    return {"id": number, "view": view}, reward.astype(np.float32), rng.random((rows, lanes)) < 0.15
+
+
+def examples(kept: list[tuple[Any, Any]]) -> dict[tuple[int, ...], float]:
+    """By their three rows' numbers: the reward behind them. kept: columns as (rows of number, reward, first)."""
+    found = {}
+    for column in kept:
+        for t in range(len(column) - 3):
+            four = column[t : t + 4]
+            if not any(first for _, _, first in four[1:]):
+                found[tuple(number for number, _, _ in four[:3])] = four[3][1]
+    return found
+
+
+@QUICK
+@given(st.integers(4, 7), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 10**6))
+def test_examples_are_those_of_the_latest_columns(rows: int, widths: list[int], more: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    memory, columns, start = RecentRows(OBS, rows, rows * (1 + more) + rows // 2), [], 0
+    for lanes in widths:
+        obs, reward, first = batch(start, rows, lanes, rng)
+        memory.add(obs, reward, first)
+        start += rows * lanes
+        for b in range(lanes):
+            columns.append(
+                list(zip(obs["id"][:, b].tolist(), reward[:, b].tolist(), first[:, b].tolist(), strict=True))
+            )
+    expected = examples(columns[-(1 + more) :])
+    rewarding = sum(r != 0 for r in expected.values())
+    assert memory.counts == (len(expected) - rewarding, rewarding)
+    if not expected:
+        with pytest.raises(ValueError, match="no example to draw"):
+            memory.sample(3, rng)
+        return
+    frames, reward = memory.sample(60, rng)
+    assert frames["id"].shape == (3, 60)
+    assert frames["view"].shape == (3, 60, 2, 3)
+    for i in range(60):
+        assert expected[tuple(frames["id"][:, i].tolist())] == pytest.approx(reward[i])
+    assert np.array_equal(frames["view"][..., 0, 0], frames["id"] % 251)
+    drawn = int((reward != 0).sum())
+    assert drawn == (30 if 0 < rewarding < len(expected) else 60 * bool(rewarding))
+
+
+def test_every_example_of_a_kind_is_drawn_as_often_as_another() -> None:
+    rng = np.random.default_rng(0)
+    memory = RecentRows(OBS, 20, 200)
+    memory.add(*batch(0, 20, 10, rng, zeros=0.9))
+    zero, rewarding = memory.counts
+    frames, reward = memory.sample(40_000, rng)
+    for kind, count in ((reward == 0, zero), (reward != 0, rewarding)):
+        ids, times = np.unique(frames["id"][0, kind], return_counts=True)
+        assert len(ids) == count
+        mean = 20_000 / count
+        assert abs(times - mean).max() < 5 * mean**0.5  # five deviations of a binomial
+
+
+def test_the_odd_example_is_of_either_kind_by_chance() -> None:
+    rng = np.random.default_rng(1)
+    memory = RecentRows(OBS, 20, 100)
+    memory.add(*batch(0, 20, 5, rng))
+    rewarding = [int((memory.sample(1, rng)[1] != 0).sum()) for _ in range(400)]
+    assert abs(sum(rewarding) - 200) < 5 * 10
+    assert {int((memory.sample(7, rng)[1] != 0).sum()) for _ in range(40)} == {3, 4}
+
+
+def test_no_example_reaches_over_a_begin() -> None:
+    memory = RecentRows({"id": Field((), "int64")}, 9, 9)
+    first = np.zeros((9, 1), bool)
+    first[[0, 5]] = True
+    memory.add({"id": np.arange(9)[:, None]}, np.arange(9, dtype=np.float32)[:, None], first)
+    frames, reward = memory.sample(50, np.random.default_rng(0))
+    ends = {(*map(int, ids), int(r)) for *ids, r in zip(*frames["id"], reward, strict=True)}
+    assert ends == {(0, 1, 2, 3), (1, 2, 3, 4), (5, 6, 7, 8)}
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    memory = RecentRows(OBS, 20, 100)
+    memory.add(*batch(0, 20, 5, np.random.default_rng(2)))
+    one, two = (memory.sample(16, np.random.default_rng(3)) for _ in range(2))
+    assert np.array_equal(one[0]["id"], two[0]["id"])
+    assert np.array_equal(one[1], two[1])
+
+
+def test_what_was_drawn_is_a_copy() -> None:
+    rng = np.random.default_rng(4)
+    memory = RecentRows(OBS, 5, 5)
+    memory.add(*batch(0, 5, 1, rng, zeros=0.0)[:2], np.zeros((5, 1), bool))
+    frames, reward = memory.sample(8, rng)
+    before = frames["id"].copy(), reward.copy()
+    memory.add(*batch(100, 5, 1, rng))
+    assert np.array_equal(frames["id"], before[0])
+    assert np.array_equal(reward, before[1])
+
+
+def test_wrong_shapes_are_named() -> None:
+    memory = RecentRows(OBS, 5, 20)
+    obs, reward, first = batch(0, 5, 2, np.random.default_rng(5))
+    with pytest.raises(ValueError, match=r"rows must be one \[5, B\] shape; got \[\(5, 1\), \(5, 2\)\]"):
+        memory.add(obs, reward, first[:, :1])
+    with pytest.raises(ValueError, match=r"rows must be one \[5, B\] shape; got \[\(4, 2\)\]"):
+        memory.add({k: v[1:] for k, v in obs.items()}, reward[1:], first[1:])
+    for rows, capacity in ((3, 20), (21, 20)):
+        with pytest.raises(ValueError, match=rf"got {rows}, {capacity}"):
+            RecentRows(OBS, rows, capacity)

@@ -1,0 +1,192 @@
+"""Invariants of the ways to address a memory, and that products of few rows don't depend on the batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polyplay.nets import addressing
+
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+SEEDS = st.integers(0, 2**31)
+LANES, SLOTS, READS, WORD = st.integers(1, 3), st.integers(1, 9), st.integers(1, 5), st.integers(1, 6)
+
+
+def weights(*shape: int) -> Tensor:
+    """Random, some of them 0, with a sum of at most 1, exactly 1 now and then; float64."""
+    raw = torch.rand(*shape, dtype=torch.float64) * (torch.rand(*shape) < 0.7)
+    total = raw.sum(-1, keepdim=True).clamp_min(1e-3)
+    return raw / total * torch.rand(*shape[:-1], 1, dtype=torch.float64).mul(1.3).clamp_max(1.0)
+
+
+def one_hot(slots: int, *at: int) -> Tensor:
+    return torch.eye(slots, dtype=torch.float64)[list(at)]
+
+
+def are_weights(x: Tensor) -> bool:
+    return bool((x >= -1e-12).all() and (x.sum(-1) <= 1 + 1e-12).all())
+
+
+@QUICK
+@given(SEEDS, LANES, SLOTS, READS, WORD)
+def test_content_weights_are_a_distribution_and_turn_to_the_nearest_word(seed, lanes, slots, reads, word):
+    torch.manual_seed(seed)
+    memory = torch.randn(lanes, slots, word, dtype=torch.float64)
+    keys = torch.randn(lanes, reads, word, dtype=torch.float64)
+    strengths = torch.rand(lanes, reads, dtype=torch.float64) * 20
+    found = addressing.content_weights(memory, keys, strengths)
+    torch.testing.assert_close(found.sum(2), torch.ones(lanes, reads, dtype=torch.float64))
+    for b in range(lanes):
+        for r in range(reads):
+            near = [float(keys[b, r] @ m / ((keys[b, r].norm() * m.norm()) + 1e-9)) for m in memory[b]]
+            best = torch.softmax(torch.tensor(near, dtype=torch.float64) * strengths[b, r], 0)
+            assert abs(found[b, r] - best).max() < 1e-2  # the released code's 1e-6 matters for short words alone
+
+
+@QUICK
+@given(SEEDS, LANES, SLOTS, READS)
+def test_usage_stays_in_bounds_and_what_is_freed_falls(seed, lanes, slots, reads):
+    torch.manual_seed(seed)
+    usage, written, read = torch.rand(lanes, slots).double(), weights(lanes, slots), weights(lanes, reads, slots)
+    after = addressing.usage_after(usage, written, torch.rand(lanes, reads).double(), read)
+    assert (after >= 0).all()
+    assert (after <= 1).all()
+    kept = addressing.usage_after(usage, written, torch.zeros(lanes, reads).double(), read)
+    assert (kept >= usage - 1e-12).all()
+    assert (after <= kept).all()
+    freed = addressing.usage_after(usage, written, torch.ones(lanes, reads).double(), read.round())
+    assert (freed[(read.round() == 1).any(1)] == 0).all()
+
+
+def test_usage_takes_no_gradient_to_what_was_written():
+    usage, written, free, read = (torch.rand(*s, requires_grad=True) for s in ((2, 3), (2, 3), (2, 4), (2, 4, 3)))
+    after = addressing.usage_after(usage, written, free, read)
+    after.sum().backward()
+    assert written.grad is None
+    assert all((x.grad != 0).all() for x in (usage, free, read))
+
+
+@QUICK
+@given(SEEDS, LANES, SLOTS)
+def test_allocation_goes_to_the_least_used_first(seed, lanes, slots):
+    """Against Π and the order written out; slots of usage 1 get nothing, of equals the first comes first."""
+    torch.manual_seed(seed)
+    usage = (torch.rand(lanes, slots).double() * 1.5).clamp_max(1.0)
+    usage[torch.rand(lanes, slots) < 0.2] = 0.25  # equals
+    found = addressing.allocation_weights(usage)
+    assert are_weights(found)
+    assert (found[usage == 1] == 0).all()
+    for b in range(lanes):
+        used = [1e-6 + (1 - 1e-6) * float(u) for u in usage[b]]
+        left = 1.0
+        for slot in sorted(range(slots), key=lambda i, used=used: (used[i], i)):
+            assert abs(float(found[b, slot]) - left * (1 - used[slot])) < 1e-12
+            left *= used[slot]
+
+
+def test_a_single_free_slot_gets_all():
+    usage = torch.ones(1, 5)
+    usage[0, 3] = 0.0
+    torch.testing.assert_close(addressing.allocation_weights(usage), one_hot(5, 3).float(), rtol=0, atol=1e-5)
+    assert addressing.allocation_weights(torch.ones(2, 5)).tolist() == [[0.0] * 5] * 2
+    assert addressing.allocation_weights(torch.zeros(1, 5)).argmax(1).item() == 0
+
+
+def test_gradients_of_an_empty_memory_are_finite():
+    usage = torch.zeros(2, 450, requires_grad=True)
+    (addressing.allocation_weights(usage) * torch.randn(2, 450)).sum().backward()
+    assert usage.grad.isfinite().all()
+    assert usage.grad.abs().sum() > 0
+
+
+@QUICK
+@given(SEEDS, LANES, SLOTS, READS, st.integers(1, 8))
+def test_links_and_precedence_stay_in_bounds(seed, lanes, slots, reads, writes):
+    torch.manual_seed(seed)
+    link, precedence = torch.zeros(lanes, slots, slots).double(), torch.zeros(lanes, slots).double()
+    for _ in range(writes):
+        write, read = weights(lanes, slots), weights(lanes, reads, slots)
+        link, forward, backward = addressing.follow_links(link, precedence, write, read)
+        precedence = addressing.precedence_after(precedence, write)
+        assert are_weights(link)
+        assert are_weights(link.transpose(1, 2))
+        assert are_weights(precedence)
+        assert are_weights(forward)
+        assert are_weights(backward)
+        assert (link.diagonal(dim1=1, dim2=2) == 0).all()
+
+
+@QUICK
+@given(st.permutations(range(7)), st.integers(2, 7))
+def test_links_lead_along_the_order_of_writing(order, writes):
+    """One-hot writes: forward from each slot is the one written next, backward the one before, nothing at the ends."""
+    order = order[:writes]
+    link, precedence = torch.zeros(1, 7, 7).double(), torch.zeros(1, 7).double()
+    for slot in order:
+        link = addressing.follow_links(link, precedence, one_hot(7, slot), torch.zeros(1, 1, 7).double())[0]
+        precedence = addressing.precedence_after(precedence, one_hot(7, slot))
+    idle = torch.zeros(1, 7).double()
+    same, forward, backward = addressing.follow_links(link, precedence, idle, one_hot(7, *order).unsqueeze(0))
+    assert torch.equal(same, link)
+    assert torch.equal(forward[0, :-1], one_hot(7, *order[1:]))
+    assert torch.equal(backward[0, 1:], one_hot(7, *order[:-1]))
+    assert not forward[0, -1].any()
+    assert not backward[0, 0].any()
+
+
+@pytest.mark.parametrize(("slots", "reads"), [(1, 1), (4, 2), (5, 3)])
+def test_links_gradients(slots, reads):
+    link = torch.rand(2, slots, slots).double() * (1 - torch.eye(slots)) / slots
+    given_ = (link, weights(2, slots), weights(2, slots), weights(2, reads, slots))
+    assert torch.autograd.gradcheck(addressing.follow_links, [x.requires_grad_() for x in given_])
+
+
+def test_what_backward_keeps_of_links_is_one_matrix_an_access():
+    kept = {}
+    link, precedence = torch.zeros(2, 64, 64), torch.zeros(2, 64)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.data_ptr(), x), lambda x: x):
+        for _ in range(5):
+            write = weights(2, 64).float().requires_grad_()
+            link, forward, _ = addressing.follow_links(link, precedence, write, weights(2, 4, 64).float())
+    assert sum(x.shape == (2, 64, 64) for x in kept.values()) == 6  # the first one too
+    forward.sum().backward()
+
+
+def test_erasing_and_adding():
+    memory, erase, add = torch.randn(2, 3, 4), torch.rand(2, 4), torch.randn(2, 4)
+    after = addressing.erase_and_add(memory, one_hot(3, 2, 0).float(), torch.ones(2, 4), add)
+    assert torch.equal(after[0], torch.stack([memory[0, 0], memory[0, 1], add[0]]))
+    assert torch.equal(after[1], torch.stack([add[1], memory[1, 1], memory[1, 2]]))
+    half = addressing.erase_and_add(memory, torch.full((2, 3), 0.5), erase, add)
+    torch.testing.assert_close(half, memory - 0.5 * memory * erase.unsqueeze(1) + 0.5 * add.unsqueeze(1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("inner", "columns"), [(37, 37), (450, 450), (32, 450), (33, 13), (7, 9)])
+def test_a_lanes_product_is_the_same_wherever_it_lies(rows, inner, columns):
+    """torch.bmm alone fails here for most shapes with rows other than 4."""
+    a, b = torch.randn(5, rows, inner), torch.randn(5, inner, columns)
+    for turned in (b, b.transpose(1, 2).contiguous().transpose(1, 2)):
+        whole = addressing.bmm_rows(a, turned)
+        torch.testing.assert_close(whole, torch.einsum("brk,bkm->brm", a, b), rtol=1e-4, atol=1e-4)
+        for i in range(5):
+            assert torch.equal(addressing.bmm_rows(a[i : i + 1].clone(), turned[i : i + 1].clone())[0], whole[i])
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (addressing.content_weights, ((2, 5, 3), (2, 4, 2), (2, 4))),
+        (addressing.usage_after, ((2, 5), (2, 4), (2, 3), (2, 3, 5))),
+        (addressing.allocation_weights, ((5,),)),
+        (addressing.erase_and_add, ((2, 5, 3), (2, 5), (2, 5), (2, 3))),
+        (addressing.precedence_after, ((2, 5), (1, 5))),
+        (addressing.follow_links, ((2, 5, 5), (2, 5), (2, 5), (2, 3, 4))),
+    ],
+)
+def test_shapes_are_checked(function, shapes):
+    with pytest.raises(ValueError, match=r"shapes must be .*; got \["):
+        function(*(torch.zeros(s) for s in shapes))
