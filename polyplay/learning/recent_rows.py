@@ -1,4 +1,4 @@
-"""A learner's memory of recent rows, for UNREAL's reward prediction (Jaderberg et al. 2016, §3.2). NumPy alone."""
+"""A learner's memory of recent rows, for UNREAL's reward prediction (Jaderberg et al. 2016, §3.2)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.tree import Spec, Tree
+from polyplay.nets.auxiliary import FRAMES
 
-FRAMES = 3  # rows that a reward is predicted from
 _NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind such rows
 
 

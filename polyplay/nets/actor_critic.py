@@ -17,6 +17,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Spec, Tree
 from polyplay.nets.action_heads import ActionHead, normal
 from polyplay.nets.activation_reuse import Tape
+from polyplay.nets.auxiliary import FRAMES, AuxiliaryHeads, pixel_control_values
 from polyplay.nets.event_rewards import EventRewards
 from polyplay.nets.layers import Linear, initialise, torso_features
 from polyplay.nets.recurrent import Core
@@ -53,9 +54,10 @@ class ActorCritic(TorsoPolicy):
         returns: ReturnScale | None = None,
         rewards: EventRewards | None = None,
         width: int = 0,
+        auxiliary: AuxiliaryHeads | None = None,
     ):
         super().__init__()
-        self.inputs, self.returns, self.rewards = inputs, returns, rewards
+        self.inputs, self.returns, self.rewards, self.auxiliary = inputs, returns, rewards, auxiliary
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
@@ -96,7 +98,7 @@ class ActorCritic(TorsoPolicy):
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
-        step = self._rewarded(step)
+        step = self.rewarded(step)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         noise, drawn = step.get("noise"), None
         if self.latents and noise is not None:
@@ -118,7 +120,7 @@ class ActorCritic(TorsoPolicy):
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
         `tape`: of acting in these rows with these weights.
         """
-        batch = self._rewarded(batch)
+        batch = self.rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         torso = self.torso if tape is None else partial(cast("Conv", self.torso).recall, tape=tape)
         features, noise = self._features(torso, rows["obs"]), batch.get("latent_noise")
@@ -130,7 +132,7 @@ class ActorCritic(TorsoPolicy):
             "entropy": self.head.entropy(params),
         }
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
-        out |= {} if latent is None else kl_terms(latent)
+        out |= ({} if latent is None else kl_terms(latent)) | self._auxiliary_outputs(x, batch)
         out |= {} if self.rewards is None else {"reward": batch["reward"]}
         return out if self.returns is None else {**out, "reward_scale": self.returns.scale()}
 
@@ -139,7 +141,23 @@ class ActorCritic(TorsoPolicy):
         if self.returns is not None:
             self.returns.observe(batch["reward"], batch["first"])
 
-    def _rewarded(self, rows: Batch) -> Batch:
+    def _auxiliary_outputs(self, x: Tensor, batch: Batch) -> Batch:
+        """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward
+        prediction batch has `recent`, observations [3, N, …].
+        """
+        heads, out = self.auxiliary, dict[str, Tensor]()
+        if heads is None:
+            return out
+        if heads.pixel is not None:
+            behind = x.unflatten(0, batch["first"].shape)
+            out["pixel_chosen"], out["pixel_best"] = pixel_control_values(heads.pixel, behind, batch)
+        if heads.reward is not None and "recent" in batch:
+            rows = tree.map(lambda obs: obs.flatten(0, 1), batch["recent"])
+            seen = self._features(self.torso, rows).unflatten(0, (FRAMES, -1))
+            out["reward_logits"] = heads.reward(seen)
+        return out
+
+    def rewarded(self, rows: Batch) -> Batch:
         """Rows with the agent's own reward of events, where it has one and they say what happened."""
         return (
             rows if self.rewards is None or "events" not in rows else {**rows, "reward": self.rewards(rows["events"])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -11,13 +12,16 @@ from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Tree
-from polyplay.envs.spaces import ActionSpec
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import ActionSpec, describe_fields
 from polyplay.nets.layers import Linear, initialise
 
 PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
 CHANNELS = 32  # of the map that is deconvolved
 REWARD_CLASSES = 3
+TASKS = ("pixel", "reward")
+FRAMES = 3  # rows that a reward is predicted from
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
@@ -119,3 +123,54 @@ class RewardPrediction(nn.Module):
         """x [3, N, features], the oldest row first → [N, 3]."""
         made: Tensor = self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
         return made
+
+
+def bootstrap_rows(batch: Batch) -> Tensor:
+    """Which rows' best values the loss looks at, bool [T+1, B]: the last one, and those that truncation
+    ended, unless they are terminated or the only one of their episode.
+    """
+    first, terminated = batch["first"], batch["terminated"]
+    ends = torch.cat([first[1:], torch.ones_like(first[:1])])
+    rows = ends & ~terminated & ~first
+    rows[0] = False
+    return rows
+
+
+def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features [T+1, B, F]; best
+    is 0 in rows where it is not looked at.
+
+    batch: rows "action" (a tree), "first", "terminated".
+    """
+    rows = bootstrap_rows(batch)
+    if x.ndim != 3 or x.shape[:2] != rows.shape:
+        raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
+    action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
+    chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
+    best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
+    with torch.no_grad():
+        best[rows] = head.best(head(x[rows]))
+    return chosen, best
+
+
+class AuxiliaryHeads(nn.Module):
+    """The heads of `tasks`: pixel and reward. features: behind the core, and behind the torso."""
+
+    pixel: PixelControl | None
+    reward: RewardPrediction | None
+
+    def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
+        super().__init__()
+        self.pixel = self.reward = None
+        if unknown := [task for task in tasks if task not in TASKS]:
+            raise UserError(f"--auxiliary: {unknown[0]} given, allowed: {', '.join(TASKS)}, with a comma between")
+        if "pixel" in tasks:
+            shown = [
+                field.shape for _, field in tree.leaves(spec.obs) if field.dtype == "uint8" and len(field.shape) == 3
+            ]
+            if len(shown) != 1:
+                seen = describe_fields(spec.obs)
+                raise UserError(f"--auxiliary pixel: takes one image of bytes, here they are {seen}")
+            self.pixel = PixelControl(features[0], control_cells(shown[0]), spec.action)
+        if "reward" in tasks:
+            self.reward = RewardPrediction(features[1])

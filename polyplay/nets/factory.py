@@ -30,6 +30,7 @@ from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, recurrent
 from polyplay.nets.actor_critic import ActorCritic
+from polyplay.nets.auxiliary import AuxiliaryHeads
 from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.event_rewards import EventRewards
 from polyplay.nets.ftw import FTWTorso
@@ -69,6 +70,7 @@ def make(
     rewards: Sequence[str] = (),
     width: int = 0,
     memory: int = 0,
+    auxiliary: Sequence[str] = (),
     **options: Any,
 ) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -79,15 +81,15 @@ def make(
     (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for losses that scale
     rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real numbers
     beside such actions are left as they are; exact: a row has the same bits in every batch (layers.Linear), which
-    costs most where one lane acts. rewards: names of events; width: see ActorCritic. options: the network's own
-    (hidden, activation, …). Raises UserError.
+    costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic. options: the
+    network's own (hidden, activation, …). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width
+        asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width or auxiliary
         if asked or not log_prob.exact:
             others = "core, previous, inputs, guard, width and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
@@ -96,7 +98,9 @@ def make(
     features = torso_features(torso, head.inputs if previous else None)
     middle = _core(core, features, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
-    given = _inputs(inputs, spec.obs), size, own, width
+    sizes = (features if middle is None else middle.features), int(torso.features)  # type: ignore[arg-type]
+    heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
+    given = _inputs(inputs, spec.obs), size, own, width, heads
     return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
 
 

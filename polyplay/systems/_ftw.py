@@ -1,28 +1,38 @@
-"""What FTW's page takes for granted: rewards of events, ranges of hyperparameters, and the network.
+"""What FTW's page takes for granted: ranges of hyperparameters, rewards of events, the network and the loss.
 
-Numbers: Jaderberg et al. 2019, supplement, as ../systems fact sheets have them.
+Numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
-from polyplay.learning.losses.auxiliary import KL
+from polyplay.learning.losses import VTrace
+from polyplay.learning.losses.auxiliary import WithAuxiliary
 from polyplay.nets import NetworkFactory
 from polyplay.nets.event_rewards import PREFIX
 from polyplay.population.copies import CopyRule
 from polyplay.population.priors import Prior, parse_prior
 
-VARY = (
+VARY = (  # reward: of the size of each event's weight
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
     "kl_posterior_cost=log:1e-3:1.0",
     "kl_prior_cost=log:1e-4:0.1",
     "gradient_scale=log:0.1:1.0",
     "period=uniform:5:19",
+    "pixel_control_cost=log:0.01:0.1",
+    "reward_prediction_cost=log:0.1:1.0",
     "reward=log:0.1:1.0",
+)
+QUICK = (
+    "learning_rate=log:1e-4:9e-4",
+    "entropy_cost=log:5e-3:2e-2",
+    "kl_posterior_cost=log:3e-4:3e-3",
+    "kl_prior_cost=log:3e-5:3e-4",
 )
 POINTS = (  # in kind of those of Quake III
     "captured=1.0",
@@ -37,30 +47,71 @@ POINTS = (  # in kind of those of Quake III
 )
 BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --points has none of them
 CHANCE = 0.05  # that a copied value is perturbed
+CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one
+TERMS = {"pixel": "pixel_control", "reward": "reward_prediction"}  # of the loss, by the auxiliary task
 
 
 def network(c: Any, envs: Envs) -> NetworkFactory:
-    """The network: heads of a hidden layer behind the core."""
+    """The network: heads of a hidden layer each behind the core."""
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
-    return NetworkFactory(c.network, envs.spec, {**given, "rewards": envs.spec.events if c.rewards == "events" else ()})
+    given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tasks_of(c)}
+    return NetworkFactory(c.network, envs.spec, given)
 
 
-def terms(c: Any) -> dict[str, float]:
-    """What the loss has beside V-trace's, with its cost."""
-    return {name: getattr(c, f"{name}_cost") for name in KL} if c.core == "temporal" else {}
+def tasks_of(c: Any) -> tuple[str, ...]:
+    """The auxiliary tasks."""
+    return () if c.auxiliary == "none" else tuple(c.auxiliary.split(","))
 
 
-def first_values(c: Any, envs: Envs) -> dict[str, float]:
-    """Hyperparameters as configured."""
-    own = {name: float(getattr(c, name)) for name in ("learning_rate", "entropy_cost")}
-    if c.core == "temporal":
-        own |= {k: float(getattr(c, k)) for k in ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")}
-    return own | {PREFIX + event: points for event, points in _points(c, envs).items() if c.rewards == "events"}
+def loss_of(c: Any) -> WithAuxiliary:
+    """V-trace on the agent's own rewards, and what the core adds; all costs are hyperparameters."""
+    reduction = "mean" if c.normalize_advantage else "sum"
+    vtrace = VTrace(c.gamma, c.lam, reduction=reduction, reward="none", normalize_advantage=c.normalize_advantage)
+    terms = ("kl_posterior", "kl_prior") if c.core == "temporal" else ()
+    return WithAuxiliary(vtrace, dict.fromkeys((*terms, *(TERMS[task] for task in tasks_of(c))), 0.0))
+
+
+def copy_rule(c: Any, envs: Envs) -> CopyRule:
+    """The hyperparameters of agents, and how they copy each other. Raises UserError."""
+    ranges = _ranges(c)
+    values = {name: _middle(prior) for name, prior in ranges.items() if name != "reward"}
+    priors = {name: prior for name, prior in ranges.items() if name != "reward" and prior.low < prior.high}
+    for event, points in (_points(c, envs) if c.rewards == "events" else {}).items():
+        values[PREFIX + event] = points
+        bad, drawn = points < 0 if points else event.startswith(BAD), ranges["reward"]
+        ends = (-drawn.high, -drawn.low) if bad else (drawn.low, drawn.high)
+        priors[PREFIX + event] = Prior(PREFIX + event, "log", *ends)
+    every = c.copies if c.evolve and c.agents > 1 else 0
+    return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
+
+
+def _ranges(c: Any) -> dict[str, Prior]:
+    """By name; of a fixed value both ends are that. Raises UserError."""
+    found = {prior.name: prior for prior in (parse_prior(text, _number) for text in VARY)}
+    for text in c.vary:
+        name, equals, word = text.partition("=")
+        if name not in found or not equals:
+            raise UserError(f"--vary: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {', '.join(found)}")
+        fixed = ":" not in word
+        found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else parse_prior(text, _number)
+    if found["period"].low < 1 or found["period"].high > c.unroll:
+        given = f"{found['period'].low} to {found['period'].high}"
+        raise UserError(f"--vary: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
+    unused: tuple[str, ...] = () if c.core == "temporal" else CORE
+    unused += tuple(f"{term}_cost" for task, term in TERMS.items() if task not in tasks_of(c))
+    return {name: prior for name, prior in found.items() if name not in unused}
+
+
+def _middle(prior: Prior) -> float:
+    if prior.kind == "log":
+        return math.sqrt(prior.low * prior.high)
+    return float(round((prior.low + prior.high) / 2) if prior.whole else (prior.low + prior.high) / 2)
 
 
 def _points(c: Any, envs: Envs) -> dict[str, float]:
     """The weight of every event. Raises UserError: the game lacks one, or has none."""
-    known, found = envs.spec.events, {}
+    known, found = envs.spec.events, dict[str, float]()
     if not known:
         raise UserError(f"--env: {envs.title} given, which counts no events: take one that does, or --rewards game")
     for text in c.points:
@@ -69,21 +120,6 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
             raise UserError(f"--points: {text} given, allowed: EVENT=WEIGHT, with an event of {', '.join(known)}")
         found[event] = float(_number(weight))
     return {event: found.get(event, 0.0) for event in known}
-
-
-def copy_rule(c: Any, envs: Envs) -> CopyRule:
-    """How agents copy each other. Raises UserError."""
-    values, priors = first_values(c, envs), dict[str, Prior]()
-    for prior in (parse_prior(text, _number) for text in c.vary):
-        for name, value in values.items():
-            if name == prior.name:
-                priors[name] = prior
-            elif prior.name == "reward" and name.startswith(PREFIX):
-                bad = value < 0 if value else name.removeprefix(PREFIX).startswith(BAD)
-                ends = (-prior.high, -prior.low) if bad else (prior.low, prior.high)
-                priors[name] = Prior(name, prior.kind, *ends)
-    drawn = ("period",) if "period" in priors else ()
-    return CopyRule(c.copies if c.evolve and c.agents > 1 else 0, values, priors=priors, chance=CHANCE, drawn=drawn)
 
 
 def _number(word: str) -> float:

@@ -28,6 +28,9 @@ TEAMS: dict[str, Any] = {
     "lanes": 16,
     "batch": 4,
     "unroll": 8,
+    "memory": 0,
+    "optimizer": "adam",
+    "normalize_advantage": True,
     "tensorboard": False,
 }
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
@@ -47,14 +50,14 @@ def test_acting_is_learning_to_the_bit(period, tmp_path, monkeypatch):
         return scored(self, out, batch, hyperparameters)
 
     monkeypatch.setattr(WithAuxiliary, "__call__", check)
-    given = {**PAIR, "lag": 0, "period": period, "unroll": 7}
-    polyplay.train("ftw", run=str(tmp_path / "run"), steps=9_500, **given)
+    given = {**PAIR, "lag": 0, "lanes": 8, "batch": 4, "unroll": 19, "vary": (f"period={period}",)}
+    polyplay.train("ftw", run=str(tmp_path / "run"), steps=26_000, **given)
     assert seen >= 300
 
 
 @pytest.mark.parametrize("on", ["thread", "process"])
 def test_a_population_learns_to_win(on, tmp_path):
-    given = {**TEAMS, "agents": 2, "players": 2, "batch": 16, "lanes": 32, "evolve": False, "learning_rate": 3e-3}
+    given = {**TEAMS, "agents": 2, "players": 2, "batch": 16, "lanes": 32, "evolve": False, "vary": ("learning_rate=3e-3", "kl_posterior_cost=1e-3", "period=3")}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=60_000, on=on, **given)
     player = policy_player(load_agent(run.directory)._policy, PlayOptions(1, 3))
     points = play_both_sides(Envs("toy:skirmish", 4), player, random_player(7), 100, 1)

@@ -25,7 +25,7 @@ from polyplay.envs.ctf.world import CARRIED, COS, HOME, RANGE, SIN, SMALL, SPEED
 ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles; ANY: by the place in the team
 POST = 60  # steps that a guard stays at one place
 HIDING = 5  # moves from its base that a carrier hides
-TRAVELS, FIGHTS = 0.00125, 0.01  # cells of way that a part of a circle is worth, of a heading wanted
+TRAVELS, FIGHTS = 0.00125, 0.0025  # cells of way that a part of a circle is worth, of a heading wanted
 HIT = 10.0  # cells of way that a hit is worth
 ENOUGH = 0.001  # cells of way: so little short of the best is as good
 # all ways to tag, turn and walk; of two as good the first is chosen

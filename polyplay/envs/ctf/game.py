@@ -59,8 +59,12 @@ class CaptureTheFlag:
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
         """In place."""
         n, P = s["here"].shape
-        reward, events = np.empty((n, P), np.float32), np.empty((n, P, len(EVENTS)), np.float32)
-        rules.step_matches(*(s[k] for k in MOVED + FLAGS), self.world.composite(action), reward, events)
+        reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
+        now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
+        for _ in range(self.world.repeat):
+            rules.step_matches(*(s[k] for k in MOVED + FLAGS), chosen, now, happened)
+            reward += now
+            events += happened
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
         row = {"reward": reward, "team_reward": reward, "events": events}
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}

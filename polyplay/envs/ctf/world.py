@@ -78,6 +78,7 @@ class World:
     team: int = 2  # players of a side
     size: int = 13  # cells of a map's side, an odd number
     length: int = 4500  # steps of a match; 15 make a second
+    repeat: int = 1  # steps for which an action is held, which are one of the agent
     kind: str = "both"
     maps: str = "train"
 
@@ -89,9 +90,13 @@ class World:
             raise UserError(
                 f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99"
             )
-        if not 1 <= self.team <= 8 or self.length < 1:
-            got = f"team={self.team}, length={self.length}"
-            raise UserError(f"arena:ctf: {got} given, allowed: 1 to 8 players of a side, and a length from 1")
+        if not 1 <= self.team <= 8 or self.length < 1 or self.repeat < 1:
+            got = f"team={self.team}, length={self.length}, repeat={self.repeat}"
+            raise UserError(f"arena:ctf: {got} given, allowed: 1 to 8 players of a side, a length and a repeat from 1")
+        if self.length % self.repeat:
+            raise UserError(
+                f"arena:ctf: length={self.length} given, allowed with repeat={self.repeat}: a multiple of that"
+            )
 
     @property
     def seats(self) -> int:

@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyplay.common import tree
 from polyplay.common.tree import Batch
 from polyplay.learning.losses import base, returns
 from polyplay.learning.losses.returns import check_shapes
-from polyplay.nets.auxiliary import CELL, PICTURE, REWARD_CLASSES, PixelControl, control_cells
+from polyplay.nets.auxiliary import CELL, PICTURE, REWARD_CLASSES, control_cells
 
 BORDER = CELL // 2  # pixels around a picture that belong to no cell
 
@@ -54,40 +53,13 @@ def _plane_change(before: Tensor, after: Tensor) -> Tensor:
     return (before != after).float().mean(1)
 
 
-def bootstrap_rows(batch: Batch) -> Tensor:
-    """Which rows' best values `pixel_control_loss` looks at, bool [T+1, B]: the last one, and those that truncation
-    ended, unless they are terminated or the only one of their episode.
-    """
-    first, terminated = batch["first"], batch["terminated"]
-    ends = torch.cat([first[1:], torch.ones_like(first[:1])])
-    rows = ends & ~terminated & ~first
-    rows[0] = False
-    return rows
-
-
-def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """chosen [T, B, h, w] and best [T+1, B, h, w] for `pixel_control_loss`, from features [T+1, B, features]; best is 0
-    in rows where it is not looked at.
-
-    batch: rows "action" (a tree), "first", "terminated".
-    """
-    rows = bootstrap_rows(batch)
-    check_shapes(x.ndim == 3 and x.shape[:2] == rows.shape, f"x must be {list(rows.shape)} and features", x)
-    action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
-    chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
-    best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
-    with torch.no_grad():
-        best[rows] = head.best(head(x[rows]))
-    return chosen, best
-
-
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
     """½ Σ_cells (R_t − Q(s_t, a_t))², the mean over valid transitions, where cell by cell
     R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
     Q-learning without correction).
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], of which `bootstrap_rows`
-    count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
+    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], of which
+    nets.auxiliary.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be

@@ -86,7 +86,7 @@ def test_maps_for_training_and_held_out_ones_are_others():
         ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
         ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
         ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),
-        ("arena:ctf+team=0", "team=0, length=4500 given, allowed: 1 to 8 players"),
+        ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),
     ],
 )
