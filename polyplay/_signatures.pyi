@@ -67,7 +67,7 @@ class A2C(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -92,7 +92,7 @@ class A3C(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
@@ -126,7 +126,7 @@ class Accel(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
@@ -266,7 +266,7 @@ class Appo(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
@@ -306,6 +306,34 @@ class Dqn(RunOptions, total=False):
     reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
     budget: int  # frames to train for when neither --frames nor --steps is given
 
+class Ftw(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # a game of teams that counts events
+    agents: int  # of the population
+    players: int  # at a table: agents that hold a group of an actor's lanes each
+    actors: int  # acting workers, each with a table
+    lanes: int  # seats in matches (num-envs) of each actor, divided among its players
+    learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
+    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    unroll: int  # agent steps per lane in a rollout
+    batch: int  # trajectories in one update of an agent
+    opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
+    matches: int  # that a table plays before its players are drawn anew
+    evolve: bool  # agents begin with values drawn from --vary and copy better ones; False: with the middle ones
+    copies: int  # matches of an agent from one look at another, whether to copy it, to the next
+    vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
+    rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
+    points: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
+    network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
+    core_size: int  # of each LSTM, and numbers of z
+    auxiliary: str  # tasks: pixel, reward, with a comma between; or none
+    memory: int  # words of the memory that both clocks share (0: there is none)
+    gamma: float  # discount
+    lam: float  # λ of V-trace
+    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
+    normalize_advantage: bool  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
+    budget: int  # steps of all agents to train for when neither --frames nor --steps is given
+
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -319,7 +347,7 @@ class Ga3C(RunOptions, total=False):
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     gamma: float  # discount
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: float  # the optimizer's ε
@@ -375,7 +403,7 @@ class Impala(RunOptions, total=False):
     gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -410,7 +438,7 @@ class League(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
@@ -443,7 +471,7 @@ class Ppo(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru']  # recurrent core
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
@@ -547,6 +575,10 @@ def train(
 @overload
 def train(
     system: Literal["dqn"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Dqn]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["ftw"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Ftw]
 ) -> Run: ...
 @overload
 def train(

@@ -36,7 +36,7 @@ class LearnerSpec:
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
-        rows = [f"loss    {type(self.loss).__name__}", f"update  {self.update.title()}"]
+        rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
         outliers = getattr(self.update, "outliers", None)
         if outliers is not None:
             rows.append(f"drops   losses beyond mean + {outliers.k:g} deviations")

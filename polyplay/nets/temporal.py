@@ -66,8 +66,7 @@ class Temporal(nn.Module):
         self.prior = RepeatedLinear(size + reads, 2 * size)
         self.posterior = RepeatedLinear(size + reads, 2 * size)
         initialise(self, init, gain=1.0)
-        for layer in (self.prior, self.posterior):
-            initialise(layer, init, 0.1)
+        initialise(self.prior, init, 0.1)
         if memory is not None:
             self.fast_interface = RepeatedLinear(size, memory.interface)
             self.slow_interface = RepeatedLinear(size, memory.interface)

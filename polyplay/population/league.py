@@ -288,13 +288,14 @@ class League(SharedObject):
 
     def label(self) -> str:
         bots = f", bots: {', '.join(self.bots)}" if self.bots else ""
-        return f"{self.agents} agents, up to {self.past} past selves{bots}"
+        past = f", up to {self.past} past selves" if self.past else ""
+        return f"{self.agents} agents{past}{bots}"
 
     def arrows(self) -> list[Arrow]:
         return [
             Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
             Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
-            Arrow("past selves", ("posts",), ("rates",)),
+            *([Arrow("past selves", ("posts",), ("rates",))] if self.past else []),
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
 

@@ -29,10 +29,12 @@ VARY = (  # reward: of the size of each event's weight
     "reward=log:0.1:1.0",
 )
 QUICK = (
-    "learning_rate=log:1e-4:9e-4",
-    "entropy_cost=log:5e-3:2e-2",
-    "kl_posterior_cost=log:3e-4:3e-3",
-    "kl_prior_cost=log:3e-5:3e-4",
+    "learning_rate=log:5e-4:2e-3",
+    "entropy_cost=log:5e-4:2e-3",
+    "kl_posterior_cost=log:1e-5:1e-4",
+    "kl_prior_cost=log:1e-6:1e-5",
+    "pixel_control_cost=log:1e-3:1e-2",
+    "reward_prediction_cost=log:1e-2:0.1",
 )
 POINTS = (  # in kind of those of Quake III
     "captured=1.0",

@@ -1,7 +1,9 @@
-"""FTW as users run it: it learns, acting is learning to the bit, agents evolve and go on, and what cannot be is said."""
+"""FTW as users run it: it learns, acting is learning to the bit, agents evolve and go on, bad input is said."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,15 @@ from polyplay.acting.team_match import play_both_sides, policy_player, random_pl
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
+from polyplay.common.tree import Field
 from polyplay.envs import Envs
+from polyplay.envs.spaces import Discrete
 from polyplay.evaluation.agent import load_agent
 from polyplay.learning.losses.auxiliary import WithAuxiliary
-from polyplay.systems import _ftw, ftw
+from polyplay.population.copies import CopyRule
+from polyplay.systems import _ftw
+from polyplay.systems._ftw import CORE, VARY
+from polyplay.systems.ftw import Config
 
 TEAMS: dict[str, Any] = {
     "env": "toy:skirmish",
@@ -29,8 +36,8 @@ TEAMS: dict[str, Any] = {
     "batch": 4,
     "unroll": 8,
     "memory": 0,
+    "auxiliary": "reward",
     "optimizer": "adam",
-    "normalize_advantage": True,
     "tensorboard": False,
 }
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
@@ -55,10 +62,126 @@ def test_acting_is_learning_to_the_bit(period, tmp_path, monkeypatch):
     assert seen >= 300
 
 
+@dataclass(frozen=True)
+class Recall:
+    """Two against two: each is shown a cue, sees nothing for three steps, and repeats it, six times in a match. The
+    team that was right more often wins.
+    """
+
+    seats, teams, events, team_reward = 4, (0, 0, 1, 1), ("right", "wrong"), False
+    obs, action = Field((3,), "float32"), Discrete(2)
+
+    def reset(self, draw: Any, n: int) -> dict[str, np.ndarray]:
+        cues = np.stack([draw() < 0.5 for _ in range(24)], 1).reshape(n, 6, 4).astype(np.int64)
+        return {"here": np.ones((n, 4), bool), "cue": cues, "age": np.zeros(n, np.int64)}
+
+    def step(self, s: dict[str, np.ndarray], action: np.ndarray, draw: Any) -> tuple[Any, Any]:
+        asked, age = s["age"] % 5 == 4, s["age"] + 1
+        right = (self.cue(s) == action) & asked[:, None]
+        events = np.stack([right, asked[:, None] & ~right], 2)
+        lead = right[:, :2].sum(1) - right[:, 2:].sum(1)
+        end = np.repeat((age == 30)[:, None], 4, 1)
+        row = {"reward": np.stack([lead, lead, -lead, -lead], 1) / 2, "events": events}
+        return {**s, "here": ~end, "age": age}, {**row, "terminated": end, "truncated": np.zeros_like(end)}
+
+    def cue(self, s: dict[str, np.ndarray]) -> np.ndarray:
+        return s["cue"][np.arange(len(s["age"])), np.minimum(s["age"] // 5, 5)]
+
+    def see(self, s: dict[str, np.ndarray]) -> np.ndarray:
+        phase, cue = np.repeat(s["age"][:, None] % 5, 4, 1), self.cue(s)
+        return np.stack([(phase == 0) & (cue == 0), (phase == 0) & (cue == 1), phase == 4], 2).astype(np.float32)
+
+
+RECALL: dict[str, Any] = {
+    **TEAMS,
+    "env": f"toy:{__name__}:Recall",
+    "points": ("right=1", "wrong=-1"),
+    "agents": 2,
+    "players": 2,
+    "lanes": 32,
+    "batch": 16,
+    "unroll": 19,
+}
+FAST = ("learning_rate=1e-2", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
+
+
+def points_against_random(directory: Path) -> float:
+    player = policy_player(load_agent(directory, trust=True)._policy, PlayOptions(1, 3))
+    return float(play_both_sides(Envs(RECALL["env"], 4), player, random_player(7), 100, 1).mean())
+
+
 @pytest.mark.parametrize("on", ["thread", "process"])
 def test_a_population_learns_to_win(on, tmp_path):
-    given = {**TEAMS, "agents": 2, "players": 2, "batch": 16, "lanes": 32, "evolve": False, "vary": ("learning_rate=3e-3", "kl_posterior_cost=1e-3", "period=3")}
+    """By an inner reward, with memory of what the slow clock bridges."""
+    given = {**RECALL, "evolve": False, "vary": (*FAST, "period=3")}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=60_000, on=on, **given)
-    player = policy_player(load_agent(run.directory)._policy, PlayOptions(1, 3))
-    points = play_both_sides(Envs("toy:skirmish", 4), player, random_player(7), 100, 1)
-    assert points.mean() > 0.8
+    assert points_against_random(run.directory) > 0.85
+
+
+def learnt_with(directory: Path) -> list[dict[str, float]]:
+    """The hyperparameters of both agents in the newest checkpoint."""
+    newest = checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1])
+    return [newest.json(f"agents/{agent}/learner")["hyperparameters"] for agent in range(2)]
+
+
+def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, monkeypatch):
+    """Copies are frequent here: who is a little behind copies, and every value changes."""
+    rule = _ftw.copy_rule
+    eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
+    monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
+    given = {**RECALL, "serial": True, "copies": 20, "matches": 10, "vary": ("learning_rate=log:1e-3:1e-2",)}
+    run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=12_000, **given)
+    copies = list(read_lines(run.directory / "lineage.jsonl"))
+    assert len(copies) >= 2
+    ranges = {text.partition("=")[0]: text for text in VARY}
+    assert {*copies[0]["new"]} >= {*CORE, "learning_rate", "entropy_cost", "reward_right", "reward_wrong"}
+    assert {*copies[0]["new"]} <= {*ranges, "reward_right", "reward_wrong"}
+    for copy in copies:
+        assert copy["new"] != copy["old"]
+        assert 1e-3 <= copy["new"]["learning_rate"] <= 1e-2
+        assert copy["new"]["period"] in range(5, 20)
+        assert 0.1 <= copy["new"]["reward_right"] <= 1.0
+        assert -1.0 <= copy["new"]["reward_wrong"] <= -0.1
+    before = learnt_with(run.directory)
+    newest = {copy["agent"]: copy["new"] for copy in copies}
+    for agent, values in newest.items():
+        assert {k: before[agent][k] for k in values} == values
+    weights = load_agent(run.directory, trust=True, agent=0)._policy.rewards.weights.tolist()
+    assert weights == pytest.approx([before[0]["reward_right"], before[0]["reward_wrong"]])
+
+    run = polyplay.resume(run.directory, steps=12_200)
+    more = list(read_lines(run.directory / "lineage.jsonl"))
+    assert more[: len(copies)] == copies
+    if len(more) == len(copies):
+        assert learnt_with(run.directory) == before
+
+
+def test_copies_are_as_published():
+    rule = _ftw.copy_rule(Config(), Envs("arena:ctf", 4))
+    assert isinstance(rule, CopyRule)
+    assert (rule.sure, rule.chance, rule.drawn) == (0.7, 0.05, ("period",))
+    assert rule.priors["reward_captured"].low == 0.1
+    assert rule.priors["reward_opponent_captured"].high == -0.1
+    assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"env": "toy:rps"}, "--env: toy:rps given, which counts no events"),
+        ({"points": ("flag=1",)}, "--points: flag=1 given, allowed: EVENT=WEIGHT, with an event of right, wrong"),
+        ({"vary": ("period=0",)}, "--vary: period from 0 to 0 given, allowed: from 1 to the 19 steps of --unroll"),
+        ({"vary": ("period=uniform:5:20",)}, "period from 5 to 20 given"),
+        ({"vary": ("speed=1",)}, "--vary: speed=1 given, allowed: NAME=RANGE or NAME=VALUE, NAME of learning_rate"),
+        ({"vary": ("entropy_cost=much",)}, "'much' given, allowed: a number"),
+        ({"auxiliary": "pixel"}, "--auxiliary pixel: takes one image of bytes, here they are float32"),
+        ({"auxiliary": "sound"}, "--auxiliary: sound given, allowed: pixel, reward"),
+        ({"env": "arena:ctf+size=7"}, "size=7 given, allowed: odd numbers from 9, so that two bases fit"),
+        ({"env": "toy:catch", "rewards": "game"}, "needs an environment with several players"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line_and_nothing_is_written(given, said, tmp_path):
+    with pytest.raises(UserError, match=re.escape(said)) as e:
+        polyplay.train("ftw", run=str(tmp_path / "run"), steps=100, **{**RECALL, "serial": True, **given})
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from polyplay import systems
+from polyplay.common import tree
 from polyplay.workers.crew import Crew
 
 TABLE = tomllib.loads((Path(__file__).parent / "published.toml").read_text())
@@ -32,7 +33,8 @@ def wired(name: str, preset: str) -> dict[str, Any]:
     config = page.PRESETS[preset]()
     system = page.build(config, crew)
     spec, net = system.envs.spec, system.policy()
-    found = vars(config) | {"observation": list(spec.obs.shape), "test_epsilon": system.epsilon}
+    shown = {path: list(field.shape) for path, field in tree.leaves(spec.obs)}
+    found = vars(config) | {"observation": shown.get("", shown), "test_epsilon": system.epsilon}
     found["parameters"] = sum(p.numel() for p in net.parameters())
     found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]
     learner = next(role for role in crew.roles if role.learner)

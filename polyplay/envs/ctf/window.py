@@ -83,7 +83,7 @@ def draw_windows(
     carrier: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """What every seat of every match sees: world.PLANES, 0 or SHOWN, out uint8 [n, P, planes, 11, 11], zeros at first."""
+    """What every seat of every match sees: world.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = at.shape[:2]
     for m in range(n):
         for p in range(P):

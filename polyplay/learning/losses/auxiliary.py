@@ -32,6 +32,11 @@ class WithAuxiliary:
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     @property
+    def title(self) -> str:
+        """For the diagram."""
+        return " + ".join([type(self.loss).__name__, *self.terms])
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         return *self.loss.metrics, *self.terms
 
