@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -82,7 +82,9 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
     """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
     agents = [entrant.agent for entrant in entrants if entrant.agent]
     first = agents[0].wired.envs
-    board = is_board(first)
+    board, where = is_board(first), device.choose_devices(options.device)[0]
+    if options.env is not None:
+        return _team_matches(entrants, _asked_envs(agents, options.env), options, where)
     for agent in agents:
         envs = agent.wired.envs
         same = np.array_equal(board_of(envs).numbers, board_of(first).numbers) if board and is_board(envs) else False
@@ -91,8 +93,20 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
                 f"tournament: {agent.name} plays {_game(envs)}, and {agents[0].name} {_game(first)}: "
                 "name runs of one game"
             )
-    where = device.choose_devices(options.device)[0]
     return (_board_matches if board else _team_matches)(entrants, first, options, where)
+
+
+def _asked_envs(agents: Sequence[RunAgent], title: str) -> Envs:
+    """Raises UserError: --env is not for these agents."""
+    envs = replace(agents[0].wired.envs, name=title, options={})
+    for agent in agents:
+        own = agent.wired.envs
+        if is_board(own) or is_board(envs):
+            raise UserError(f"--env {title} given, but board games are as they are: leave it out")
+        if (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
+            text = f"--env {title} given, but {agent.name} plays {own.title}"
+            raise UserError(f"{text}: name an environment with the same observations and actions")
+    return envs
 
 
 def _game(envs: Envs) -> str:

@@ -34,6 +34,9 @@ class TournamentOptions:
     number)"""
     opening_plies: Whole | None = None
     """board games: random moves before a match (none: 2)"""
+    env: str | None = None
+    """environment to play on, with the observations and actions of the runs' own: held-out maps, say (none: the runs'
+    own). Not for board games"""
     seed: Seed = 0
     """seed of environments, openings and players"""
     greedy: bool = False

@@ -139,7 +139,7 @@ class ActorCritic(TorsoPolicy):
     def observe(self, batch: Batch) -> None:
         super().observe(batch)
         if self.returns is not None:
-            self.returns.observe(batch["reward"], batch["first"])
+            self.returns.observe(self.rewarded(batch)["reward"], batch["first"])
 
     def _auxiliary_outputs(self, x: Tensor, batch: Batch) -> Batch:
         """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward

@@ -15,6 +15,7 @@ import torch
 
 from polyplay.cli import main
 from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.toys.seated import RockPaperScissors
 from polyplay.evaluation.matches import Entrant, open_matches
@@ -181,3 +182,15 @@ def test_json_is_one_object(words: Callable[[str], list[str]], capsys: pytest.Ca
     found = json.loads(capsys.readouterr().out)
     assert (found["matches"], found["greedy"], len(found["players"])) == (4, True, 2)
     assert found["payoff"][0][0] is None
+
+
+def test_env_is_what_is_played(runs: Path, words: Callable[[str], list[str]]):
+    """Instead of the runs' own, which then need not be the same."""
+    options = TournamentOptions(matches=4, env="toy:rps+rounds=5")
+    assert play_tournament(words("RPS LONG"), options)["game"] == "toy:rps+rounds=5"
+    with pytest.raises(UserError, match="--env toy:rps given, but .*SOLO plays toy:skirmish: name an environment"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="toy:rps"))
+    with pytest.raises(UserError, match="--env: unknown toy"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="toy:nothing"))
+    with pytest.raises(UserError, match="--env game:tic_tac_toe given, but board games are as they are: leave it out"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="game:tic_tac_toe"))

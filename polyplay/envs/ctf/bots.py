@@ -188,6 +188,13 @@ def _moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward:
 
 
 @compiled
+def _turned(yaw: int, turn: int) -> int:
+    """A heading that was turned by less than a circle; much faster than a remainder."""
+    yaw += turn
+    return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
+
+
+@compiled
 def _best(
     grid: np.ndarray,
     x: float,
@@ -198,24 +205,28 @@ def _best(
     worth: float,
     tags: bool,
     actions: np.ndarray,
+    repeat: int,
 ) -> int:
-    """Which of the actions, int64 [K, 6], leads nearest to one point and faces another, each part of a circle worth so
-    many cells, and hits there, if it may tag.
+    """Which of the actions, int64 [K, 6], held for `repeat` steps, leads nearest to one point and faces another, each
+    part of a circle worth so many cells, and hits with its first step, if it may tag.
     """
     best, least, wanted = 0, np.inf, _heading(face[0] - x, face[1] - y)
-    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - SPEED + ENOUGH  # no step leads nearer
+    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # nothing leads nearer
     for k in range(len(actions)):
-        tag, turned = actions[k, 4] == 1, yaw + _YAW[actions[k, 0]]
+        tag, turn = actions[k, 4] == 1, _YAW[actions[k, 0]]
         if tag and not tags:
             continue
-        turned += TURN if turned < 0 else -TURN if turned >= TURN else 0  # much faster than a remainder
-        off = abs(wanted - turned)
+        off = abs(wanted - _turned(yaw, repeat * turn % TURN))
         cost = worth * min(off, TURN - off) - (HIT if tag else 0.0)
         if near + cost >= least:
             continue
+        turned = _turned(yaw, turn)
         at_x, at_y = _moved(grid, x, y, turned, actions[k, 2], actions[k, 3])
         dx, dy = face[0] - at_x, face[1] - at_y
         misses = abs(dy * COS[turned] - dx * SIN[turned]) > WIDTH or dx * COS[turned] + dy * SIN[turned] <= 0.0
+        for _ in range(1, repeat):
+            turned = _turned(turned, turn)
+            at_x, at_y = _moved(grid, at_x, at_y, turned, actions[k, 2], actions[k, 3])
         cost += math.sqrt((to[0] - at_x) ** 2 + (to[1] - at_y) ** 2)
         if cost < least and not (tag and misses):
             best, least = k, cost
@@ -223,8 +234,8 @@ def _best(
 
 
 @compiled
-def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, floods: Floods) -> int:
-    """Seat p's place in `actions`."""
+def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods) -> int:
+    """Seat p's place in `actions`, each of which is held for `repeat` steps."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
     if role == ANY:
         role = p % (s.at.shape[1] // 2) % 3
@@ -238,22 +249,31 @@ def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarr
         dx, dy = s.at[m, q, 0] - x, s.at[m, q, 1] - y
         off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # an index below 0 counts from the end
         face = x + dx * COS[off] - dy * SIN[off], y + dy * COS[off] + dx * SIN[off]
-        tags = s.loads[m, p] <= 1 and _draw(s, m, p, s.age[m], 4) < skill.fires
-        return _best(s.grid[m], x, y, s.yaw[m, p], to, face, FIGHTS, tags, actions)
+        tags = s.loads[m, p] <= 1 and _draw(s, m, p, s.age[m], 4) < 1.0 - (1.0 - skill.fires) ** repeat
+        return _best(s.grid[m], x, y, s.yaw[m, p], to, face, FIGHTS, tags, actions, repeat)
     middle = s.grid.shape[1] / 2
     face = to if abs(to[0] - x) + abs(to[1] - y) > SPEED else (middle, middle)
-    return _best(s.grid[m], x, y, s.yaw[m, p], to, face, TRAVELS, False, actions)
+    return _best(s.grid[m], x, y, s.yaw[m, p], to, face, TRAVELS, False, actions, repeat)
 
 
 @compiled
 def choose_all(
-    s: Scene, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, out: np.ndarray
+    s: Scene,
+    match: np.ndarray,
+    seat: np.ndarray,
+    role: int,
+    skill: Skill,
+    actions: np.ndarray,
+    repeat: int,
+    out: np.ndarray,
 ) -> None:
-    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, into out [n]."""
+    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, into out [n].
+    repeat: steps for which it is held.
+    """
     cells = s.grid.shape[1] ** 2
     floods = Floods(np.empty(cells, np.int64), np.empty(cells, np.int64), np.full(3, -1))
     for i in range(len(match)):
-        out[i] = _choose(s, match[i], seat[i], role, skill, actions, floods)
+        out[i] = _choose(s, match[i], seat[i], role, skill, actions, repeat, floods)
 
 
 @dataclass(frozen=True)
@@ -265,10 +285,11 @@ class FlagBot:
     plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
-        few = seats.game.world.actions == "small"
+        world = seats.game.world
+        few = world.actions == "small"
         actions, out = FEW if few else ALL, np.empty(len(seats.match), np.int64)
         scene = Scene(*(seats.states[k] for k in Scene._fields))
-        choose_all(scene, seats.match, seats.seat, self.role, SKILLS[self.level - 1], actions, out)
+        choose_all(scene, seats.match, seats.seat, self.role, SKILLS[self.level - 1], actions, world.repeat, out)
         return out if few else actions[out]
 
 

@@ -16,7 +16,7 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.learning.losses import unreal
 from polyplay.learning.losses.base import EpochLoss, LazyMetrics, Loss, LossOutput, MaskedMean
 
-KL = MappingProxyType({"kl_posterior": 1e-2, "kl_prior": 1e-3})  # terms of a temporal core, with costs in kind
+KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class WithAuxiliary:
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
         scored = self.loss(out, batch, hyperparameters)
-        over = MaskedMean(~batch["first"][1:])
+        over = MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
         found = {name: self._term(name, over, out, batch) for name in self.terms}
         live = hyperparameters.all()
         total = sum(live.get(f"{name}_cost", self.terms[name]) * x for name, x in found.items())

@@ -198,8 +198,9 @@ def test_places_in_the_team_are_roles():
         played.play(bots.level5, bots.level5, 20)
 
 
+@pytest.mark.parametrize("repeat", [1, 3])
 @pytest.mark.parametrize("actions", [ALL, FEW])
-def test_of_all_actions_the_best_is_chosen(actions):
+def test_of_all_actions_the_best_is_chosen(actions, repeat):
     """Against plain costs of what each leads to by the rules."""
     rng, s = np.random.default_rng(2), World(team=1).arrays(1)
     maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
@@ -213,15 +214,18 @@ def test_of_all_actions_the_best_is_chosen(actions):
         costs = []
         for a in actions:
             at, turned = np.array([[x, y]]), np.array([yaw])
-            rules._move(grid, at, np.zeros(1), np.zeros(1), turned, np.zeros(1, np.int64), a[None])
+            z, rises, pitch = np.zeros(1), np.zeros(1), np.zeros(1, np.int64)
+            rules._move(grid, at, z, rises, turned, pitch, a[None])
             angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
             far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
             hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
+            for _ in range(1, repeat):
+                rules._move(grid, at, z, rises, turned, pitch, a[None])
             wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
             off = abs((wanted + 1800) % 3600 - 1800)
             far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])
             costs.append(np.inf if a[4] and not (hits and tags) else far + 0.01 * off - 10.0 * a[4])
-        found = bots._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions)
+        found = bots._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions, repeat)
         assert costs[found] <= min(costs) + 0.007
 
 
