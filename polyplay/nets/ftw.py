@@ -40,6 +40,8 @@ class FTWTorso(nn.Module):
             same = kernel // 2 if large and stride == 1 else 0
             self.convs.append(Conv2d(channels, out, kernel, stride, same))
             channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
+        if min(sides) < 1:
+            raise UserError(f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}")
         beside = sum(fields[path].shape[0] if fields[path].shape else 1 for path in self.paths if path != self.view)
         self.fc = Linear(channels * sides[0] * sides[1] + beside, hidden)
         self.features = hidden
@@ -51,5 +53,5 @@ class FTWTorso(nn.Module):
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y
-        numbers = [leaves[path].flatten(1).to(x.dtype) for path in self.paths if path != self.view]
+        numbers = [leaves[path].reshape(len(x), -1).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))

@@ -1,7 +1,7 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
 
-Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `mask`, `state/NAME`. Outputs:
-`action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before the first step.
+Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
+Outputs: `action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before the first step.
 The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
 """
 
@@ -29,6 +29,7 @@ from polyplay.nets import recurrent
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
 from polyplay.nets.precision import HasPrecision
+from polyplay.nets.temporal import Temporal
 
 if TYPE_CHECKING:
     import onnx
@@ -71,6 +72,11 @@ def check_export(file: Path) -> None:
 
 def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object]) -> dict[str, Any]:
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
+    if isinstance(getattr(policy, "core", None), Temporal):
+        raise UserError(
+            "--onnx: this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can "
+            "say; nothing was written, use it with polyplay.load, or train with --core lstm or gru"
+        )
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
@@ -100,6 +106,8 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
+    if (own := getattr(policy, "rewards", None)) is not None:
+        inputs["events"] = Field((len(own.names),), "float32")
     inputs |= {"reward": Field((), "float32"), "first": Field((), "bool"), "state": policy.state_spec()}
     return dict(tree.leaves(inputs))
 
@@ -218,6 +226,8 @@ def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
     if spec.mask is not None:
         step["mask"] = tree.map(lambda f: rng.random((lanes, *f.shape)) < 0.7, spec.mask)
         tree.map(lambda x: x.__setitem__((..., 0), True), step["mask"])
+    if spec.events:
+        step["events"] = rng.integers(0, 3, (lanes, len(spec.events))).astype(np.float32)
     return step
 
 

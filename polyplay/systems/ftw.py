@@ -60,8 +60,8 @@ class Config:
 
 
 def quick() -> Config:
-    """For two cores: four agents, small maps seen from above, matches of a minute in which an action is held 1/5 s."""
-    game = "arena:ctf+length=900+repeat=3+actions=small"
+    """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
+    game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
     table = Config(game, agents=4, lanes=64, unroll=50, batch=16, matches=50, copies=200, vary=QUICK)
     return replace(table, optimizer="adam", lam=0.95, core_size=128, memory=0, budget=20_000_000)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,8 @@ from polyplay import nets
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.envs.spaces import MultiDiscrete
+from polyplay.nets.action_heads import normal
 from tests.nets.helpers import (
     arrivals,
     bind,
@@ -15,6 +19,7 @@ from tests.nets.helpers import (
     hybrid,
     image,
     masks,
+    observations,
     parameters,
     play,
     unroll_in_pieces,
@@ -229,3 +234,163 @@ def test_a_core_of_the_wrong_width_is_refused():
     policy = nets.make("mlp", discrete(vector(4)), "gru", 8)
     with pytest.raises(ValueError, match="the core takes 64 numbers, but gets 71"):
         nets.ActorCritic(policy.torso, policy.head, policy.core, previous=True)
+
+
+# ------------------------------------------------------------------------- two clocks, own rewards, auxiliary tasks
+
+ACTIONS = {"discrete": discrete, "continuous": lambda obs: continuous(obs, 2, 3), "hybrid": hybrid}
+EVENTS = ("kill", "death")
+WEIGHTS = {"period": 3.0, "reward_kill": 0.7, "reward_death": -0.4}
+
+
+def two_clocks(kind, memory=0, rewards=EVENTS):
+    spec = replace(ACTIONS[kind](vector(7)), events=EVENTS)
+    more = {"previous": True, "rewards": rewards, "width": 20, "hidden": (32,)}
+    policy = nets.make("mlp", spec, "temporal", 24, memory=memory, **more)
+    for p in policy.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+    policy.follow(WEIGHTS)
+    return spec, policy
+
+
+def arrivals_with_events(spec, rows, lanes, noise):
+    batch = arrivals(spec.obs, rows, lanes, noise)
+    batch["events"] = torch.randint(0, 3, (rows, lanes, len(EVENTS))).float()
+    return batch if spec.mask is None else {**batch, "mask": masks(spec, rows, lanes)}
+
+
+def rows_of(batch, said):
+    """What a learner gets of rows that were acted in."""
+    return {k: v for k, v in batch.items() if k != "noise"} | {k: said[k] for k in ("action", "latent_noise")}
+
+
+@pytest.mark.parametrize("memory", [0, 5])
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_two_clocks_act_as_they_unroll_to_the_bit(kind, memory):
+    for seed, lanes in enumerate((1, 4, 11)):
+        torch.manual_seed(seed)
+        spec, policy = two_clocks(kind, memory)
+        batch = arrivals_with_events(spec, 14, lanes, policy.noise)
+        early, late = (tree.map(lambda x, at=at: x[at], batch) for at in (slice(0, 5), slice(5, 14)))
+        _, state = play(policy, early, policy.initial(lanes))  # between two ticks, with something in memory
+        said, _ = play(policy, late, state)
+        assert torch.equal(said["latent_noise"], normal(late["noise"][..., :24]))
+        out = policy.unroll(rows_of(late, said), state)
+        for k in ("logp", "value"):
+            assert torch.equal(out[k], said[k]), (k, lanes)
+        assert (out["kl_posterior"] > 0).all()
+
+
+def test_what_comes_before_is_the_agent_s_own_reward():
+    """As a policy without such rewards has it whom the environment gives Σ w·events."""
+    torch.manual_seed(0)
+    spec, policy = two_clocks("discrete")
+    _, plain = two_clocks("discrete", rewards=())
+    plain.load_state_dict({k: v for k, v in policy.state_dict().items() if k != "rewards.weights"})
+    batch = arrivals_with_events(spec, 9, 4, policy.noise)
+    own = 0.7 * batch["events"][..., 0] - 0.4 * batch["events"][..., 1]
+    state = policy.initial(4)
+    said, after = play(policy, batch, state)
+    theirs, behind = play(plain, {**batch, "reward": own}, state)
+    for k in ("value", "logp"):
+        torch.testing.assert_close(said[k], theirs[k])
+    torch.testing.assert_close(after["h"], behind["h"])
+    said, _ = play(policy, {**batch, "reward": 100 * batch["reward"]}, state)
+    out = policy.unroll(rows_of(batch, said), state)
+    torch.testing.assert_close(out["reward"], own)
+    assert torch.equal(out["value"], said["value"])
+    assert not torch.allclose(play(plain, batch, state)[0]["value"], theirs["value"])
+    policy.follow({"reward_kill": -0.7})
+    assert not torch.equal(play(policy, batch, state)[0]["value"], said["value"])
+
+
+def test_the_size_of_returns_is_that_of_the_agent_s_own_rewards():
+    spec = replace(discrete(vector(3)), events=EVENTS)
+    policy, plain = (nets.make("mlp", spec, returns=0.9, rewards=rewards) for rewards in (EVENTS, ()))
+    policy.follow(WEIGHTS)
+    batch = arrivals_with_events(spec, 9, 4, 1)
+    policy.observe(batch)
+    plain.observe({**batch, "reward": policy.rewards(batch["events"])})
+    assert torch.equal(policy.returns.scale(), plain.returns.scale())
+    assert policy.returns.scale() != 1.0
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_without_noise_z_is_the_posterior_s_mean(kind):
+    torch.manual_seed(0)
+    spec, policy = two_clocks(kind)
+    batch = arrivals_with_events(spec, 8, 5, 0)
+    batch.pop("noise")
+    said, after = play(policy, batch, policy.initial(5))
+    assert said["latent_noise"].shape == (8, 5, 24)
+    assert not said["latent_noise"].any()
+    with torch.no_grad():
+        assert torch.equal(after["z"], policy.core.posterior(after["h"]).chunk(2, 1)[0])
+    out = policy.unroll(rows_of(batch, said), policy.initial(5))
+    for k in ("logp", "value"):
+        assert torch.equal(out[k], said[k])
+    drawn = arrivals_with_events(spec, 8, 5, policy.noise)["noise"]
+    assert not torch.equal(play(policy, {**batch, "noise": drawn}, policy.initial(5))[0]["value"], said["value"])
+
+
+def everything():
+    """A policy with all parts, and rows for it."""
+    torch.manual_seed(0)
+    obs = {"view": image(4, 11), "numbers": vector(3)}
+    spec = replace(discrete(obs), action=MultiDiscrete((2,), (3, 2)), events=EVENTS)
+    more = {"previous": True, "rewards": EVENTS, "width": 12, "auxiliary": ("pixel", "reward"), "hidden": 20}
+    policy = nets.make("ftw", spec, "temporal", 16, **more)
+    policy.follow(WEIGHTS)
+    batch = arrivals_with_events(spec, 6, 3, policy.noise)
+    said, _ = play(policy, batch, policy.initial(3))
+    batch = rows_of(batch, said) | {"terminated": torch.zeros(6, 3, dtype=torch.bool)}
+    return policy, batch, observations(obs, 3, 7)
+
+
+def test_unrolling_gives_what_the_losses_take():
+    policy, batch, recent = everything()
+    out = policy.unroll(batch, policy.initial(3))
+    shapes = dict.fromkeys(("logp", "value", "entropy", "kl_posterior", "kl_prior", "reward"), (6, 3))
+    shapes |= {"pixel_chosen": (5, 3, 11, 11), "pixel_best": (6, 3, 11, 11)}
+    assert {k: tuple(v.shape) for k, v in out.items()} == shapes, "no reward is predicted without examples"
+    out = policy.unroll({**batch, "recent": recent}, policy.initial(3))
+    assert {k: tuple(v.shape) for k, v in out.items()} == shapes | {"reward_logits": (7, 3)}
+    seen = torch.stack([policy.torso(tree.map(lambda x, t=t: x[t], recent)) for t in range(3)])
+    torch.testing.assert_close(out["reward_logits"], policy.auxiliary.reward(seen))
+    assert {k: tuple(f.shape) for k, f in policy.spec().items()}["latent_noise"] == (16,)
+
+
+def test_each_auxiliary_output_teaches_what_it_should():
+    policy, batch, recent = everything()
+    out = policy.unroll({**batch, "recent": recent}, policy.initial(3))
+    assert not out["pixel_best"].requires_grad
+    assert not out["reward"].requires_grad
+    learnt = {}
+    for name in ("pixel_chosen", "reward_logits", "kl_posterior"):
+        policy.zero_grad()
+        out[name].square().sum().backward(retain_graph=True)
+        found = {k.split(".")[0] for k, p in policy.named_parameters() if p.grad is not None and p.grad.any()}
+        learnt[name] = found
+    assert learnt["pixel_chosen"] == {"torso", "core", "auxiliary"}
+    assert learnt["reward_logits"] == {"torso", "auxiliary"}
+    assert learnt["kl_posterior"] == {"torso", "core"}
+
+
+def test_a_policy_without_these_parts_is_what_it_was():
+    policy = nets.make("mlp", discrete(vector(4)), "gru", 8, hidden=(5,))
+    names = {"core.input", "core.cell.recurrent", "actions", "value"}
+    mine = {k.rpartition(".")[0] for k in policy.state_dict() if not k.startswith("torso.")}
+    assert mine == names
+    assert set(policy.spec()) == {"action", "logp", "value"}
+    assert set(policy.state_spec()) == {"h"}
+    assert policy.noise == 1
+    batch = arrivals(vector(4), 4, 3, 1) | {"events": torch.ones(4, 3, 2)}
+    said, after = play(policy, batch, policy.initial(3))
+    assert set(said) == {"action", "logp", "value"}
+    assert set(after) == {"h"}
+    out = policy.unroll({**batch, "action": said["action"]}, policy.initial(3))
+    assert set(out) == {"logp", "value", "entropy"}
+    before = {k: v.clone() for k, v in policy.state_dict().items()}
+    policy.follow(WEIGHTS)
+    assert all(torch.equal(v, before[k]) for k, v in policy.state_dict().items())
+    assert policy.rewarded(batch) is batch

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets import layers
-from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, initialise, pixels
+from polyplay.nets.layers import INITS, CentredImages, Linear, RepeatedLinear, SignedImages, initialise, pixels
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -115,3 +119,108 @@ def test_floats_that_came_through_something_stay_in_their_numbers():
     x = torch.rand(2, 4, 8, 8, dtype=torch.bfloat16)
     assert pixels(x).dtype == torch.bfloat16
     assert torch.equal(pixels(x), x)
+
+
+def gradients(layer, plain, scored):
+    """Of the layer and of a plain one with its weights, by score(layer)."""
+    found = []
+    plain.load_state_dict(layer.state_dict())
+    for one in (layer, plain):
+        one.zero_grad()
+        inputs = scored(one)
+        found.append([*inputs, *(p.grad for p in one.parameters())])
+    return zip(*found, strict=True)
+
+
+SIZES = st.integers(1, 20)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SIZES, SIZES, st.booleans(), st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 999))
+def test_one_product_for_all_uses_gives_the_gradient_of_each(inputs, outputs, bias, counts, seed):
+    """Uses of random numbers of rows, some of which nobody asks for."""
+    torch.manual_seed(seed)
+    layer, plain = RepeatedLinear(inputs, outputs, bias=bias).double(), nn.Linear(inputs, outputs, bias=bias).double()
+    rows = [torch.randn(n, inputs, dtype=torch.float64) for n in counts]
+    asked = [True, *(torch.rand(len(counts) - 1) < 0.7).tolist()]
+
+    def scored(one):
+        mine = [x.clone().requires_grad_() for x in rows]
+        with one.repeated() if one is layer else contextlib.nullcontext():
+            made = [one(x) for x in mine]
+        sum(y.sin().sum() for y, wanted in zip(made, asked, strict=True) if wanted).backward()
+        return [torch.zeros(()) if x.grad is None else x.grad for x in mine]
+
+    for ours, theirs in gradients(layer, plain, scored):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_two_unrolls_in_one_graph():
+    """One loss of both, and one of each with its own backward pass."""
+    torch.manual_seed(0)
+    layer, plain = RepeatedLinear(5, 5), Linear(5, 5)
+    x = torch.randn(3, 5)
+
+    def unrolled(one, h):
+        with one.repeated() if one is layer else contextlib.nullcontext():
+            for _ in range(4):
+                h = one(h).tanh() + x
+        return h
+
+    def together(one):
+        mine = x.clone().requires_grad_()
+        second = unrolled(one, unrolled(one, mine))
+        (second.square().sum() + one(mine).sum()).backward()
+        return [mine.grad]
+
+    def apart(one):
+        mine = x.clone().requires_grad_()
+        first, second = unrolled(one, mine), unrolled(one, 2 * mine)
+        second.square().sum().backward()
+        first.sum().backward()
+        return [mine.grad]
+
+    def twice(one):
+        mine = x.clone().requires_grad_()
+        score = unrolled(one, mine).square().sum()
+        score.backward(retain_graph=True)
+        score.backward()
+        return [mine.grad]
+
+    for scored in (together, apart, twice):
+        for ours, theirs in gradients(layer, plain, scored):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_after_an_error_in_an_unroll_it_is_a_plain_layer_again():
+    torch.manual_seed(0)
+    layer, plain, x = RepeatedLinear(5, 3), Linear(5, 3), torch.randn(4, 5)
+
+    def scored(one):
+        if one is layer:
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), one.repeated():
+                one(x)
+                one(x[:, :4])
+        out = one(x)
+        with one.repeated() if one is layer else contextlib.nullcontext():
+            out = out + one(2 * x)
+        out.square().sum().backward()
+        return [out.detach()]
+
+    for ours, theirs in gradients(layer, plain, scored):
+        torch.testing.assert_close(ours, theirs)
+    assert torch.equal(layer(x), plain(x))
+
+
+def test_without_gradients_an_unroll_is_the_plain_layer_to_the_bit():
+    layer, plain, x = RepeatedLinear(5, 3), Linear(5, 3), torch.randn(4, 5)
+    plain.load_state_dict(layer.state_dict())
+    for parameter in layer.parameters():
+        parameter.requires_grad_(False)
+    with layer.repeated():
+        assert torch.equal(layer(x), plain(x))
+    mine = x.clone().requires_grad_()
+    with layer.repeated():
+        layer(mine).sum().backward()
+    assert layer.weight.grad is None
+    assert torch.equal(mine.grad, layer.weight.sum(0).expand(4, 5))
