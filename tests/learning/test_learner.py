@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -198,3 +198,96 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     _finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)
+
+
+# ---------------------------------------------------------------------------- rows that rewards are predicted from
+
+OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))
+HEARD: list[dict] = []
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A loss that notes what it gets."""
+
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, out, batch, hyperparameters):
+        HEARD.append({**out, **{k: batch[k] for k in ("recent", "recent_reward") if k in batch}})
+        return base.LossOutput(out["value"].sum() * 0.0, {})
+
+
+def _predicting(seed: int = 4, **options) -> Learner:
+    policy = nets.NetworkFactory(
+        "mlp", OWN, {"hidden": (8,), "auxiliary": ("reward",), "rewards": OWN.events, **options}
+    )
+    ctx = _me()
+    ctx.seed = seed
+    spec = _task(policy=policy, loss=Listening())
+    hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
+    return Learner(ctx, replace(spec, hyperparameters=hyperparameters))
+
+
+def _own_rows(seed: int, T: int = 6, B: int = 6) -> dict:
+    """The environment's reward is 1 throughout, so that it would be seen."""
+    events = np.random.default_rng(seed).integers(0, 2, (T + 1, B, 2)).astype(np.float32)
+    return {**_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
+
+
+def _inner(rows: dict) -> np.ndarray:
+    return 0.5 * rows["events"][..., 0] - 0.25 * rows["events"][..., 1]
+
+
+def test_rows_are_kept_and_examples_are_of_the_inner_reward():
+    HEARD.clear()
+    learner, given = _predicting(), [_own_rows(i) for i in range(3)]
+    for rows in given:
+        _finish(learner.step(rows, {}))
+    kept = learner.recent
+    for i, rows in enumerate(given):
+        assert np.array_equal(kept.obs[:, 6 * i : 6 * i + 6], rows["obs"])
+        np.testing.assert_allclose(kept.reward[:, 6 * i : 6 * i + 6], _inner(rows))
+    followed = {}  # of an observation: the three that it ends, and the reward behind them
+    for rows in given:
+        for t, lane in np.ndindex(4, 6):
+            seen = rows["obs"][t : t + 3, lane]
+            followed[seen.tobytes()] = _inner(rows)[t + 3, lane], rows["first"][t + 1 : t + 4, lane].any()
+    assert len(HEARD) == 3
+    for heard in HEARD:
+        assert heard["recent"].shape == (3, 6, 5)
+        assert heard["reward_logits"].shape == (6, 3)
+        for i, reward in enumerate(heard["recent_reward"].tolist()):
+            expected, begins = followed[heard["recent"][:, i].numpy().tobytes()]
+            assert reward == pytest.approx(expected)
+            assert not begins
+    assert {x for heard in HEARD for x in heard["recent_reward"].tolist()} >= {0.0, 0.5}
+
+
+def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
+    rows = _own_rows(0, T=30)
+    batch = {k: torch.from_numpy(v) for k, v in rows.items()}
+
+    def drawn(seed: int, version: int, again: int = 0) -> torch.Tensor:
+        learner = _predicting(seed)
+        learner.version = version
+        torch.manual_seed(again)
+        np.random.seed(again)
+        return learner._recent_rows(rows, batch)["recent"]
+
+    assert torch.equal(drawn(4, 0), drawn(4, 0, again=1))
+    assert not torch.equal(drawn(4, 0), drawn(4, 1))
+    assert not torch.equal(drawn(4, 0), drawn(5, 0))
+
+
+def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_there_is_an_example():
+    HEARD.clear()
+    learner = _predicting(auxiliary=())
+    _finish(learner.step(_own_rows(0), {}))
+    assert learner.recent is None
+    learner, rows = _predicting(), _own_rows(0)
+    rows["first"][:] = True
+    _finish(learner.step(rows, {}))
+    assert learner.recent.counts == (0, 0)
+    assert all("recent" not in heard and "reward_logits" not in heard for heard in HEARD)
+    _finish(learner.step(_own_rows(1), {}))
+    assert "reward_logits" in HEARD[-1]

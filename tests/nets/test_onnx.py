@@ -143,6 +143,28 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
         export.check_export(file)
 
 
+def test_a_core_of_two_clocks_is_refused_in_one_line(tmp_path: Path):
+    policy = nets.make("mlp", REAL, core="temporal", core_size=8, previous=True)
+    with pytest.raises(UserError, match=r"--onnx: .* --core temporal, .* or train with --core lstm or gru") as refused:
+        export.export_onnx(policy, REAL, tmp_path / "p.onnx", {})
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_rewards_are_inside(tmp_path: Path):
+    """The file takes events, and no reward: it has their weights."""
+    spec = EnvSpec(Field((5,), "float32"), Discrete(3), events=("kill", "death"))
+    policy = nets.make("mlp", spec, previous=True, rewards=spec.events, hidden=(8,))
+    policy.follow({"reward_kill": 0.5, "reward_death": -0.2})
+    told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
+    assert set(told["inputs"]) == {"obs", "events", "first", "state/action"}
+    assert told["inputs"]["events"] == {"shape": ["lanes", 2], "dtype": "float32"}
+    data = (tmp_path / "p.onnx").read_bytes()
+    assert export.compare_outputs(policy, spec, data, (3,))[0] < 1e-4
+    policy.follow({"reward_kill": -0.5})
+    assert export.compare_outputs(policy, spec, data, (3,))[0] > 1e-4
+
+
 def test_a_run_is_exported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture):
     run = tmp_path / "r"
     settings = {"env": "toy:catch", "network": "mlp", "lanes": 4, "replicas": 1}

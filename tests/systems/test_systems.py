@@ -17,6 +17,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.envs.toys import games as toy
+from polyplay.learning.losses.auxiliary import WithAuxiliary
+from polyplay.nets import factory
 from polyplay.runs import options
 from polyplay.runs.load import crew_of
 from polyplay.runs.run import diagram
@@ -85,6 +87,49 @@ def test_memory_is_what_the_memory_task_needs(tmp_path):
     assert run.summary["episodic_return_mean"] < 0.5
 
 
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+def test_a_core_of_two_clocks_learns_the_memory_task(seed, tmp_path):
+    settings = {**NET, **TASKS["toy:memory"][0], "core": "temporal", "learning_rate": 2e-2, "steps": 16_000}
+    run = polyplay.train("a2c", env="toy:memory", serial=True, replicas=1, seed=seed, run=str(tmp_path / "r"), **settings)
+    assert run.summary["episodic_return_mean"] >= 0.8
+
+
+TWO_CLOCKS: dict[str, dict[str, Any]] = {
+    "a2c": {"lanes": 8, "replicas": 1, "unroll": 5},
+    "a3c": {"workers": 2, "unroll": 5},
+    "accel": {"lanes": 8, "replicas": 2, "unroll": 5},
+    "appo": {"lanes": 8, "batch": 8, "unroll": 8, "minibatches": 2},
+    "ga3c": {"agents": 4, "min_batch": 8, "unroll": 5, "schedule": "off", "predictors": 1, "trainers": 1},
+    "impala": {"lanes": 8, "batch": 8, "unroll": 5},
+    "league": {"env": "toy:rps", "agents": 2, "lanes": 16, "batch": 8, "unroll": 4},
+    "ppo": {"lanes": 8, "replicas": 1, "unroll": 8, "epochs": 2, "minibatches": 2},
+}
+
+
+@pytest.mark.parametrize("system", TWO_CLOCKS)
+def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp_path, monkeypatch):
+    """It is small here, where most pages have no setting for that."""
+    make = factory._core
+    monkeypatch.setattr(factory, "_core", lambda name, features, *_: make(name, features, 8, "orthogonal", 0))
+    scored, seen = WithAuxiliary.__call__, list[float]()
+
+    def score(self: WithAuxiliary, out: Any, batch: Any, hyperparameters: Any) -> Any:
+        found = scored(self, out, batch, hyperparameters)
+        seen.extend(float(found.metrics[name]) for name in ("kl_posterior", "kl_prior"))
+        return found
+
+    monkeypatch.setattr(WithAuxiliary, "__call__", score)
+    settings = {"env": "toy:memory", "network": "mlp", "core": "temporal", "serial": True, "tensorboard": False}
+    run = polyplay.train(system, run=str(tmp_path / "run"), steps=300, **{**settings, **TWO_CLOCKS[system]})
+    assert run.exit_code == 0
+    assert run.summary["steps"] >= 300
+    assert len(seen) >= 8
+    assert np.isfinite(seen).all()
+    assert max(seen[::2]) > 0.0 < max(seen[1::2])
+    logged = [row for row in rows(run.directory / "metrics.jsonl") if row.get("kl_posterior") is not None]
+    assert logged
+
+
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}, {"on": "process", "lag": 1}])
 def test_impala_learns_catch(how, tmp_path):
     settings = dict(lanes=8, batch=16, unroll=9, steps=120_000, learning_rate=3e-3, reduction="mean", max_grad_norm=1.0)
@@ -150,9 +195,9 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     else:
         assert set(page.PRESETS) >= {"paper", "quick"}
         assert page.PRESETS["paper"]() == page.Config(**own)
-    others = {"alphago_zero": "game:connect_four", "league": "toy:rps"}
+    others = {"alphago_zero": "game:connect_four", "ftw": "arena:ctf", "league": "toy:rps"}
     env = "toy:pendulum" if name in matrix.REAL else others.get(name, "toy:catch")
-    network = {} if name == "alphago_zero" else {"network": "mlp"}
+    network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
     figure = diagram(name, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
