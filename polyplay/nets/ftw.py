@@ -41,7 +41,9 @@ class FTWTorso(nn.Module):
             self.convs.append(Conv2d(channels, out, kernel, stride, same))
             channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
         if min(sides) < 1:
-            raise UserError(f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}")
+            raise UserError(
+                f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
+            )
         beside = sum(fields[path].shape[0] if fields[path].shape else 1 for path in self.paths if path != self.view)
         self.fc = Linear(channels * sides[0] * sides[1] + beside, hidden)
         self.features = hidden

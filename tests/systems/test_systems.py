@@ -125,7 +125,8 @@ def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp
     assert run.summary["steps"] >= 300
     assert len(seen) >= 8
     assert np.isfinite(seen).all()
-    assert max(seen[::2]) > 0.0 < max(seen[1::2])
+    assert max(seen[::2]) > 0.01
+    assert min(seen) > -1e-5
     logged = [row for row in rows(run.directory / "metrics.jsonl") if row.get("kl_posterior") is not None]
     assert logged
 

@@ -9,7 +9,11 @@ from rich.text import Text
 
 from polyplay.cli.arguments import run_and_options
 from polyplay.cli.plot import check_name, print_picture
+from polyplay.common import checkpoint
+from polyplay.common.files import Row
+from polyplay.population.league_history import LeagueHistory, read_history
 from polyplay.population.lineage import read_lineage
+from polyplay.population.match_log import has_league
 from polyplay.runs.population_file import read_population
 from polyplay.runs.reports.population_table import population_report, population_title
 from polyplay.runs.reports.screen import default_console, print_all
@@ -17,11 +21,13 @@ from polyplay.runs.reports.screen import default_console, print_all
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """Lists the members of a population, best first, and the winner's ancestors; also while it trains."""
+    """Lists the members of a population, best first, and the winner's ancestors; of a run of league or ftw its agents.
+    Also while it trains.
+    """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps: .png, .svg or .pdf (none: no picture).
-    Needs polyplay[plots]"""
+    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches: .png, .svg or
+    .pdf (none: no picture). Needs polyplay[plots]"""
 
     def __post_init__(self) -> None:
         if self.picture is not None:
@@ -31,6 +37,9 @@ class RankingOptions:
 def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
+    if has_league(directory):
+        _show_league(directory, options)
+        return
     population, rows = read_population(directory), read_lineage(directory)
     console = default_console()
     print_all(console, [Text(population_title(population), style="bold")])
@@ -39,3 +48,36 @@ def command(words: list[str]) -> None:
         from polyplay.cli.population.picture import draw_population
 
         print_picture(draw_population(directory, population, rows), Path(options.picture), "--picture")
+
+
+def _show_league(directory: Path, options: RankingOptions) -> None:
+    from rich import box
+    from rich.table import Table
+
+    history, console = read_history(directory), default_console()
+    agents, rated = history.elo.shape[1], int(history.matches[-1])
+    print_all(console, [Text(f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", style="bold")])
+    table = Table("agent", "Elo", "copied", "was copied", box=box.SIMPLE_HEAD, pad_edge=False)
+    for agent in history.elo[-1].argsort()[::-1].tolist():
+        made = [copy["donor"] for copy in history.copies if copy["agent"] == agent]
+        last = f"{len(made)} times, agent {made[-1]} last" if made else "nobody"
+        times = sum(copy["donor"] == agent for copy in history.copies)
+        table.add_row(str(agent), f"{history.elo[-1, agent]:,.0f}", last, f"{times} times")
+    print_all(console, [table])
+    if options.picture is not None:
+        from polyplay.cli.population.league_picture import draw_league
+
+        figure = draw_league(directory, history, _first_values(directory, history))
+        print_picture(figure, Path(options.picture), "--picture")
+
+
+def _first_values(directory: Path, history: LeagueHistory) -> list[Row]:
+    """The hyperparameters that each agent began with: those before its first copy, or the present ones."""
+    saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
+    if not saved:
+        return []
+    newest, found = checkpoint.OpenCheckpoint(saved[-1]), list[Row]()
+    for agent in range(history.elo.shape[1]):
+        mine = next((copy["old"] for copy in history.copies if copy["agent"] == agent), None)
+        found.append(mine or newest.json(f"agents/{agent}/learner")["hyperparameters"])
+    return found
