@@ -1,4 +1,5 @@
-"""Makes docs/pictures/ctf.png anew: what players of capture the flag see, in eight situations.
+"""Makes docs/pictures/ctf.png and ctf_match.png anew: what players of capture the flag see, in eight situations; and a
+match as a video shows it.
 
 python docs/ctf_picture.py
 """
@@ -12,10 +13,12 @@ import numpy as np
 from matplotlib.image import imsave
 
 from polyplay.envs.ctf.pixels import draw_first_person
+from polyplay.envs.ctf.screen import draw_match
 from polyplay.envs.ctf.world import CARRIED, DROPPED, TURN, World
 
-OUT = Path(__file__).parent / "pictures" / "ctf.png"
+PICTURES = Path(__file__).parent / "pictures"
 SIZE, SCALE, GAP = 13, 3, 6
+MATCH = 3  # of the situations, as a video shows it
 WALLS = ((3, 3), (3, 4), (4, 3), (6, 5), (6, 6), (2, 8), (3, 8), (4, 8), (8, 2))  # and the same turned by half
 AWAY = ((1.5, 11.5), (2.5, 11.5), (11.5, 1.5), (10.5, 1.5))
 # of each situation the seats that stand elsewhere: x, y, heading, pitch, height; seat 0 looks
@@ -55,7 +58,8 @@ def main() -> None:
     big = out[:, 0].transpose(0, 2, 3, 1).repeat(SCALE, 1).repeat(SCALE, 2)
     framed = np.pad(big, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)
     rows = [np.concatenate(list(part), 1) for part in np.split(framed, 2)]
-    imsave(OUT, np.concatenate(rows))
+    imsave(PICTURES / "ctf.png", np.concatenate(rows))
+    imsave(PICTURES / "ctf_match.png", draw_match(s, MATCH))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ SCALE = 4  # of a picture that the network sees
 
 def with_pictures(envs: Envs, option: str) -> Envs:
     """`envs` so that a step has a picture: Gymnasium's render in our own process. Raises UserError."""
-    if envs.title.startswith(("ALE/", "toy:", "game:", "envpool:")):
+    if envs.title.startswith(("ALE/", "arena:", "toy:", "game:", "envpool:")):
         return envs
     shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
     try:

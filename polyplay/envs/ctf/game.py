@@ -16,6 +16,7 @@ PREFIX = "arena:"
 MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
 FLAGS = ("flag", "flag_at", "carrier", "score", "age")
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
+STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
 
 
@@ -68,6 +69,12 @@ class CaptureTheFlag:
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
         row = {"reward": reward, "team_reward": reward, "events": events}
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
+
+    def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
+        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        from polyplay.envs.ctf.screen import draw_match
+
+        return draw_match(s, m), STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
         n, P = s["here"].shape

@@ -48,6 +48,8 @@ class MatchPool(BasePool):
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
         self._turns.back(range(envs.lanes))
+        if hasattr(game, "picture"):
+            self.picture = lambda lane: game.picture(self._states, int(self._table.match[lane]))
 
     resting = property(lambda self: bool(self._rests.all()))
 
