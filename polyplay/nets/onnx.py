@@ -1,7 +1,7 @@
 """A policy as an ONNX file: one acting step in mode, for any number of lanes, normalisers and recurrent core inside.
 
 Inputs: `obs` (or `obs/KEY`), and what this network takes besides: `first`, `reward`, `events`, `mask`, `state/NAME`.
-Outputs: `action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before the first step.
+Outputs: `action`, `value`, and `next/NAME`, to be given back as `state/NAME`; zeros are the state before step 0.
 The file is checked against torch before it is written; its metadata under `polyplay` says in JSON what it is.
 """
 
@@ -74,8 +74,8 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
     if isinstance(getattr(policy, "core", None), Temporal):
         raise UserError(
-            "--onnx: this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can "
-            "say; nothing was written, use it with polyplay.load, or train with --core lstm or gru"
+            "--onnx: this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph "
+            "can say; nothing was written, use it with polyplay.load, or train with --core lstm or gru"
         )
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32

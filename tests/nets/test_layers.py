@@ -196,11 +196,15 @@ def test_after_an_error_in_an_unroll_it_is_a_plain_layer_again():
     torch.manual_seed(0)
     layer, plain, x = RepeatedLinear(5, 3), Linear(5, 3), torch.randn(4, 5)
 
+    def broken(one):
+        with one.repeated():
+            one(x)
+            one(x[:, :4])
+
     def scored(one):
         if one is layer:
-            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), one.repeated():
-                one(x)
-                one(x[:, :4])
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+                broken(one)
         out = one(x)
         with one.repeated() if one is layer else contextlib.nullcontext():
             out = out + one(2 * x)
