@@ -13,6 +13,7 @@ from polyplay.envs import Envs
 from polyplay.learning.losses import VTrace
 from polyplay.learning.losses.auxiliary import WithAuxiliary
 from polyplay.nets import NetworkFactory
+from polyplay.nets.auxiliary import FRAMES
 from polyplay.nets.event_rewards import PREFIX
 from polyplay.population.copies import CopyRule
 from polyplay.population.priors import Prior, parse_prior
@@ -62,8 +63,11 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def tasks_of(c: Any) -> tuple[str, ...]:
-    """The auxiliary tasks."""
-    return () if c.auxiliary == "none" else tuple(c.auxiliary.split(","))
+    """The auxiliary tasks. Raises UserError: rollouts are too short to predict a reward from three rows."""
+    tasks = () if c.auxiliary == "none" else tuple(c.auxiliary.split(","))
+    if "reward" in tasks and c.unroll < FRAMES:
+        raise UserError(f"--unroll {c.unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
+    return tasks
 
 
 def loss_of(c: Any) -> WithAuxiliary:

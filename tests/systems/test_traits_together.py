@@ -114,7 +114,11 @@ def test_everything_at_once_resumes_to_the_bit_and_is_evaluated(tmp_path):
 
 
 def test_every_pair_is_on_together_in_every_system_and_kind_of_workers():
-    assert {*matrix.SYSTEMS, *matrix.VALUES, *matrix.REAL} == set(systems.ordinary()) - {"alphago_zero", "ftw", "league"}
+    assert {*matrix.SYSTEMS, *matrix.VALUES, *matrix.REAL} == set(systems.ordinary()) - {
+        "alphago_zero",
+        "ftw",
+        "league",
+    }
     for system, on, pair in product(matrix.SYSTEMS, matrix.HOW, matrix.pairs()):
         assert matrix.verdict(system, on, pair) in ("learns", "trains"), (system, on, pair)
 
