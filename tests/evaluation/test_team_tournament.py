@@ -188,7 +188,7 @@ def test_env_is_what_is_played(runs: Path, words: Callable[[str], list[str]]):
     """Instead of the runs' own, which then need not be the same."""
     options = TournamentOptions(matches=4, env="toy:rps+rounds=5")
     assert play_tournament(words("RPS LONG"), options)["game"] == "toy:rps+rounds=5"
-    with pytest.raises(UserError, match="--env toy:rps given, but .*SOLO plays toy:skirmish: name an environment"):
+    with pytest.raises(UserError, match=r"--env toy:rps given, but .*SOLO plays toy:skirmish: name an environment"):
         play_tournament(words("SOLO random"), TournamentOptions(env="toy:rps"))
     with pytest.raises(UserError, match="--env: unknown toy"):
         play_tournament(words("SOLO random"), TournamentOptions(env="toy:nothing"))

@@ -47,9 +47,12 @@ TEAMS: dict[str, Any] = {
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
 
 
-@pytest.mark.parametrize("period", [1, 5, 19])
-def test_acting_is_learning_to_the_bit(period, tmp_path, monkeypatch):
-    """Over 300 updates, with matches that end in mid-cycle and rollouts that begin between ticks."""
+LONG = [pytest.param(period, 300, marks=pytest.mark.long) for period in (1, 5, 19)]
+
+
+@pytest.mark.parametrize(("period", "updates"), [(5, 60), *LONG])
+def test_acting_is_learning_to_the_bit(period, updates, tmp_path, monkeypatch):
+    """With matches that end in mid-cycle and rollouts that begin between ticks."""
     seen = 0
     scored = WithAuxiliary.__call__
 
@@ -62,8 +65,8 @@ def test_acting_is_learning_to_the_bit(period, tmp_path, monkeypatch):
 
     monkeypatch.setattr(WithAuxiliary, "__call__", check)
     given = {**PAIR, "lag": 0, "lanes": 8, "batch": 4, "unroll": 19, "vary": (f"period={period}",)}
-    polyplay.train("ftw", run=str(tmp_path / "run"), steps=26_000, **given)
-    assert seen >= 300
+    polyplay.train("ftw", run=str(tmp_path / "run"), steps=86 * updates, **given)
+    assert seen >= updates
 
 
 @dataclass(frozen=True)
