@@ -18,7 +18,7 @@ from polyplay.nets.event_rewards import PREFIX
 from polyplay.population.copies import CopyRule
 from polyplay.population.priors import Prior, parse_prior
 
-VARY = (  # reward: of the size of each event's weight
+VARY = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
     "kl_posterior_cost=log:1e-3:1.0",
@@ -36,6 +36,7 @@ QUICK = (  # costs that suit events as rare as they are in 20 million steps
     "kl_prior_cost=log:3e-7:3e-6",
     "pixel_control_cost=log:1e-3:4e-3",
     "reward_prediction_cost=log:1e-2:4e-2",
+    "points=log:0.5:2.0",
 )
 POINTS = (  # in kind of those of Quake III
     "captured=1.0",
@@ -81,13 +82,17 @@ def loss_of(c: Any) -> WithAuxiliary:
 def copy_rule(c: Any, envs: Envs) -> CopyRule:
     """The hyperparameters of agents, and how they copy each other. Raises UserError."""
     ranges = _ranges(c)
-    values = {name: _middle(prior) for name, prior in ranges.items() if name != "reward"}
-    priors = {name: prior for name, prior in ranges.items() if name != "reward" and prior.low < prior.high}
+    size, factor = ranges.pop("reward"), ranges.pop("points", None)
+    values = {name: _middle(prior) for name, prior in ranges.items()}
+    priors = {name: prior for name, prior in ranges.items() if prior.low < prior.high}
     for event, points in (_points(c, envs) if c.rewards == "events" else {}).items():
-        values[PREFIX + event] = points
-        bad, drawn = points < 0 if points else event.startswith(BAD), ranges["reward"]
-        ends = (-drawn.high, -drawn.low) if bad else (drawn.low, drawn.high)
-        priors[PREFIX + event] = Prior(PREFIX + event, "log", *ends)
+        name, bad = PREFIX + event, points < 0 if points else event.startswith(BAD)
+        values[name] = points
+        if factor is None or points:
+            low, high = (
+                (size.low, size.high) if factor is None else (abs(points) * factor.low, abs(points) * factor.high)
+            )
+            priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
     every = c.copies if c.evolve and c.agents > 1 else 0
     return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
 
@@ -97,8 +102,9 @@ def _ranges(c: Any) -> dict[str, Prior]:
     found = {prior.name: prior for prior in (parse_prior(text, _number) for text in VARY)}
     for text in c.vary:
         name, equals, word = text.partition("=")
-        if name not in found or not equals:
-            raise UserError(f"--vary: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {', '.join(found)}")
+        if name not in (*found, "points") or not equals:
+            known = ", ".join((*found, "points"))
+            raise UserError(f"--vary: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {known}")
         fixed = ":" not in word
         found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else parse_prior(text, _number)
     if found["period"].low < 1 or found["period"].high > c.unroll:

@@ -173,6 +173,15 @@ def test_copies_are_as_published():
     assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
 
 
+def test_weights_are_drawn_near_points_where_vary_says_so():
+    rule = _ftw.copy_rule(Config(vary=("points=log:0.5:2", "period=7")), Envs("arena:ctf", 4))
+    captured, lost = rule.priors["reward_captured"], rule.priors["reward_opponent_captured"]
+    assert (captured.low, captured.high, lost.low, lost.high) == (0.5, 2.0, -2.0, -0.5)
+    assert "reward_teammate_returned" not in rule.priors
+    assert rule.configured["reward_teammate_returned"] == 0.0
+    assert (rule.configured["period"], rule.drawn) == (7.0, ())
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
