@@ -92,14 +92,11 @@ def main() -> None:
     }
     what = about()
     text = ["# FTW: what its parts cost", "", *lines_about(what), "", *table(rows), ""]
-    text += [
-        f"- {name}: {said(ratio)}. {verdict(name, ratio['median'], most=MOST[name])}" for name, ratio in ratios.items()
-    ]
+    text += [f"{verdict(name, ratio['median'], most=MOST[name])}; {said(ratio)}" for name, ratio in ratios.items()]
     rate = trained(asked.steps) if asked.steps else None
     if rate is not None:
         share = rate / rows[-1]["limit, agent steps/s"]
-        text += [f"- `polyplay train ftw --preset quick`: {rate:,.0f} agent steps/s, {share:.0%} of the limit."]
-        text += [f"  {verdict('of the limit', share, least=LEAST)}"]
+        text += [f"{verdict('of the limit', share, least=LEAST)}; {rate:,.0f} agent steps/s"]
     publish(RESULTS / "ftw_speed", {**what, "rounds": rounds, "ratios": ratios, "trained": rate}, text)
 
 
