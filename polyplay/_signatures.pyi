@@ -318,9 +318,9 @@ class Ftw(RunOptions, total=False):
     batch: int  # trajectories in one update of an agent
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
     matches: int  # that a table plays before its players are drawn anew
-    evolve: bool  # agents begin with values drawn from --vary and copy better ones; False: with the middle ones
+    evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     copies: int  # matches of an agent from one look at another, whether to copy it, to the next
-    vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
+    ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
     points: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems

@@ -18,7 +18,7 @@ from polyplay.nets.event_rewards import PREFIX
 from polyplay.population.copies import CopyRule
 from polyplay.population.priors import Prior, parse_prior
 
-VARY = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
+RANGES = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
     "kl_posterior_cost=log:1e-3:1.0",
@@ -102,20 +102,28 @@ def copy_rule(c: Any, envs: Envs) -> CopyRule:
 
 def _ranges(c: Any) -> dict[str, Prior]:
     """By name; of a fixed value both ends are that. Raises UserError."""
-    found = {prior.name: prior for prior in (parse_prior(text, _number) for text in VARY)}
-    for text in c.vary:
+    found = {prior.name: prior for prior in map(_prior, RANGES)}
+    for text in c.ranges:
         name, equals, word = text.partition("=")
         if name not in (*found, "points") or not equals:
             known = ", ".join((*found, "points"))
-            raise UserError(f"--vary: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {known}")
+            raise UserError(f"--ranges: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {known}")
         fixed = ":" not in word
-        found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else parse_prior(text, _number)
+        found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else _prior(text)
     if found["period"].low < 1 or found["period"].high > c.unroll:
         given = f"{found['period'].low} to {found['period'].high}"
-        raise UserError(f"--vary: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
+        raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
     unused: tuple[str, ...] = () if c.core == "temporal" else CORE
     unused += tuple(f"{term}_cost" for task, term in TERMS.items() if task not in tasks_of(c))
     return {name: prior for name, prior in found.items() if name not in unused}
+
+
+def _prior(text: str) -> Prior:
+    """Raises UserError."""
+    try:
+        return parse_prior(text, _number)
+    except UserError as e:
+        raise UserError(str(e).replace("--vary", "--ranges")) from None
 
 
 def _middle(prior: Prior) -> float:

@@ -42,9 +42,13 @@ class Config:
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
     matches: Count = 32  # that a table plays before its players are drawn anew
-    evolve: bool = True  # agents begin with values drawn from --vary and copy better ones; False: with the middle ones
+    evolve: bool = (
+        True  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
+    )
     copies: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
-    vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
+    ranges: tuple[
+        str, ...
+    ] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     points: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
@@ -62,7 +66,7 @@ class Config:
 def quick() -> Config:
     """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
     game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
-    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, matches=50, copies=200, vary=QUICK)
+    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, matches=50, copies=200, ranges=QUICK)
     return replace(table, optimizer="adam", lam=0.95, core_size=128, memory=0, budget=20_000_000)
 
 
