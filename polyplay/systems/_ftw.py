@@ -79,7 +79,9 @@ def loss_of(c: Any) -> WithAuxiliary:
     reduction = "mean" if c.normalize_advantage else "sum"
     vtrace = VTrace(c.gamma, c.lam, reduction=reduction, reward="none", normalize_advantage=c.normalize_advantage)
     terms = ("kl_posterior", "kl_prior") if c.core == "temporal" else ()
-    return WithAuxiliary(vtrace, dict.fromkeys((*terms, *(TERMS[task] for task in tasks_of(c))), 0.0))
+    return WithAuxiliary(
+        vtrace, dict.fromkeys((*terms, *(name for task, name in TERMS.items() if task in tasks_of(c))), 0.0)
+    )
 
 
 def copy_rule(c: Any, envs: Envs) -> CopyRule:

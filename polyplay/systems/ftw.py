@@ -12,19 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.acting import act_at_table
-from polyplay.buffers import AgentBatches, RolloutQueue
 from polyplay.common.bounds import Agents, Count, Fraction, Lag, Players, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, learn_agents
+from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
-from polyplay.population.matchmaking import Opponents
 from polyplay.population.priors import initial
-from polyplay.population.referee import referee
 from polyplay.systems._ftw import POINTS, QUICK, copy_rule, loss_of, network
 from polyplay.systems._wiring import Crew, System
-from polyplay.systems.league import batches_of
-from polyplay.weights import AgentParams, Local, OptimizerSpec
+from polyplay.systems.league import batches_of, wire_tables
+from polyplay.weights import Local, OptimizerSpec
 
 
 @dataclass(frozen=True)
@@ -103,20 +99,11 @@ ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "sour
 
 
 def build(c: Config, crew: Crew) -> System:
-    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     policy, rule, slots = network(c, envs), copy_rule(c, envs), batches_of(c, envs)
-    net, loss = policy(), loss_of(c)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=0.5 if c.normalize_advantage else 40.0))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()
-    hyper = Hyperparameters(**rule.configured)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), "constant", initial=begin)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
-    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if rule.every else None)
+    hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.budget)
+    spec = LearnerSpec(policy, loss_of(c), update, hyper, total, "constant", initial=begin)
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=rule.varied)
-    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
-    actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec)
-    learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches, copies=rule)
-    return System(envs, policy, loss.metrics, {"learners": n})
+    return wire_tables(c, crew, envs, spec, slots, league, rule)

@@ -65,25 +65,33 @@ ROW |= {"weights travel": "pull each rollout", "source": "Jaderberg et al. 2019;
 
 
 def build(c: Config, crew: Crew) -> System:
-    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     loss = with_core(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
-    net, passes = policy(), Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
+    passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    rule = CopyRule(c.copies, hyper.configured)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
+    rule, bots = CopyRule(c.copies, hyper.configured), tuple(envs.spec.bots)
+    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=rule.varied)
+    return wire_tables(c, crew, envs, spec, slots, league, rule, c.selves)
+
+
+def wire_tables(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, selves: int = 0
+) -> System:
+    """The figure above, whatever agents learn from batches of `slots` rollouts."""
+    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
+    net = spec.policy()
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
-    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if c.copies else None)
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=tuple(envs.spec.bots), varied=rule.varied)
-    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
+    params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
+    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=c.selves)
+    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=selves)
     learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches, copies=rule)
-    return System(envs, policy, loss.metrics, {"learners": n})
+    return System(envs, spec.policy, spec.loss.metrics, {"learners": n})
 
 
 def batches_of(c: Any, envs: Envs) -> int:
