@@ -38,19 +38,13 @@ QUICK = (  # costs that suit events as rare as they are in 20 million steps
     "reward_prediction_cost=log:1e-2:4e-2",
     "points=log:0.5:2.0",
 )
-POINTS = (  # what a team gains the other loses, about: where tags paid for both, they tagged each other all day
+POINTS = (  # nothing for a tag in itself: where tags paid, however little, agents tagged all day and left the flags
     "captured=1.0",
-    "teammate_captured=1.0",
+    "teammate_captured=0.5",
     "opponent_captured=-1.0",
     "picked_up=0.3",
-    "teammate_picked_up=0.1",
-    "opponent_picked_up=-0.2",
-    "returned=0.2",
-    "opponent_returned=-0.1",
     "tagged_carrier=0.2",
     "was_tagged_carrying=-0.2",
-    "tagged_other=0.05",
-    "was_tagged=-0.05",
 )
 BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --points has none of them
 CHANCE = 0.05  # that a copied value is perturbed
