@@ -13,7 +13,24 @@ from typing import Any
 
 from numba import njit
 from numba.core.dispatcher import Dispatcher
+from numba.core.event import Event, Listener, register
 from numpy import generic
+
+from polyplay.common import processes
+
+
+class _Compiling(Listener):
+    """What is in the cache is not compiled."""
+
+    def on_start(self, event: Event) -> None:
+        for call in processes.on_compile:
+            call()
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+register("numba:compile", _Compiling())
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:

@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
 PREFIX = "polyplay: "
 label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
+on_compile: list[Callable[[], None]] = []  # called when this process begins to compile a loop
 
 
 def prctl(option: int, value: int) -> None:

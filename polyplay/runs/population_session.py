@@ -112,7 +112,9 @@ class PopulationSession:
                 raise signals.Stopped(number)
 
     def say(self, kind: str, text: str) -> None:
-        """A trainer's message; a remark is made once."""
+        """A trainer's message; a remark is made once, a note not at all."""
+        if kind == "note":
+            return
         if kind != "remark" or not self.said:
             self.panel.warn(text)
         if kind == "remark":

@@ -102,6 +102,7 @@ class Session:
         self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
         self.saw_remark = self.last_reported = False
+        self.notes = set[str]()  # that workers made
         self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
         self.config, self.origin, self.lock = read_config(self.directory), origin(self.directory), setup.lock
@@ -353,8 +354,8 @@ class Session:
             self._warn(line)
 
     def say(self, kind: str, text: str) -> None:
-        """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a remark, or a
-        warning."""
+        """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a note, a
+        remark, or a warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(describe_decision(row))
@@ -368,6 +369,10 @@ class Session:
             if not self.saw_remark:
                 self._warn(text)
             self.saw_remark = True
+        elif kind == "note":
+            if text not in self.notes:
+                self.terminal.note(text)
+            self.notes.add(text)
         elif kind == "unsaved":
             self.checkpoints.fail(text)
         else:

@@ -1,7 +1,7 @@
 """How a worker begins, as a thread or a process, and what it reports to the crew last.
 
-A pipe to the main process carries pairs (kind, text): "warning", "unsaved" and "decision" at any time, and at the end
-"done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
+A pipe to the main process carries pairs (kind, text): "warning", "note", "unsaved" and "decision" at any time, and at
+the end "done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is
 Call = tuple[WorkerContext, Work, dict[str, object]]
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
 FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
+COMPILES = "compiling loops for this machine: it takes up to half a minute, the first time only"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
 
 
@@ -100,6 +101,7 @@ def as_thread(call: Call, pipe: Connection) -> None:
 
 def as_process(call: Call, pipe: Connection) -> None:
     processes.label = f" of {multiprocessing.current_process().name}"
+    processes.on_compile = [lambda: pipe.send(("note", COMPILES))]
     tune(call[0].threads)
     as_thread(call, pipe)
     pipe.close()

@@ -17,7 +17,8 @@ NUMBERS = "STEP = {}\n"
 OUTER = (
     DECORATOR + "from middle import middle\nfrom numbers_of import STEP\n"
     "@compiled\ndef outer(x):\n    return middle(x) + STEP\n"
-    "print(outer(1), sum(outer.stats.cache_hits.values()))\n"
+    "from polyplay.common import processes\ncompiles = []\nprocesses.on_compile.append(lambda: compiles.append(1))\n"
+    "print(outer(1), sum(outer.stats.cache_hits.values()), len(compiles) > 0)\n"
 )
 
 
@@ -35,7 +36,9 @@ def answer(tmp_path: Path):
         done = subprocess.run(
             [sys.executable, "outer.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
         )
-        return [int(word) for word in done.stdout.split()]
+        answer, from_disk, compiled = done.stdout.split()
+        assert compiled == str(from_disk == "0"), "said where it compiles, and only there"
+        return [int(answer), int(from_disk)]
 
     return run
 
