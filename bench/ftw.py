@@ -1,19 +1,19 @@
 """How well agents play that `polyplay train ftw` trained: against random play and bots, on held-out maps.
 
-    python bench/ftw.py runs/ftw runs/selfplay_shaped --matches 200
+    python bench/ftw.py runs/ftw runs/selfplay_shaped runs/selfplay --matches 200
 
-Of each run the agent with the highest Elo, of each checkpoint that is there. Half of the matches are played on each
-side. The newest ones also meet each other, random play and the bots, on one Elo scale with random play at 0.
+Of each run the agent with the highest Elo among its own. Half of the matches are played on each side. Runs, random play
+and bots meet each other on one Elo scale, with random play at 0. Of `--checkpoints` of each run, evenly spaced in time,
+the best agent meets random play and the bots: its Elo is on the same scale, beside how it behaves against random play.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
@@ -22,27 +22,42 @@ from polyplay.acting.match_ends import MatchEnds
 from polyplay.acting.play import PlayOptions, load_player
 from polyplay.acting.team_match import TeamPlayer, policy_player, random_player, scripted_player
 from polyplay.common import checkpoint, tree
+from polyplay.common.tree import Batch
 from polyplay.envs import All, Envs
 from polyplay.envs.bots import load_bot
 from polyplay.envs.ctf.world import EVENTS
 from polyplay.envs.spaces import fields
+from polyplay.evaluation.elo import rate
 from polyplay.evaluation.run_agents import RunAgent, find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 AT_ONCE = 50  # matches in step
 SHOWN = ("tagged_other", "tagged_carrier", "picked_up", "captured", "returned")
+WHERE = ("own base", "their base", "beside teammate")  # shares of the time
+NEAR, BASE = 2.0, 2.5  # cells: as in ftw_probes.py
 OPPONENTS = ("random", *(f"bot:level{level}" for level in range(1, 6)))
+
+
+class Played(NamedTuple):
+    """Of matches [n], for each team: events [n, team, E], and what share of the time a player is where [n, team,
+    WHERE]; and the first team's reward [n].
+    """
+
+    events: np.ndarray
+    where: np.ndarray
+    gained: np.ndarray
 
 
 def player_of(name: str, envs: Envs, seed: int) -> TeamPlayer:
     return random_player(seed) if name == "random" else scripted_player(load_bot(envs.spec, name.removeprefix("bot:")))
 
 
-def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of AT_ONCE matches: events [matches, team, E], and the first team's reward."""
+def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], seed: int) -> Played:
+    """AT_ONCE of them."""
     seats, teams = envs.spec.seats, np.array(envs.spec.sides)
     lanes = [np.flatnonzero(np.tile(teams, AT_ONCE) == team) for team in (0, 1)]
     events, gained = np.zeros((AT_ONCE, seats, len(EVENTS))), np.zeros((AT_ONCE, seats))
+    where, rows = np.zeros((AT_ONCE, seats, len(WHERE))), np.zeros(AT_ONCE)
     on, ends = np.ones(AT_ONCE, bool), MatchEnds(np.arange(AT_ONCE * seats).reshape(AT_ONCE, seats))
     opened = replace(envs, lanes=AT_ONCE * seats, batching=All(), groups=1, agents=1, active=0, workers=0)
     action = tree.zeros(fields(envs.spec.action), (AT_ONCE * seats,))
@@ -53,69 +68,121 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], seed: int) -> tu
             events[on] += step["events"].reshape(events.shape)[on]
             gained[on] += step["reward"].reshape(gained.shape)[on]
             on[ends.watch(np.arange(AT_ONCE * seats), step).whole] = False
+            state = pool.state()
+            assert state is not None, "a game of ours says its state"
+            where[on] += whereabouts(state["game"])[on]
+            rows += on
             for choose, own in zip(chosen, lanes, strict=True):
                 tree.write(action, own, choose(tree.at(step, own)))
             pool.send(which, action)
-    return np.stack([events[:, teams == team].sum(1) for team in (0, 1)], 1), gained[:, teams == 0].sum(1)
+    by_team = [np.stack([x[:, teams == team].sum(1) for team in (0, 1)], 1) for x in (events, where, gained)]
+    shares = by_team[1] / (seats // 2) / rows[:, None, None]
+    return Played(by_team[0], shares, by_team[2][:, 0])
 
 
-def against(envs: Envs, agent: RunAgent, other: str, n: int) -> Row:
-    """Points of `n` matches with a 95 % interval, the share in which the agent's team captured, and events a match."""
+def whereabouts(s: Batch) -> np.ndarray:
+    """WHERE, for each seat of each match: bool [n, P, 3]."""
+    at, half = s["at"], s["at"].shape[1] // 2
+    to_base = np.linalg.norm(at[:, :, None] - s["base"][:, None], axis=-1) < BASE  # [n, P, team]
+    own = np.concatenate([to_base[:, :half, 0], to_base[:, half:, 1]], 1)
+    theirs = np.concatenate([to_base[:, :half, 1], to_base[:, half:, 0]], 1)
+    gaps = np.linalg.norm(at[:, :, None] - at[:, None], axis=-1) + np.diag(np.full(2 * half, np.inf))
+    beside = np.concatenate([gaps[:, :half, :half].min(2), gaps[:, half:, half:].min(2)], 1) < NEAR
+    return np.stack([own, theirs, beside], 2)
+
+
+def against(envs: Envs, agent: RunAgent, other: str, n: int) -> tuple[Row, float]:
+    """Points of `n` matches with a 95 % interval, the share in which the agent's team captured, events a match, and
+    where its players were; and the points' sum.
+    """
     policy = load_player(agent.wired, agent.weights, agent=agent.agent)
     me, them = policy_player(policy, PlayOptions(n, 1)), player_of(other, envs, 2)
-    points, mine, theirs = list[float](), list[np.ndarray](), list[np.ndarray]()
+    points, mine, theirs, where = list[float](), list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for half in range(2):
         for k in range(n // 2 // AT_ONCE):
-            events, gained = matches(envs, (me, them) if half == 0 else (them, me), 1000 + k)
-            points += ((1 + np.sign(gained if half == 0 else -gained)) / 2).tolist()
-            mine.append(events[:, half])
-            theirs.append(events[:, 1 - half])
+            played = matches(envs, (me, them) if half == 0 else (them, me), 1000 + k)
+            points += ((1 + np.sign(played.gained if half == 0 else -played.gained)) / 2).tolist()
+            mine.append(played.events[:, half])
+            theirs.append(played.events[:, 1 - half])
+            where.append(played.where[:, half])
     own, others, spread = np.concatenate(mine), np.concatenate(theirs), 1.96 * np.std(points) / math.sqrt(len(points))
     row: Row = {"against": other, "points": f"{np.mean(points):.1%} ± {spread:.1%}"}
     row["captures in"] = f"{np.mean(own[:, EVENTS.index('captured')] > 0):.0%}"
-    return row | {name: _pair(own, others, EVENTS.index(name)) for name in SHOWN}
+    row |= {name: _pair(own, others, EVENTS.index(name)) for name in SHOWN}
+    row |= {name: f"{share:.0%}" for name, share in zip(WHERE, np.concatenate(where).mean(0), strict=True)}
+    return row, float(np.sum(points))
 
 
 def _pair(own: np.ndarray, others: np.ndarray, event: int) -> str:
     return f"{own[:, event].mean():.2f} : {others[:, event].mean():.2f}"
 
 
-def checkpoints(run: Path) -> Iterator[tuple[int, str]]:
-    """Agent steps of each checkpoint that is there, and its best agent as `polyplay tournament` takes it."""
-    for path in checkpoint.everything(run):
-        yield int(checkpoint.manifest(path)["counters"]["steps"]), str(path)
+def spaced(run: Path, n: int) -> list[Path]:
+    """So many of a run's checkpoints, from the first to the last but one, evenly spaced."""
+    found = checkpoint.everything(run)[:-1]
+    return [found[round(i)] for i in np.linspace(0, len(found) - 1, min(n, len(found)))]
+
+
+def curve_of(run: Path, envs: Envs, n: int, matches_of: int) -> tuple[list[Row], np.ndarray]:
+    """A row of each checkpoint, and what its best agent scored against each of OPPONENTS [checkpoints, 6]."""
+    rows, points = list[Row](), list[list[float]]()
+    for path in spaced(run, n):
+        (agent,) = find_agents(f"{path}:best")
+        met = [against(envs, agent, other, matches_of) for other in OPPONENTS]
+        counters = checkpoint.manifest(path)["counters"]
+        steps, minutes = f"{counters['steps']:,}", f"{counters['wall_seconds'] / 60:.0f}"
+        rows.append({"agent steps": steps, "minutes": minutes, "agent": agent.agent, **met[0][0]})
+        points.append([scored for _, scored in met])
+    return rows, np.array(points).reshape(-1, len(OPPONENTS))
+
+
+def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[str]:
+    """Elo of checkpoints by their points against OPPONENTS, on the scale of the tournament `found`."""
+    names = [player["name"] for player in found["players"]]
+    all_names = names + [f"checkpoint {i}" for i in range(len(points))]
+    scored, m = np.zeros((len(all_names), len(all_names))), len(names)
+    scored[:m, :m] = [[(x or 0.0) * found["matches"] for x in row] for row in found["payoff"]]
+    whom = [names.index(other) for other in OPPONENTS]
+    scored[m:, whom] = points
+    scored[np.ix_(whom, range(m, len(all_names)))] = matches_of - points.T
+    return [f"{r.elo:.0f} [{r.low:.0f}, {r.high:.0f}]" for r in rate(all_names, scored, "random")[m:]]
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--matches", type=int, default=200, help=f"of every two, a multiple of {2 * AT_ONCE}")
-    parser.add_argument(
-        "--curve", type=int, default=100, help="matches of each earlier checkpoint; 0: there is no curve"
-    )
+    parser.add_argument("--checkpoints", type=int, default=8, help="of each run's curve; 0: there is none")
+    parser.add_argument("--curve", type=int, default=100, help="matches of a checkpoint against each opponent")
     asked = parser.parse_args()
     what, text, data = about(), ["# Capture the flag: who wins", ""], dict[str, Any]()
     text += [*lines_about(what), ""]
-    for run in asked.runs:
-        (agent,) = find_agents(f"{run}:best")
-        title = f"{agent.wired.envs.title}+maps=held_out"
-        envs = replace(agent.wired.envs, name=title, options={})
-        rows = [against(envs, agent, other, asked.matches) for other in OPPONENTS]
-        steps = int(checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]["steps"])
-        text += [f"`{run.name}`, agent {agent.agent} after {steps:,} agent steps of all, on `{title}`,"]
-        text += [f"{asked.matches} matches; events a match, its : the other's.", ""]
-        text += [*table(rows), ""]
-        curve = [
-            {"agent steps": f"{at:,}", "agent": found.agent, **against(envs, found, "random", asked.curve)}
-            for at, path in (checkpoints(run) if asked.curve else ())
-            for found in find_agents(f"{path}:best")
-        ]
-        text += ["Its checkpoints against random play:", "", *table(curve), ""] if len(curve) > 1 else []
-        data[run.name] = {"rows": rows, "curve": curve}
     names = [*(f"{run}:best" for run in asked.runs), *OPPONENTS]
+    (agent,) = find_agents(names[0])
+    title = f"{agent.wired.envs.title}+maps=held_out"
     found = play_tournament(names, TournamentOptions(matches=asked.matches, anchor="random", env=title))
     rated = [{k: p[k] for k in ("name", "elo", "low", "high")} for p in found["players"]]
-    text += [f"One scale, {asked.matches} matches of every two:", "", *table(rated)]
+    text += [f"Elo on one scale, {asked.matches} matches of every two on `{title}`:", "", *table(rated), ""]
+    for run, name in zip(asked.runs, names, strict=False):
+        (agent,) = find_agents(name)
+        envs = replace(agent.wired.envs, name=title, options={})
+        rows = [against(envs, agent, other, asked.matches)[0] for other in OPPONENTS]
+        counters = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]
+        text += [f"`{run.name}`, agent {agent.agent} after {counters['steps']:,} agent steps of all in"]
+        text += [
+            f"{counters['wall_seconds'] / 60:.0f} minutes, {asked.matches} matches; events a match, its : the other's;"
+        ]
+        text += ["what share of the time its players are where:", "", *table(rows), ""]
+        curve, points = curve_of(run, envs, asked.checkpoints, asked.curve) if asked.checkpoints else ([], np.empty(0))
+        if curve:
+            curve = [{**row, "elo": elo} for row, elo in zip(curve, elo_of(found, points, asked.curve), strict=True)]
+            text += [
+                "Its checkpoints: Elo by random play and bots, the rest against random play:",
+                "",
+                *table(curve),
+                "",
+            ]
+        data[run.name] = {"rows": rows, "curve": curve}
     publish(RESULTS / "ftw", {**what, "runs": data, "tournament": found}, text)
 
 

@@ -4,7 +4,7 @@ polyplay[plots].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +23,13 @@ HIGH, LOW, ACROSS = 3.4, 1.9, 3  # inches: heights of the ratings, and of a hype
 FEW = 8  # agents whose lines have colours of their own
 
 
-def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row]) -> Figure:
-    """first: hyperparameters that each agent began with, {} where they are not known."""
+def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], levels: Mapping[str, float]) -> Figure:
+    """first: hyperparameters that each agent began with, {} where they are not known. levels: Elo of opponents."""
     names = list(first[0]) if first else []
     down = -(-len(names) // ACROSS)
     figure = blank_figure("--picture", HIGH + LOW * down)
     grid = figure.add_gridspec(1 + down, ACROSS, height_ratios=[HIGH, *[LOW] * down])
-    _draw_ratings(figure.add_subplot(grid[0, :]), directory, history)
+    _draw_ratings(figure.add_subplot(grid[0, :]), directory, history, levels)
     for i, name in enumerate(names):
         _draw_values(figure.add_subplot(grid[1 + i // ACROSS, i % ACROSS]), history, first, name)
     return figure
@@ -39,13 +39,18 @@ def _colour(agent: int, agents: int) -> str:
     return COLOURS[agent % len(COLOURS)] if agents <= FEW else "#888888"
 
 
-def _draw_ratings(axes: Axes, directory: Path, history: LeagueHistory) -> None:
+def _draw_ratings(axes: Axes, directory: Path, history: LeagueHistory, levels: Mapping[str, float]) -> None:
     agents = history.elo.shape[1]
     for agent in range(agents):
         axes.plot(history.matches, history.elo[:, agent], color=_colour(agent, agents), label=f"agent {agent}")
     for copy in history.copies:
         at = [copy["before"]["elo"], copy["donor_elo"]]
         axes.plot([copy["match"]] * 2, at, color=INK, linewidth=0.8, linestyle=":")
+    for name, elo in levels.items():
+        axes.axhline(elo, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+        axes.annotate(
+            name, (1, elo), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom", color=INK
+        )
     dress(axes, "matches", from_zero=False)
     axes.set_ylabel("Elo", color=INK)
     axes.set_xlim(0, max(1, int(history.matches[-1])))

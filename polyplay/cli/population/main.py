@@ -10,6 +10,7 @@ from rich.text import Text
 from polyplay.cli.arguments import run_and_options
 from polyplay.cli.plot import check_name, print_picture
 from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.population.league_history import LeagueHistory, read_history
 from polyplay.population.lineage import read_lineage
@@ -17,6 +18,8 @@ from polyplay.population.match_log import has_league
 from polyplay.runs.population_file import read_population
 from polyplay.runs.reports.population_table import population_report, population_title
 from polyplay.runs.reports.screen import default_console, print_all
+
+MATCHES = 40  # of every two, to find levels
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,15 @@ class RankingOptions:
     picture: str | None = None
     """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches: .png, .svg or
     .pdf (none: no picture). Needs polyplay[plots]"""
+    levels: tuple[str, ...] = ()
+    """with --picture, of a league: whose Elo it shows as lines, by 40 matches of every two of them and its best agent:
+    random, bot:NAME, or other runs"""
 
     def __post_init__(self) -> None:
         if self.picture is not None:
             check_name(self.picture, "--picture")
+        elif self.levels:
+            raise UserError(f"--levels {' '.join(self.levels)} given, allowed: with --picture FILE, which shows them")
 
 
 def command(words: list[str]) -> None:
@@ -67,8 +75,23 @@ def _show_league(directory: Path, options: RankingOptions) -> None:
     if options.picture is not None:
         from polyplay.cli.population.league_picture import draw_league
 
-        figure = draw_league(directory, history, _first_values(directory, history))
+        levels = _levels(directory, history, options.levels) if options.levels else {}
+        figure = draw_league(directory, history, _first_values(directory, history), levels)
         print_picture(figure, Path(options.picture), "--picture")
+
+
+def _levels(directory: Path, history: LeagueHistory, names: tuple[str, ...]) -> dict[str, float]:
+    """Elo of opponents on the league's scale, where its best agent has the Elo that it has in the league."""
+    from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+
+    best = int(history.elo[-1].argmax())
+    agent = f"{directory}:{best}"
+    try:
+        found = play_tournament([agent, *names], TournamentOptions(matches=MATCHES, anchor=agent))
+    except UserError as e:
+        raise UserError(str(e).replace("tournament:", "--levels:")) from None
+    at = float(history.elo[-1, best])
+    return {player["name"]: at + player["elo"] for player in found["players"][1:]}
 
 
 def _first_values(directory: Path, history: LeagueHistory) -> list[Row]:

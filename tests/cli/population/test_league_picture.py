@@ -12,8 +12,9 @@ import pytest
 import polyplay
 from polyplay.cli import main
 from polyplay.cli.population.league_picture import draw_league
-from polyplay.cli.population.main import _first_values
+from polyplay.cli.population.main import _first_values, _levels
 from polyplay.common.files import read_object
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.population.copies import CopyRule
 from polyplay.population.league_history import read_history, values_over
 from polyplay.systems import league
@@ -54,8 +55,23 @@ def test_table_and_picture(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert f"{len(read_history(run).copies)} copies" in out
     assert (tmp_path / "league.png").stat().st_size > 10_000
-    figure = draw_league(run, read_history(run), _first_values(run, read_history(run)))
+    history = read_history(run)
+    figure = draw_league(run, history, _first_values(run, history), {"random": 1012.0})
     assert [axes.get_title(loc="left") for axes in figure.axes[1:]] == ["learning_rate", "entropy_cost"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["random"]
+
+
+def test_levels_of_opponents_are_on_the_leagues_scale(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    history = read_history(run)
+    best = int(history.elo[-1].argmax())
+    levels = _levels(run, history, ("random", f"{run}:{1 - min(best, 1)}"))
+    assert list(levels) == ["random", f"{run}:{1 - min(best, 1)}"]
+    points = play_tournament([f"{run}:{best}", *levels], TournamentOptions(matches=40))
+    assert levels["random"] == pytest.approx(history.elo[-1, best] + points["players"][1]["elo"])
+    assert main.main(["population", str(run), "--levels", "random"]) == 2
+    assert "--levels random given, allowed: with --picture FILE" in capsys.readouterr().err
+    assert main.main(["population", str(run), "--picture", str(tmp_path / "a.png"), "--levels", "bot:nobody"]) == 2
+    assert "--levels: bot:nobody given, allowed for toy:rps: random" in capsys.readouterr().err
 
 
 def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
