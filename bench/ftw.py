@@ -21,6 +21,7 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from polyplay.acting.match_ends import MatchEnds
 from polyplay.acting.play import PlayOptions, load_player
 from polyplay.acting.team_match import TeamPlayer, policy_player, random_player, scripted_player
+from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.common import checkpoint, tree
 from polyplay.common.tree import Batch
 from polyplay.envs import All, Envs
@@ -124,20 +125,20 @@ def spaced(run: Path, n: int) -> list[Path]:
 
 
 def curve_of(run: Path, envs: Envs, n: int, matches_of: int) -> tuple[list[Row], np.ndarray]:
-    """A row of each checkpoint, and what its best agent scored against each of OPPONENTS [checkpoints, 6]."""
+    """Of so many checkpoints how the best agent does against random play, and what it scored against each of OPPONENTS
+    [checkpoints, 6].
+    """
     rows, points = list[Row](), list[list[float]]()
     for path in spaced(run, n):
         (agent,) = find_agents(f"{path}:best")
         met = [against(envs, agent, other, matches_of) for other in OPPONENTS]
-        counters = checkpoint.manifest(path)["counters"]
-        steps, minutes = f"{counters['steps']:,}", f"{counters['wall_seconds'] / 60:.0f}"
-        rows.append({"agent steps": steps, "minutes": minutes, "agent": agent.agent, **met[0][0]})
+        rows.append({"agent": agent.agent, **met[0][0]})
         points.append([scored for _, scored in met])
     return rows, np.array(points).reshape(-1, len(OPPONENTS))
 
 
-def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[str]:
-    """Elo of checkpoints by their points against OPPONENTS, on the scale of the tournament `found`."""
+def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[Row]:
+    """elo, low and high of checkpoints by their points against OPPONENTS, on the scale of the tournament `found`."""
     names = [player["name"] for player in found["players"]]
     all_names = names + [f"checkpoint {i}" for i in range(len(points))]
     scored, m = np.zeros((len(all_names), len(all_names))), len(names)
@@ -145,14 +146,44 @@ def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[str]:
     whom = [names.index(other) for other in OPPONENTS]
     scored[m:, whom] = points
     scored[np.ix_(whom, range(m, len(all_names)))] = matches_of - points.T
-    return [f"{r.elo:.0f} [{r.low:.0f}, {r.high:.0f}]" for r in rate(all_names, scored, "random")[m:]]
+    return [{"elo": r.elo, "low": r.low, "high": r.high} for r in rate(all_names, scored, "random")[m:]]
+
+
+def draw(curves: dict[str, list[Row]], found: Row, out: Path) -> None:
+    """Elo over agent steps and over time: a line for each run, with its 95 % interval; opponents are dashed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharey=True)
+    for (run, points), colour in zip(curves.items(), COLOURS, strict=False):
+        for panel, at in zip(panels, ("steps", "minutes"), strict=True):
+            x, elo, low, high = (np.array([p[k] for p in points]) for k in (at, "elo", "low", "high"))
+            x = x / (1e6 if at == "steps" else 1)
+            panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            panel.plot(x, elo, color=colour, linewidth=1.8, label=run)
+    for panel, name in zip(panels, ("million agent steps of all agents", "minutes"), strict=True):
+        for player in found["players"]:
+            if player["name"] in OPPONENTS:
+                panel.axhline(player["elo"], color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+                end = (1, player["elo"])
+                panel.annotate(player["name"], end, xycoords=("axes fraction", "data"), ha="right", va="bottom", size=8)
+        panel.set_xlabel(name, color=INK)
+        panel.grid(color=FAINT)
+        panel.set_xlim(0)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+    panels[0].set_ylabel("Elo, random play at 0", color=INK)
+    panels[0].legend(frameon=False, labelcolor=INK, loc="upper left")
+    figure.savefig(out)
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--matches", type=int, default=200, help=f"of every two, a multiple of {2 * AT_ONCE}")
-    parser.add_argument("--checkpoints", type=int, default=8, help="of each run's curve; 0: there is none")
+    parser.add_argument("--checkpoints", type=int, default=8, help="of each run's curve")
     parser.add_argument("--curve", type=int, default=100, help="matches of a checkpoint against each opponent")
     asked = parser.parse_args()
     what, text, data = about(), ["# Capture the flag: who wins", ""], dict[str, Any]()
@@ -163,27 +194,41 @@ def main() -> None:
     found = play_tournament(names, TournamentOptions(matches=asked.matches, anchor="random", env=title))
     rated = [{k: p[k] for k in ("name", "elo", "low", "high")} for p in found["players"]]
     text += [f"Elo on one scale, {asked.matches} matches of every two on `{title}`:", "", *table(rated), ""]
-    for run, name in zip(asked.runs, names, strict=False):
+    lines = dict[str, list[Row]]()
+    for run, name, player in zip(asked.runs, names, found["players"], strict=False):
         (agent,) = find_agents(name)
         envs = replace(agent.wired.envs, name=title, options={})
         rows = [against(envs, agent, other, asked.matches)[0] for other in OPPONENTS]
-        counters = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]
-        text += [f"`{run.name}`, agent {agent.agent} after {counters['steps']:,} agent steps of all in"]
+        last = _when(checkpoint.everything(run)[-1])
         text += [
-            f"{counters['wall_seconds'] / 60:.0f} minutes, {asked.matches} matches; events a match, its : the other's;"
+            f"`{run.name}`, agent {agent.agent} after {last['steps']:,} agent steps of all in {last['minutes']:.0f}"
         ]
-        text += ["what share of the time its players are where:", "", *table(rows), ""]
-        curve, points = curve_of(run, envs, asked.checkpoints, asked.curve) if asked.checkpoints else ([], np.empty(0))
-        if curve:
-            curve = [{**row, "elo": elo} for row, elo in zip(curve, elo_of(found, points, asked.curve), strict=True)]
-            text += [
-                "Its checkpoints: Elo by random play and bots, the rest against random play:",
-                "",
-                *table(curve),
-                "",
-            ]
-        data[run.name] = {"rows": rows, "curve": curve}
+        text += [f"minutes, {asked.matches} matches; events a match, its : the other's; the share of the time that its"]
+        text += ["players are where:", "", *table(rows), ""]
+        curve, points = curve_of(run, envs, asked.checkpoints, asked.curve)
+        lines[run.name] = [
+            {**_when(path), **elo}
+            for path, elo in zip(spaced(run, asked.checkpoints), elo_of(found, points, asked.curve), strict=True)
+        ]
+        shown = [
+            {"agent steps": f"{at['steps']:,}", "minutes": f"{at['minutes']:.0f}", "Elo": _elo(at), **row}
+            for at, row in zip(lines[run.name], curve, strict=True)
+        ]
+        lines[run.name].append({**last, **{k: player[k] for k in ("elo", "low", "high")}})
+        text += ["Its checkpoints: Elo by random play and bots, the rest against random play:", "", *table(shown), ""]
+        data[run.name] = {"rows": rows, "curve": curve, "line": lines[run.name]}
+    draw(lines, found, RESULTS / "ftw.png")
+    text += ["![Elo over agent steps and over time](ftw.png)", ""]
     publish(RESULTS / "ftw", {**what, "runs": data, "tournament": found}, text)
+
+
+def _when(path: Path) -> Row:
+    counters = checkpoint.manifest(path)["counters"]
+    return {"steps": counters["steps"], "minutes": counters["wall_seconds"] / 60}
+
+
+def _elo(at: Row) -> str:
+    return f"{at['elo']:.0f} [{at['low']:.0f}, {at['high']:.0f}]"
 
 
 if __name__ == "__main__":
