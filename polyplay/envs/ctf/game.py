@@ -35,7 +35,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 class CaptureTheFlag:
-    """A match is terminated after World.length steps. Each capture is worth 1 to a team and -1 to the other."""
+    """A match is terminated after World.length steps. See World.reward."""
 
     events = EVENTS
     team_reward = True
@@ -67,6 +67,9 @@ class CaptureTheFlag:
             reward += now
             events += happened
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
+        if self.world.reward == "win":
+            lead = np.sign(s["score"][:, :1] - s["score"][:, 1:]) * ends
+            reward[:] = np.where(np.array(self.teams) == 0, lead, -lead)
         row = {"reward": reward, "team_reward": reward, "events": events}
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
 

@@ -64,6 +64,7 @@ COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, no, right; 
 SIN = np.round(np.sin(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 COS = np.round(np.cos(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 KINDS, SETS, VIEWS, ACTIONS = ("rooms", "open", "both"), ("train", "held_out"), ("window", "pixels"), ("all", "small")
+REWARDS = ("captures", "win")
 SEEN, FACTS = 11, 12  # cells of the window, a side; numbers that a player knows besides
 
 
@@ -71,6 +72,7 @@ SEEN, FACTS = 11, 12  # cells of the window, a side; numbers that a player knows
 class World:
     """arena:ctf. view: window, 11 × 11 planes around the player, turned with it; or pixels, first person. actions: all,
     the paper's 540; or small, eleven of them. maps: of the seeds for training, or held_out. kind: of maps.
+    reward: 1 to a team for each capture and -1 to the other, or for a match that is won when it ends.
     """
 
     view: str = "window"
@@ -81,9 +83,11 @@ class World:
     repeat: int = 1  # steps for which an action is held, which are one of the agent
     kind: str = "both"
     maps: str = "train"
+    reward: str = "captures"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("view", VIEWS), ("actions", ACTIONS), ("kind", KINDS), ("maps", SETS)):
+        choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UserError(f"arena:ctf: {name}={getattr(self, name)} given, allowed: {', '.join(allowed)}")
         if self.size < 9 or self.size > 99 or self.size % 2 == 0:

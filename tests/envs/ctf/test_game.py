@@ -43,6 +43,18 @@ def test_a_match_has_two_teams_thirteen_events_and_an_end():
     assert not (rows[0]["obs"]["view"] == rows[41]["obs"]["view"]).all(), "each match has a map of its own"
 
 
+def test_a_match_can_be_rewarded_for_its_winner_alone():
+    env = "arena:ctf+size=9+length=1500+repeat=15"
+    captures, wins = played(env, 128, 101), played(env + "+reward=win", 128, 101)
+    ends = captures[100]["terminated"]
+    assert ends.all()
+    total = np.sum([row["reward"] for row in captures], 0)
+    assert len(np.unique(np.sign(total))) == 3, "won, lost and drawn ones"
+    assert not any(row["reward"].any() for row in wins[:100])
+    assert (wins[100]["reward"] == np.sign(total)).all()
+    assert (wins[100]["team_reward"] == np.sign(total)).all()
+
+
 @pytest.mark.parametrize("title", [SHORT, SHORT + "+team=1+kind=open", SHORT + "+view=pixels"])
 def test_lanes_play_alike_however_many_there_are(title):
     together, apart = played(title, 8, 60), [played(title, 4, 60, lane=lane) for lane in (0, 4)]
