@@ -42,7 +42,7 @@ def main() -> int:
     asked = arguments()
     place = Path(tempfile.mkdtemp(prefix="polyplay-soak-"))
     try:
-        samples, status, counters = watched(asked, place)
+        samples, status, counters = watched(asked, asked.run or place / "run")
     finally:
         shutil.rmtree(place, ignore_errors=True)
     report = {**about(), "system": asked.system, "status": status, "counters": counters, "warm": asked.warm}
@@ -60,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
     parser.add_argument("--warm", type=float, default=0.2, help="the part of all samples before the fit")
     parser.add_argument("--chaos", default=None, help="see docs/guides/fault_injection.md")
+    parser.add_argument("--run", type=Path, default=None, help="directory of the run (default: none is left)")
     parser.add_argument("--out", type=Path, default=None, help="without suffix (default: bench/results/soak_SYSTEM)")
     own, more = sys.argv[1:], list[str]()
     if "--" in own:
@@ -69,24 +70,24 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
-def watched(asked: argparse.Namespace, place: Path) -> tuple[list[Row], int, Row]:
+def watched(asked: argparse.Namespace, run: Path) -> tuple[list[Row], int, Row]:
     """Samples of a run, its exit status, and its last report."""
     toy = "--env toy:catch --network mlp --steps 1000M " + SYSTEMS.get(asked.system, "")
     words = asked.words if any(w.startswith("--env") for w in asked.words) else [*toy.split(), *asked.words]
-    words = ["train", asked.system, *words, "--minutes", str(asked.minutes), "--run", str(place / "run")]
+    words = ["train", asked.system, *words, "--minutes", str(asked.minutes), "--run", str(run)]
     words += ["--chaos", asked.chaos] if asked.chaos else []
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     samples, begun = list[Row](), time.monotonic()
     command = [sys.executable, "-m", "polyplay", *words]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     while child.poll() is None:
-        if last_line(place / "run" / "metrics.jsonl").get("updates", 0) > 0:
+        if last_line(run / "metrics.jsonl").get("updates", 0) > 0:
             samples.append({"seconds": round(time.monotonic() - begun, 2), **sample(child.pid)})
         if time.monotonic() - begun > 60 * asked.minutes + SLACK:
             child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(asked.every)
-    return samples, child.returncode, last_line(place / "run" / "metrics.jsonl")
+    return samples, child.returncode, last_line(run / "metrics.jsonl")
 
 
 def sample(pid: int) -> Row:
