@@ -115,7 +115,9 @@ class MatchTrial:
             self.report("odd", "bounds", match.remark)
         if begins or not self.results:
             return
-        for name, part in zip(PARTS, self.results.pop(), strict=False):
+        answer = self.results.pop()
+        self._bounds(answer[0])
+        for name, part in zip(PARTS, answer, strict=False):
             strangers = [a for a in part if a not in known] if isinstance(part, Mapping) and name != PARTS[0] else []
             if strangers:
                 self.report("broke", "players", f"step() gave a {name} of {strangers[0]}, not in possible_agents")
@@ -123,6 +125,17 @@ class MatchTrial:
             self.report(
                 "odd", "agents", f"everyone has ended, but agents is still {left}; only training lets that pass"
             )
+
+    def _bounds(self, seen: object) -> None:
+        """Of what every player saw after a step; a Match looks at resets only."""
+        for agent, space in zip(self.match.agents, self.match.seen, strict=True):
+            if isinstance(seen, Mapping) and agent in seen:
+                try:
+                    near = rules.check_contains(space, seen[agent])
+                except spaces.SpaceViolation as e:
+                    near = f"{e}; training looks at bounds after a reset only"
+                if near:
+                    self.report("odd", "bounds", f"{agent}: {near}")
 
 
 def _record(env: Any, results: list[Any]) -> None:

@@ -65,8 +65,17 @@ def test_what_else_is_wrong_between_players():
             obs, rewards, *rest = super().step(actions)
             return obs, {**rewards, "ghost": 1.0}, *rest
 
+    class Beyond(broken.Pair):
+        def step(self, actions: dict) -> tuple:
+            obs, *rest = super().step(actions)
+            return {agent: seen - (agent == "right") for agent, seen in obs.items()}, *rest
+
     report = checking.check_env(Left, **QUICK)
     assert (levels(report)["agents"], report.status) == ("warning", 0)
+    (found,) = [f for f in checking.check_env(Beyond, **QUICK).findings if f.name == "bounds"]
+    assert found.level == "warning"
+    assert found.seen.startswith("step 1: right: ")
+    assert found.seen.endswith("training looks at bounds after a reset only")
     (found,) = [f for f in checking.check_env(Strange, **QUICK).findings if f.level == "failed"]
     assert (found.name, found.seen) == ("players", "step 1: step() gave a reward of ghost, not in possible_agents")
 
