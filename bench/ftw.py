@@ -4,12 +4,13 @@
 
 Of each run the agent with the highest Elo among its own. Half of the matches are played on each side. Runs, random play
 and bots meet each other on one Elo scale, with random play at 0. Of `--checkpoints` of each run, evenly spaced in time,
-the best agent meets random play and the bots: its Elo is on the same scale, beside how it behaves against random play.
+all agents take their turns against random play and the bots: their Elo is on the same scale, as if they were one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -40,35 +41,35 @@ OPPONENTS = ("random", *(f"bot:level{level}" for level in range(1, 6)))
 
 
 class Played(NamedTuple):
-    """Of matches [n], for each team: events [n, team, E], and what share of the time a player is where [n, team,
-    WHERE]; and the first team's reward [n].
+    """Of matches [n], the agent's team first: its points, 1 for a won one; events [n, team, E]; and what share of the
+    time a player of its team is where [n, WHERE].
     """
 
+    points: np.ndarray
     events: np.ndarray
     where: np.ndarray
-    gained: np.ndarray
 
 
 def player_of(name: str, envs: Envs, seed: int) -> TeamPlayer:
     return random_player(seed) if name == "random" else scripted_player(load_bot(envs.spec, name.removeprefix("bot:")))
 
 
-def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], seed: int) -> Played:
-    """AT_ONCE of them."""
+def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], n: int, side: int, seed: int) -> Played:
+    """`n` of them at once; players of both teams, the agent's is `side`."""
     seats, teams = envs.spec.seats, np.array(envs.spec.sides)
-    lanes = [np.flatnonzero(np.tile(teams, AT_ONCE) == team) for team in (0, 1)]
-    events, gained = np.zeros((AT_ONCE, seats, len(EVENTS))), np.zeros((AT_ONCE, seats))
-    where, rows = np.zeros((AT_ONCE, seats, len(WHERE))), np.zeros(AT_ONCE)
-    on, ends = np.ones(AT_ONCE, bool), MatchEnds(np.arange(AT_ONCE * seats).reshape(AT_ONCE, seats))
-    opened = replace(envs, lanes=AT_ONCE * seats, batching=All(), groups=1, agents=1, active=0, workers=0)
-    action = tree.zeros(fields(envs.spec.action), (AT_ONCE * seats,))
+    lanes = [np.flatnonzero(np.tile(teams, n) == team) for team in (0, 1)]
+    events, gained = np.zeros((n, seats, len(EVENTS))), np.zeros((n, seats))
+    where, rows = np.zeros((n, seats, len(WHERE))), np.zeros(n)
+    on, ends = np.ones(n, bool), MatchEnds(np.arange(n * seats).reshape(n, seats))
+    opened = replace(envs, lanes=n * seats, batching=All(), groups=1, agents=1, active=0, workers=0)
+    action = tree.zeros(fields(envs.spec.action), (n * seats,))
     with closing(opened.open(seed)) as pool:
         chosen = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
         while on.any():
             which, step = pool.recv()
             events[on] += step["events"].reshape(events.shape)[on]
             gained[on] += step["reward"].reshape(gained.shape)[on]
-            on[ends.watch(np.arange(AT_ONCE * seats), step).whole] = False
+            on[ends.watch(np.arange(n * seats), step).whole] = False
             state = pool.state()
             assert state is not None, "a game of ours says its state"
             where[on] += whereabouts(state["game"])[on]
@@ -76,9 +77,10 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], seed: int) -> Pl
             for choose, own in zip(chosen, lanes, strict=True):
                 tree.write(action, own, choose(tree.at(step, own)))
             pool.send(which, action)
-    by_team = [np.stack([x[:, teams == team].sum(1) for team in (0, 1)], 1) for x in (events, where, gained)]
-    shares = by_team[1] / (seats // 2) / rows[:, None, None]
-    return Played(by_team[0], shares, by_team[2][:, 0])
+    own, other = teams == side, teams != side
+    shares = where[:, own].mean(1) / rows[:, None]
+    won = (1 + np.sign(gained[:, own].sum(1))) / 2
+    return Played(won, np.stack([events[:, own].sum(1), events[:, other].sum(1)], 1), shares)
 
 
 def whereabouts(s: Batch) -> np.ndarray:
@@ -92,60 +94,65 @@ def whereabouts(s: Batch) -> np.ndarray:
     return np.stack([own, theirs, beside], 2)
 
 
-def against(envs: Envs, agent: RunAgent, other: str, n: int) -> tuple[Row, float]:
-    """Points of `n` matches with a 95 % interval, the share in which the agent's team captured, events a match, and
-    where its players were; and the points' sum.
-    """
+def meet(envs: Envs, agent: RunAgent, other: str, n: int) -> Played:
+    """`n` matches, half on each side."""
     policy = load_player(agent.wired, agent.weights, agent=agent.agent)
     me, them = policy_player(policy, PlayOptions(n, 1)), player_of(other, envs, 2)
-    points, mine, theirs, where = list[float](), list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
-    for half in range(2):
-        for k in range(n // 2 // AT_ONCE):
-            played = matches(envs, (me, them) if half == 0 else (them, me), 1000 + k)
-            points += ((1 + np.sign(played.gained if half == 0 else -played.gained)) / 2).tolist()
-            mine.append(played.events[:, half])
-            theirs.append(played.events[:, 1 - half])
-            where.append(played.where[:, half])
-    own, others, spread = np.concatenate(mine), np.concatenate(theirs), 1.96 * np.std(points) / math.sqrt(len(points))
+    at_once, found = min(AT_ONCE, n // 2), list[Played]()
+    for side, players in enumerate(((me, them), (them, me))):
+        found += [matches(envs, players, at_once, side, 1000 + k) for k in range(n // 2 // at_once)]
+    return joined(found)
+
+
+def joined(found: Sequence[Played]) -> Played:
+    return Played(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def against(other: str, played: Played) -> Row:
+    """Points with a 95 % interval, the share in which the agent's team captured, events a match, and where its players
+    were.
+    """
+    points, events = played.points, played.events
+    spread = 1.96 * np.std(points) / math.sqrt(len(points))
     row: Row = {"against": other, "points": f"{np.mean(points):.1%} ± {spread:.1%}"}
-    row["captures in"] = f"{np.mean(own[:, EVENTS.index('captured')] > 0):.0%}"
-    row |= {name: _pair(own, others, EVENTS.index(name)) for name in SHOWN}
-    row |= {name: f"{share:.0%}" for name, share in zip(WHERE, np.concatenate(where).mean(0), strict=True)}
-    return row, float(np.sum(points))
-
-
-def _pair(own: np.ndarray, others: np.ndarray, event: int) -> str:
-    return f"{own[:, event].mean():.2f} : {others[:, event].mean():.2f}"
+    row["captures in"] = f"{np.mean(events[:, 0, EVENTS.index('captured')] > 0):.0%}"
+    for name in SHOWN:
+        own, others = events[:, :, EVENTS.index(name)].mean(0)
+        row[name] = f"{own:.2f} : {others:.2f}"
+    return row | {name: f"{share:.0%}" for name, share in zip(WHERE, played.where.mean(0), strict=True)}
 
 
 def spaced(run: Path, n: int) -> list[Path]:
-    """So many of a run's checkpoints, from the first to the last but one, evenly spaced."""
-    found = checkpoint.everything(run)[:-1]
+    """So many of a run's checkpoints, from the first to the last, evenly spaced."""
+    found = checkpoint.everything(run)
     return [found[round(i)] for i in np.linspace(0, len(found) - 1, min(n, len(found)))]
 
 
 def curve_of(run: Path, envs: Envs, n: int, matches_of: int) -> tuple[list[Row], np.ndarray]:
-    """Of so many checkpoints how the best agent does against random play, and what it scored against each of OPPONENTS
-    [checkpoints, 6].
+    """Of so many checkpoints: how all agents together behave against random play, and what they scored per match
+    against each of OPPONENTS [checkpoints, 6].
     """
     rows, points = list[Row](), list[list[float]]()
     for path in spaced(run, n):
-        (agent,) = find_agents(f"{path}:best")
-        met = [against(envs, agent, other, matches_of) for other in OPPONENTS]
-        rows.append({"agent": agent.agent, **met[0][0]})
-        points.append([scored for _, scored in met])
+        agents = find_agents(str(path))
+        share = 2 * max(1, matches_of // len(agents) // 2)
+        met = {o: joined([meet(envs, agent, o, share) for agent in agents]) for o in OPPONENTS}
+        scored = {o: float(played.points.mean()) for o, played in met.items()}
+        behaviour = against("random", met["random"])
+        rows.append({**{o: f"{x:.0%}" for o, x in scored.items()}, **{k: behaviour[k] for k in (*SHOWN, *WHERE)}})
+        points.append(list(scored.values()))
     return rows, np.array(points).reshape(-1, len(OPPONENTS))
 
 
 def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[Row]:
-    """elo, low and high of checkpoints by their points against OPPONENTS, on the scale of the tournament `found`."""
+    """elo, low and high of checkpoints by their points per match against OPPONENTS, on the scale of a tournament."""
     names = [player["name"] for player in found["players"]]
     all_names = names + [f"checkpoint {i}" for i in range(len(points))]
     scored, m = np.zeros((len(all_names), len(all_names))), len(names)
     scored[:m, :m] = [[(x or 0.0) * found["matches"] for x in row] for row in found["payoff"]]
     whom = [names.index(other) for other in OPPONENTS]
-    scored[m:, whom] = points
-    scored[np.ix_(whom, range(m, len(all_names)))] = matches_of - points.T
+    scored[m:, whom] = matches_of * points
+    scored[np.ix_(whom, range(m, len(all_names)))] = matches_of * (1 - points.T)
     return [{"elo": r.elo, "low": r.low, "high": r.high} for r in rate(all_names, scored, "random")[m:]]
 
 
@@ -184,7 +191,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--matches", type=int, default=200, help=f"of every two, a multiple of {2 * AT_ONCE}")
     parser.add_argument("--checkpoints", type=int, default=8, help="of each run's curve")
-    parser.add_argument("--curve", type=int, default=100, help="matches of a checkpoint against each opponent")
+    parser.add_argument("--curve", type=int, default=100, help="matches of a checkpoint against each opponent, about")
     asked = parser.parse_args()
     what, text, data = about(), ["# Capture the flag: who wins", ""], dict[str, Any]()
     text += [*lines_about(what), ""]
@@ -195,10 +202,10 @@ def main() -> None:
     rated = [{k: p[k] for k in ("name", "elo", "low", "high")} for p in found["players"]]
     text += [f"Elo on one scale, {asked.matches} matches of every two on `{title}`:", "", *table(rated), ""]
     lines = dict[str, list[Row]]()
-    for run, name, player in zip(asked.runs, names, found["players"], strict=False):
+    for run, name in zip(asked.runs, names, strict=False):
         (agent,) = find_agents(name)
         envs = replace(agent.wired.envs, name=title, options={})
-        rows = [against(envs, agent, other, asked.matches)[0] for other in OPPONENTS]
+        rows = [against(other, meet(envs, agent, other, asked.matches)) for other in OPPONENTS]
         last = _when(checkpoint.everything(run)[-1])
         text += [
             f"`{run.name}`, agent {agent.agent} after {last['steps']:,} agent steps of all in {last['minutes']:.0f}"
@@ -214,8 +221,7 @@ def main() -> None:
             {"agent steps": f"{at['steps']:,}", "minutes": f"{at['minutes']:.0f}", "Elo": _elo(at), **row}
             for at, row in zip(lines[run.name], curve, strict=True)
         ]
-        lines[run.name].append({**last, **{k: player[k] for k in ("elo", "low", "high")}})
-        text += ["Its checkpoints: Elo by random play and bots, the rest against random play:", "", *table(shown), ""]
+        text += ["Its checkpoints, all agents: Elo, points, and against random play the rest:", "", *table(shown), ""]
         data[run.name] = {"rows": rows, "curve": curve, "line": lines[run.name]}
     draw(lines, found, RESULTS / "ftw.png")
     text += ["![Elo over agent steps and over time](ftw.png)", ""]
