@@ -18,11 +18,11 @@ from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import JsonLines, LogWrites
-from polyplay.common.tree import Batch, Field
+from polyplay.common.tree import Batch
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.gradient_parts import GradientParts, parts_of
 from polyplay.learning.losses.base import LossOutput
-from polyplay.learning.recent_rows import RecentRows
+from polyplay.learning.recent_rows import AuxiliaryRows
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.device import enter_device, to_device, to_floats, to_host
@@ -66,7 +66,7 @@ class Learner:
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
-        self.recent: RecentRows | None = None  # where rewards are predicted from rows
+        self.auxiliary = AuxiliaryRows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
         self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
@@ -136,7 +136,7 @@ class Learner:
             return
 
         with self.ctx.counters.timed("learn"):
-            batch |= self._recent_rows(rows, batch)
+            batch |= self.auxiliary.draw(rows, batch, state, (self.ctx.seed, self.ctx.index, self.version))
             acted = self.spec.acted
             out = unroll_before_last(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
             if self.spec.same:
@@ -145,22 +145,6 @@ class Learner:
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
-
-    def _recent_rows(self, rows: Batch, batch: Batch) -> Batch:
-        """Keep these rows, and draw some of those that are kept, one for each lane, where rewards are predicted."""
-        heads = getattr(self.policy, "auxiliary", None)
-        if heads is None or heads.reward is None:
-            return {}
-        reward, first = to_host(self.policy.rewarded(batch)["reward"]), rows["first"]  # type: ignore[attr-defined]
-        if self.recent is None:
-            spec = tree.map(lambda x: Field(tuple(x.shape[2:]), str(x.dtype).removeprefix("torch.")), rows["obs"])
-            self.recent = RecentRows(spec, len(first), max(2000, 2 * first.size))
-        self.recent.add(tree.map(to_host, rows["obs"]), reward, first)
-        if not sum(self.recent.counts):
-            return {}
-        rng = np.random.default_rng((self.ctx.seed, self.ctx.index, self.version))
-        obs, drawn = self.recent.sample(first.shape[1], rng)
-        return to_device({"recent": obs, "recent_reward": drawn}, self.device)
 
     def score(self, rows: Batch, state: Batch) -> LossOutput:
         """The loss of rows [T+1, B] by the present weights; for `run_epochs`."""

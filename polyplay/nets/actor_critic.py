@@ -143,7 +143,8 @@ class ActorCritic(TorsoPolicy):
 
     def _auxiliary_outputs(self, x: Tensor, batch: Batch) -> Batch:
         """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward
-        prediction batch has `recent`, observations [3, N, …].
+        prediction batch has `recent`, observations [3, N, …]; of value replay `replayed`, rows [T+1, N, …] with the
+        `state` before them.
         """
         heads, out = self.auxiliary, dict[str, Tensor]()
         if heads is None:
@@ -155,7 +156,15 @@ class ActorCritic(TorsoPolicy):
             rows = tree.map(lambda obs: obs.flatten(0, 1), batch["recent"])
             seen = self._features(self.torso, rows).unflatten(0, (FRAMES, -1))
             out["reward_logits"] = heads.reward(seen)
+        if heads.value and "replayed" in batch:
+            out["replayed_value"] = self._replayed_value(batch["replayed"])
         return out
+
+    def _replayed_value(self, rows: Batch) -> Tensor:
+        """V [T+1, N] of rows that are kept, from rows["state"] on."""
+        features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), rows["obs"]))
+        x, _, _ = self._behind_core(features, rows, rows["state"], rows.get("latent_noise"))
+        return self._value(x).unflatten(0, rows["first"].shape)
 
     def rewarded(self, rows: Batch) -> Batch:
         """Rows with the agent's own reward of events, where it has one and they say what happened."""

@@ -1,4 +1,4 @@
-"""How a differentiable memory is addressed: by content, by free space, and along the order in which it was written.
+"""How a differentiable memory is written, and addressed by content and by free space; by order: see temporal_links.
 
 Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as deepmind/dnc has it.
 B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
@@ -54,54 +54,34 @@ def erase_and_add(memory: Tensor, write_weights: Tensor, erase: Tensor, add: Ten
     fit = memory.ndim == 3 and write_weights.shape == memory.shape[:2]
     fit = fit and erase.shape == add.shape == (len(memory), memory.shape[2])
     _check(fit, "[B, N, W], [B, N], [B, W] and [B, W]", memory, write_weights, erase, add)
-    weights = write_weights.unsqueeze(2)
-    return memory * (1.0 - weights * erase.unsqueeze(1)) + weights * add.unsqueeze(1)
+    after: Tensor = _EraseAndAdd.apply(memory, write_weights, erase, add)
+    return after
+
+
+class _EraseAndAdd(torch.autograd.Function):
+    """Keeps what it is given alone."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
+        ctx.save_for_backward(memory, write, erase, add)
+        weights = write.unsqueeze(2)
+        return memory * (1.0 - weights * erase.unsqueeze(1)) + weights * add.unsqueeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        memory, write, erase, add = ctx.saved_tensors
+        shares, weights = grad * memory, write.unsqueeze(1)
+        d_write = torch.bmm(grad, add.unsqueeze(2)) - torch.bmm(shares, erase.unsqueeze(2))
+        d_erase, d_add = -torch.bmm(weights, shares).squeeze(1), torch.bmm(weights, grad).squeeze(1)
+        kept = 1.0 - write.unsqueeze(2) * erase.unsqueeze(1)
+        return kept.mul_(grad), d_write.squeeze(2), d_erase, d_add
 
 
 def precedence_after(precedence: Tensor, write_weights: Tensor) -> Tensor:
     """p = (1 − Σ w)·p + w, how much each slot was the last one written: [B, N], [B, N] → [B, N]."""
     _check(precedence.ndim == 2 and precedence.shape == write_weights.shape, "one [B, N]", precedence, write_weights)
     return (1.0 - write_weights.sum(1, keepdim=True)) * precedence + write_weights
-
-
-def follow_links(
-    link: Tensor, precedence: Tensor, write_weights: Tensor, read_weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The new link matrix, and where reads go along it, both ways: [B, N, N], [B, N], [B, N], [B, R, N] → [B, N, N],
-    [B, R, N], [B, R, N].
-
-    L[i, j] = (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0: how much i was written right after j. p is the
-    precedence before this write. forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i, r what was read last.
-    """
-    fit = link.ndim == read_weights.ndim == 3 and precedence.shape == write_weights.shape == link.shape[:2]
-    fit = fit and read_weights.shape[::2] == precedence.shape and link.shape[1] == link.shape[2]
-    _check(fit, "[B, N, N], [B, N], [B, N] and [B, R, N]", link, precedence, write_weights, read_weights)
-    new, forward, backward = _FollowLinks.apply(link, precedence, write_weights, read_weights)
-    return new, forward, backward
-
-
-class _FollowLinks(torch.autograd.Function):
-    """Keeps the link matrices alone and goes over them few times: N² numbers a lane are most of an access."""
-
-    @staticmethod
-    def forward(ctx: Any, link: Tensor, precedence: Tensor, write: Tensor, read: Tensor) -> tuple[Tensor, ...]:
-        new = _scale(write).mul_(link).addcmul_(write.unsqueeze(2), precedence.unsqueeze(1))
-        new.diagonal(dim1=1, dim2=2).zero_()
-        ctx.save_for_backward(link, precedence, write, read, new)
-        return new, bmm_rows(read, new.transpose(1, 2)), bmm_rows(read, new)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, forward: Tensor, backward: Tensor) -> tuple[Tensor, ...]:
-        link, precedence, write, read, new = ctx.saved_tensors
-        d_read = torch.bmm(forward, new) + torch.bmm(backward, new.transpose(1, 2))
-        left, right = torch.cat([forward, read], 1), torch.cat([read, backward], 1)
-        grad = torch.baddbmm(grad, left.transpose(1, 2), right)
-        grad.diagonal(dim1=1, dim2=2).zero_()
-        shares = grad * link
-        d_write = torch.bmm(grad, precedence.unsqueeze(2)).squeeze(2) - shares.sum(1) - shares.sum(2)
-        d_precedence = torch.bmm(write.unsqueeze(1), grad).squeeze(1)
-        return _scale(write).mul_(grad), d_precedence, d_write, d_read
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
@@ -113,11 +93,6 @@ def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
     rows = a.shape[1]
     more = -rows % _TILE if a.device.type == "cpu" else 0
     return torch.bmm(F.pad(a, (0, 0, 0, more)), b)[:, :rows] if more else torch.bmm(a, b)
-
-
-def _scale(write_weights: Tensor) -> Tensor:
-    """1 − w_i − w_j [B, N, N]."""
-    return (1.0 - write_weights.unsqueeze(2)) - write_weights.unsqueeze(1)
 
 
 def _norm(x: Tensor) -> Tensor:

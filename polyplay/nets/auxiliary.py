@@ -20,7 +20,7 @@ from polyplay.nets.layers import Linear, initialise
 PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
 CHANNELS = 32  # of the map that is deconvolved
 REWARD_CLASSES = 3
-TASKS = ("pixel", "reward")
+TASKS = ("pixel", "reward", "value")
 FRAMES = 3  # rows that a reward is predicted from
 
 
@@ -154,14 +154,15 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 
 
 class AuxiliaryHeads(nn.Module):
-    """The heads of `tasks`: pixel and reward. features: behind the core, and behind the torso."""
+    """The heads of `tasks`: pixel, reward; value has the policy's. features: behind the core, and behind the torso."""
 
     pixel: PixelControl | None
     reward: RewardPrediction | None
+    value: bool  # whether values of replayed rows are wanted
 
     def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
-        self.pixel = self.reward = None
+        self.pixel, self.reward, self.value = None, None, "value" in tasks
         if unknown := [task for task in tasks if task not in TASKS]:
             raise UserError(f"--auxiliary: {unknown[0]} given, allowed: {', '.join(TASKS)}, with a comma between")
         if "pixel" in tasks:

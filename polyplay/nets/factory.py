@@ -91,7 +91,7 @@ def make(
     if isinstance(torso, Policy):
         asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width or auxiliary
         if asked or not log_prob.exact:
-            others = "core, previous, inputs, guard and reward=scale"
+            others = "core, previous, inputs, guard, auxiliary and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     head = action_heads.for_space(spec.action, log_prob)

@@ -5,6 +5,7 @@ It has no parameters. A linear layer of some controller says what to write and w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,10 +18,12 @@ from polyplay.nets.addressing import (
     bmm_rows,
     content_weights,
     erase_and_add,
-    follow_links,
     precedence_after,
     usage_after,
 )
+from polyplay.nets.temporal_links import TemporalLinks
+
+Follow = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # TemporalLinks.follow, of all lanes or some
 
 
 class _Signals(NamedTuple):
@@ -50,6 +53,7 @@ class Memory(nn.Module):
         self.features = reads * word
         self._sizes = (word, word + reads + 2, 3 * reads, (1 + reads) * word, 1 + reads)
         self.interface = sum(self._sizes)
+        self.link_nbytes = 4 * slots**2  # of a lane's links
 
     def state_spec(self) -> Spec:
         """All zero where an episode begins."""
@@ -58,19 +62,26 @@ class Memory(nn.Module):
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
-    def forward(self, interface: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """One access, writing before it reads: [B, interface], the state → words [B, features], the state behind."""
+    def forward(self, interface: Tensor, state: Batch, follow: Follow | None = None) -> tuple[Tensor, Batch]:
+        """One access, writing before it reads: [B, interface], the state → words [B, features], the state behind.
+
+        follow: what the links of many accesses are followed by; the state then has none.
+        """
         if interface.ndim != 2 or interface.shape[1] != self.interface:
             raise ValueError(f"interface must be [B, {self.interface}]; got {list(interface.shape)}")
+        if follow is None:
+            links = TemporalLinks(state["link"])
+            words, after = self(interface, state, links.follow)
+            return words, {**after, "link": links.end()}
         said = self._signals(interface)
         usage = usage_after(state["usage"], state["write_weights"], said.free_gates, state["read_weights"])
         write = self._write_weights(said, state["memory"], usage)
         memory = erase_and_add(state["memory"], write, said.erase, said.write_vector)
-        link, forward, backward = follow_links(state["link"], state["precedence"], write, state["read_weights"])
+        forward, backward = follow(state["precedence"], write, state["read_weights"])
         content = content_weights(memory, said.read_keys, said.read_strengths)
         modes = said.modes.unsqueeze(3).unbind(2)
         read = modes[0] * backward + modes[1] * content + modes[2] * forward
-        after = {"memory": memory, "usage": usage, "link": link, "read_weights": read, "write_weights": write}
+        after = {"memory": memory, "usage": usage, "read_weights": read, "write_weights": write}
         after["precedence"] = precedence_after(state["precedence"], write)
         return bmm_rows(read, memory).flatten(1), after
 

@@ -16,6 +16,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets.layers import Linear, RepeatedLinear, initialise
 from polyplay.nets.recurrent import lstm_step
+from polyplay.nets.temporal_links import TemporalLinks, links_held
 
 if TYPE_CHECKING:
     from polyplay.nets.memory import Memory
@@ -89,6 +91,13 @@ class Temporal(nn.Module):
         reads = dict.fromkeys(("reads", "slow_reads"), Field((self.memory.features,), "float32"))
         return {**spec, **reads, "memory": self.memory.state_spec()}
 
+    def held_nbytes(self, rows: float) -> float:
+        """Bytes a lane of links, which autograd doesn't keep: to learn from so many rows, or, of 0, to act."""
+        if self.memory is None:
+            return 0.0
+        matrices = links_held(rows * (1.0 + 1.0 / float(self.period))) if rows else 2.0
+        return matrices * self.memory.link_nbytes
+
     def unroll(
         self,
         x: Tensor,
@@ -102,6 +111,7 @@ class Temporal(nn.Module):
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
         now, found = {k: state[k] for k in self.state_spec()}, []
+        now, links = _apart(now) if self.memory is not None else (now, None)
         counts, begins = _counted(now.pop("count"), first), first.any(1).tolist()
         ticks = counts[:-1] % self.period.long() == 0
         lanes = ticks.sum(1).tolist()
@@ -110,15 +120,16 @@ class Temporal(nn.Module):
                 if isinstance(layer, RepeatedLinear):
                     stack.enter_context(layer.repeated())
             for t, gate in enumerate(gates.unbind(0)):
-                now = _zeroed(now, first[t]) if begins[t] else now
-                now = self._tick(now, ticks[t], lanes[t] == first.shape[1]) if lanes[t] else now
-                now, mean, scale = self._step(now, gate)
+                now = _zeroed(now, links, first[t]) if begins[t] else now
+                now = self._tick(now, links, ticks[t], lanes[t] == first.shape[1]) if lanes[t] else now
+                now, mean, scale = self._step(now, links, gate)
                 now["z"] = mean if noise is None else mean + scale * noise[t]
                 found.append((now["z"], mean, scale, now["prior_mean"], now["prior_scale"]))
         z, mean, scale, *prior = (torch.stack(rows) for rows in zip(*found, strict=True))
+        now = now if links is None else now | {"memory": now["memory"] | {"link": links.end()}}
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
-    def _tick(self, now: Batch, ticks: Tensor, every: bool) -> Batch:
+    def _tick(self, now: Batch, links: TemporalLinks | None, ticks: Tensor, every: bool) -> Batch:
         """The slow clock's step in the lanes where it ticks; every: in all."""
         at = ticks.nonzero().squeeze(1)
         old = now if every else tree.map(lambda x: x[at], now)
@@ -128,23 +139,24 @@ class Temporal(nn.Module):
             self.slow(torch.cat([old["h"], old["slow_h"], *reads], 1)), old["slow_c"]
         )
         shown = [new["slow_h"]]
-        if self.memory is not None:
-            new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"])
+        if self.memory is not None and links is not None:
+            follow = links.follow if every else partial(links.follow, lanes=at)
+            new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"], follow)
             shown.append(new["slow_reads"])
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
         shown += [new["prior_mean"], new["prior_scale"]]
         new["held"] = self.down(_ScaledGradient.apply(torch.cat(shown, 1), self.gradient_scale))
         return now | (new if every else {k: _put(now[k], at, v) for k, v in new.items()})
 
-    def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
+    def _step(self, now: Batch, links: TemporalLinks | None, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The fast clock's step, without z: the state, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
         new["h"], new["c"] = lstm_step(gates, now["c"])
         shown = [new["h"]]
-        if self.memory is not None:
-            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"])
+        if self.memory is not None and links is not None:
+            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"], links.follow)
             shown.append(new["reads"])
         return new, *_normal(self.posterior(torch.cat(shown, 1)))
 
@@ -191,8 +203,17 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
     return torch.where(begun < 0, count + rows, rows - begun)
 
 
-def _zeroed(state: Batch, first: Tensor) -> Batch:
-    """The state, zero in lanes where an episode begins."""
+def _apart(state: Batch) -> tuple[Batch, TemporalLinks]:
+    """The state without the links of its memory, and those."""
+    memory = dict(state["memory"])
+    links = TemporalLinks(memory.pop("link"))
+    return state | {"memory": memory}, links
+
+
+def _zeroed(state: Batch, links: TemporalLinks | None, first: Tensor) -> Batch:
+    """The state, zero in lanes where an episode begins, as then the links are."""
+    if links is not None:
+        links.clear(first)
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
 
 

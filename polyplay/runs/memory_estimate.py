@@ -85,18 +85,21 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
-            own *= max(1, len(role.served) / role.n)
-            parts["learning"] += role.n * BACKWARD * saved * _batch(role) * crew.where.on_cpu
+            own *= _agents(role)
+            rows, lanes = _batch(role)
+            learning = lanes * (BACKWARD * saved * rows + _held_beside(net, rows))
+            parts["learning"] += role.n * learning * crew.where.on_cpu
+            parts["learning"] += role.n * _agents(role) * _recent_rows(net, spec, role)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
         if role.agents is not None:
-            parts["learning"] += role.n * saved * role.agents.served
+            parts["learning"] += role.n * role.agents.served * (saved + _held_beside(net))
             parts["lanes"] += _lanes(role.agents.envs)
         if role.envs is not None:
-            parts["learning"] += role.n * saved * role.envs.lanes
+            parts["learning"] += role.n * role.envs.lanes * (saved + _held_beside(net))
             parts["lanes"] += role.n * _lanes(role.envs)
         if role.envs is not None and "board" in role.settings:  # a search's trees
             trees = role.envs.lanes * role.settings["options"].nbytes(role.settings["board"])
@@ -171,7 +174,7 @@ def _saved_for_backward(net: Any, spec: Any) -> float:
     """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
     import torch
 
-    rows, lanes = 2, 8
+    rows, lanes = 4, 8  # rows enough that what happens in first ones alone has its share
     own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
     batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
     if getattr(spec, "mask", None) is not None:
@@ -189,13 +192,37 @@ def _saved_for_backward(net: Any, spec: Any) -> float:
     return sum(kept.values()) / (rows * lanes) if out else 0.0
 
 
-def _batch(role: Role) -> int:
-    """Rows that one learner computes at once, the last of each rollout included."""
+def _batch(role: Role) -> tuple[float, float]:
+    """Rows, the last of each rollout included, and lanes that one learner computes at once."""
     if role.drawn_replay is not None:
-        return role.drawn_replay.drawn_rows
+        return role.drawn_replay.drawn_rows / role.drawn_replay.batch, role.drawn_replay.batch
     parts = role.spec.passes.minibatches if role.spec and role.spec.passes else 1
     T, B = role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0)
-    return -(-B * (T + 1) // parts)
+    return T + 1, B / parts
+
+
+def _agents(role: Role) -> float:
+    """That one worker learns for."""
+    return max(1.0, len(role.served) / role.n)
+
+
+def _held_beside(net: Any, rows: float = 0) -> float:
+    """Bytes a lane beside what autograd keeps: learning from `rows`, or acting."""
+    held = getattr(getattr(net, "core", None), "held_nbytes", None)
+    return 0.0 if held is None else float(held(rows))
+
+
+def _recent_rows(net: Any, spec: Any, role: Role) -> float:
+    """Bytes of what an agent's learner keeps for auxiliary tasks, see learning.recent_rows."""
+    from polyplay.learning.recent_rows import COLUMNS, EXAMPLES
+
+    heads = getattr(net, "auxiliary", None)
+    if heads is None or (heads.reward is None and not heads.value):
+        return 0.0
+    length, lanes = _batch(role)
+    columns = max(2000, 2 * length * lanes) // length
+    rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k in (COLUMNS if heads.value else EXAMPLES)}
+    return columns * (length * (tree.nbytes(rows) + 1) + heads.value * tree.nbytes(net.state_spec()))
 
 
 def _rollouts(role: Role, net: Any) -> float:
@@ -205,4 +232,4 @@ def _rollouts(role: Role, net: Any) -> float:
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))
-    return getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
+    return _agents(role) * getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0

@@ -245,7 +245,14 @@ def resumes_exactly(crew: Any) -> bool:
     checkpoints hold all that decides what comes next.
     """
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    return crew.where.on_cpu and _fixed(crew) and not ahead and not any(r.apart or r.served for r in crew.roles)
+    free = any(r.apart or r.served for r in crew.roles)
+    return crew.where.on_cpu and _fixed(crew) and not (ahead or free or _forgets(crew))
+
+
+def _forgets(crew: Any) -> bool:
+    """Whether auxiliary tasks draw from a memory of recent rows, which no checkpoint has."""
+    terms = {name for r in crew.roles if r.spec for name in getattr(r.spec.loss, "terms", ())}
+    return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
@@ -273,7 +280,10 @@ def _resumes(crew: Any) -> str:
     saved = "restores all, environments too" + ("" if kinds <= {*GAMES} else " if they can be saved")
     if ahead:
         return f"{saved}; batches drawn ahead are drawn again"
-    return f"{saved}; {'bitwise' if resumes_exactly(crew) else 'not bitwise: workers run freely'}"
+    if resumes_exactly(crew):
+        return f"{saved}; bitwise"
+    forgets = _fixed(crew) and _forgets(crew)
+    return f"{saved}; not bitwise: {'recent rows of auxiliary tasks are lost' if forgets else 'workers run freely'}"
 
 
 def episodes(envs: Any) -> str:

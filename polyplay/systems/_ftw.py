@@ -11,12 +11,12 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.learning.losses import VTrace
-from polyplay.learning.losses.auxiliary import WithAuxiliary
+from polyplay.learning.losses.auxiliary import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
-from polyplay.nets.auxiliary import FRAMES
 from polyplay.nets.event_rewards import PREFIX
 from polyplay.population.copies import CopyRule
 from polyplay.population.priors import Prior, parse_prior
+from polyplay.systems._wiring import auxiliary_of
 
 RANGES = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
     "learning_rate=log:1e-5:5e-3",
@@ -49,33 +49,28 @@ POINTS = (  # nothing for a tag in itself: where tags paid, however little, agen
 BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --points has none of them
 CHANCE = 0.05  # that a copied value is perturbed
 CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one
-TERMS = {"pixel": "pixel_control", "reward": "reward_prediction"}  # of the loss, by the auxiliary task
+TASKS = "pixel", "reward"  # auxiliary ones that it has
 
 
 def network(c: Any, envs: Envs) -> NetworkFactory:
     """The network: heads of a hidden layer each behind the core."""
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
-    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tasks_of(c)}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(auxiliary_of(c, TASKS))}
     return NetworkFactory(c.network, envs.spec, given)
-
-
-def tasks_of(c: Any) -> tuple[str, ...]:
-    """The auxiliary tasks. Raises UserError: rollouts are too short to predict a reward from three rows."""
-    tasks = () if c.auxiliary == "none" else tuple(c.auxiliary.split(","))
-    if "reward" in tasks and c.unroll < FRAMES:
-        raise UserError(f"--unroll {c.unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
-    return tasks
 
 
 def loss_of(c: Any) -> WithAuxiliary:
     """V-trace on the agent's own rewards, and what the core adds; all costs are hyperparameters."""
     reduction = "mean" if c.normalize_advantage else "sum"
     vtrace = VTrace(c.gamma, c.lam, reduction=reduction, reward="none", normalize_advantage=c.normalize_advantage)
-    terms = ("kl_posterior", "kl_prior") if c.core == "temporal" else ()
-    return WithAuxiliary(
-        vtrace, dict.fromkeys((*terms, *(name for task, name in TERMS.items() if task in tasks_of(c))), 0.0)
-    )
+    terms = (*(KL if c.core == "temporal" else ()), *_terms(c))
+    return WithAuxiliary(vtrace, dict.fromkeys(terms, 0.0))
+
+
+def _terms(c: Any) -> list[str]:
+    """Those of the auxiliary tasks, in one order, however it names them."""
+    return [TERMS[task][0] for task in TASKS if task in auxiliary_of(c, TASKS)]
 
 
 def copy_rule(c: Any, envs: Envs) -> CopyRule:
@@ -110,7 +105,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
         given = f"{found['period'].low} to {found['period'].high}"
         raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
     unused: tuple[str, ...] = () if c.core == "temporal" else CORE
-    unused += tuple(f"{term}_cost" for task, term in TERMS.items() if task not in tasks_of(c))
+    unused += tuple(f"{term}_cost" for term in (TERMS[task][0] for task in TASKS) if term not in _terms(c))
     return {name: prior for name, prior in found.items() if name not in unused}
 
 

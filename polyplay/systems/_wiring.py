@@ -1,10 +1,12 @@
-"""What pages share: Atari options, replicas and their shares, a replay of rows."""
+"""What pages share: Atari options, replicas and their shares, auxiliary tasks, a replay of rows."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
@@ -14,9 +16,10 @@ from polyplay.common.machine import cores
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.learning import Epochs
-from polyplay.learning.losses.auxiliary import WithAuxiliary
+from polyplay.learning.losses.auxiliary import KL, TERMS, WithAuxiliary
 from polyplay.learning.losses.base import Loss
 from polyplay.nets import NetworkFactory
+from polyplay.nets.auxiliary import FRAMES
 from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
 
@@ -130,9 +133,38 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         raise UserError(f"{text}; {', '.join(others)} take these")
 
 
-def with_core(c: Any, loss: Loss) -> Any:
-    """The loss, and where the core is a temporal one its two KL divergences."""
-    return WithAuxiliary(loss) if c.core == "temporal" else loss
+def auxiliary_of(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:
+    """The auxiliary tasks that c.auxiliary names, and what each costs. live: those whose costs are hyperparameters;
+    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
+    rollouts that are too short to predict a reward from three rows.
+    """
+    allowed, found = ", ".join(live or TERMS), dict[str, float]()
+    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
+    for word in () if c.auxiliary == "none" else c.auxiliary.split(","):
+        task, equals, cost = word.strip().partition("=")
+        if task not in (live or TERMS) or task in found or (live and equals):
+            twice = " twice" if task in found else ""
+            raise UserError(f"--auxiliary: {word} given{twice}, allowed: {allowed}")
+        found[task] = _cost(word, cost) if equals else TERMS[task][1]
+    if "reward" in found and c.unroll < FRAMES:
+        raise UserError(f"--unroll {c.unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
+    return found
+
+
+def _cost(word: str, number: str) -> float:
+    try:
+        cost = float(number)
+    except ValueError:
+        cost = math.nan
+    if not 0.0 <= cost < math.inf:
+        raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
+    return cost
+
+
+def with_core(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
+    """The loss, where the core is a temporal one its two KL divergences, and auxiliary tasks by what they cost."""
+    terms = dict(KL if c.core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in auxiliary.items()}
+    return WithAuxiliary(loss, terms) if terms else loss
 
 
 def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:

@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 
 
@@ -33,6 +33,8 @@ class Config:
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
+    previous: bool = False  # the core, or the head, also takes the previous action and reward
+    auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
@@ -56,13 +58,21 @@ def lstm() -> Config:
     return Config(core="lstm", budget=1_000_000_000)
 
 
+def unreal() -> Config:
+    """UNREAL (Jaderberg et al. 2016), for Atari: A3C LSTM with three auxiliary tasks. Learning rate, entropy cost and
+    pixel control's cost are the geometric middles of published ranges; ε, clip and 100M steps are miyosuda/unreal's.
+    """
+    agent = Config(core="lstm", previous=True, auxiliary="pixel=0.001,reward,value", unroll=20)
+    return replace(agent, learning_rate=7.1e-4, entropy_cost=2.2e-3, budget=400_000_000)
+
+
 def quick() -> Config:
     """For a small machine: Pong in bench/results/pong.md."""
     learner = Config(optimizer="adam", learning_rate=3e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
     return replace(learner, init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000)
 
 
-PRESETS = {"paper": Config, "lstm": lstm, "quick": quick}
+PRESETS = {"paper": Config, "lstm": lstm, "unreal": unreal, "quick": quick}
 ROW = {"envs": "1 lane per worker", "policy runs": "own copy, CPU", "between": "nothing", "pace": "inline"}
 ROW |= {"update": "Hogwild, shared RMSProp", "weights travel": "copied before each rollout"}
 ROW |= {"source": "Mnih et al. 2016; muupan/async-rl"}
@@ -73,9 +83,11 @@ def build(c: Config, crew: Crew) -> System:
     workers = c.workers or cores()
     stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
     envs = whole_matches(Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping))
-    policy = actor_critic_of(c, envs, c.init, core_size=c.core_size, exact=False)
+    tasks = auxiliary_of(c)
+    given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
+    policy = actor_critic_of(c, envs, c.init, exact=False, **given)
     loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
+    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)

@@ -87,8 +87,8 @@ def selfplay_shaped() -> Config:
 
 
 def selfplay() -> Config:
-    """One agent, against itself, by the game's reward alone."""
-    return replace(selfplay_shaped(), rewards="game")
+    """One agent, against itself, by winning alone."""
+    return replace(selfplay_shaped(), env=f"{quick().env}+reward=win", rewards="game")
 
 
 PRESETS = {"paper": Config, "quick": quick, "no_slow": no_slow, "no_auxiliary": no_auxiliary}

@@ -16,7 +16,7 @@ from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, 
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import VTrace
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, with_core
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
@@ -38,6 +38,7 @@ class Config:
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
+    auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -76,9 +77,10 @@ def build(c: Config, crew: Crew) -> System:
     n = c.actors or fewest_actors(c.learners)
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
-    policy = actor_critic_of(c, envs, c.init, previous=c.core != "none")
+    tasks = auxiliary_of(c)
+    policy = actor_critic_of(c, envs, c.init, previous=c.core != "none", auxiliary=tuple(tasks))
     loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
-    loss = with_core(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage))
+    loss = with_core(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)

@@ -48,8 +48,8 @@ def test_fields_have_their_default_meaning_and_choices():
 
 def test_presets_show_only_what_they_change():
     text = generate.presets_of(PAGE, "a3c")
-    assert "| field | `paper` | `lstm` | `quick` |" in text
-    assert "| `core` | `none` | `lstm` |  |" in text
+    assert "| field | `paper` | `lstm` | `unreal` | `quick` |" in text
+    assert "| `core` | `none` | `lstm` | `lstm` |  |" in text
     assert "`gamma`" not in text
 
 

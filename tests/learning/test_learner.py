@@ -21,6 +21,7 @@ from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner, unroll_before_last
 from polyplay.learning.losses import base, policy_gradient, q_learning
+from polyplay.learning.losses.auxiliary import WithAuxiliary
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.factory import build_network
 from polyplay.weights.update import Local, OptimizerSpec
@@ -243,10 +244,10 @@ def test_rows_are_kept_and_examples_are_of_the_inner_reward():
     learner, given = _predicting(), [_own_rows(i) for i in range(3)]
     for rows in given:
         _finish(learner.step(rows, {}))
-    kept = learner.recent
+    kept = learner.auxiliary.recent.rows
     for i, rows in enumerate(given):
-        assert np.array_equal(kept.obs[:, 6 * i : 6 * i + 6], rows["obs"])
-        np.testing.assert_allclose(kept.reward[:, 6 * i : 6 * i + 6], _inner(rows))
+        assert np.array_equal(kept["obs"][:, 6 * i : 6 * i + 6], rows["obs"])
+        np.testing.assert_allclose(kept["reward"][:, 6 * i : 6 * i + 6], _inner(rows))
     followed = {}  # of an observation: the three that it ends, and the reward behind them
     for rows in given:
         for t, lane in np.ndindex(4, 6):
@@ -265,14 +266,14 @@ def test_rows_are_kept_and_examples_are_of_the_inner_reward():
 
 def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
     rows = _own_rows(0, T=30)
-    batch = {k: torch.from_numpy(v) for k, v in rows.items()}
 
     def drawn(seed: int, version: int, again: int = 0) -> torch.Tensor:
         learner = _predicting(seed)
         learner.version = version
         torch.manual_seed(again)
         np.random.seed(again)
-        return learner._recent_rows(rows, batch)["recent"]
+        _finish(learner.step(rows, {}))
+        return HEARD[-1]["recent"]
 
     assert torch.equal(drawn(4, 0), drawn(4, 0, again=1))
     assert not torch.equal(drawn(4, 0), drawn(4, 1))
@@ -283,11 +284,99 @@ def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_t
     HEARD.clear()
     learner = _predicting(auxiliary=())
     _finish(learner.step(_own_rows(0), {}))
-    assert learner.recent is None
+    assert learner.auxiliary.recent is None
     learner, rows = _predicting(), _own_rows(0)
     rows["first"][:] = True
     _finish(learner.step(rows, {}))
-    assert learner.recent.counts == (0, 0)
+    assert learner.auxiliary.recent.counts == (0, 0)
     assert all("recent" not in heard and "reward_logits" not in heard for heard in HEARD)
     _finish(learner.step(_own_rows(1), {}))
     assert "reward_logits" in HEARD[-1]
+
+
+# -------------------------------------------------------------------------------------- rows whose values are replayed
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A loss that notes what it gets and gives."""
+
+    inner: base.Loss
+    seen: list
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, out, batch, hyperparameters):
+        scored = self.inner(out, batch, hyperparameters)
+        self.seen.append((out, batch, scored.loss.item()))
+        return scored
+
+
+REPLAYING = {"hidden": (8,), "core": "lstm", "core_size": 6, "previous": True, "auxiliary": ("value",)}
+
+
+@pytest.mark.parametrize(("reduction", "core"), [("mean", "lstm"), ("sum", "lstm"), ("mean", "temporal")])
+def test_the_loss_of_replayed_values_joins_by_its_cost(reduction, core):
+    seen: list = []
+    inner = policy_gradient.A2C(0.9, reduction=reduction)
+    loss = Noted(WithAuxiliary(inner, {"value_replay": 0.3}), seen)
+    policy = nets.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
+    hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.01)
+    learner = Learner(_me(), replace(_task(policy=policy, loss=loss), hyperparameters=hyperparameters))
+    columns: list[tuple[dict, dict]] = []
+    for i in range(4):
+        rows, rng = _rows(i, B=3), np.random.default_rng(50 + i)
+        if core == "temporal":
+            rows["latent_noise"] = rng.standard_normal((5, 3, 6)).astype(np.float32)
+        state = {
+            k: (2 * rng.random((3, *field.shape))).astype(field.dtype)
+            for k, field in learner.policy.state_spec().items()
+        }
+        _finish(learner.step(rows, state))
+        for b in range(3):
+            lane = slice(b, b + 1)
+            columns.append(({k: v[:, lane] for k, v in rows.items()}, {k: v[lane] for k, v in state.items()}))
+        out, batch, found = seen[-1]
+        drawn = np.random.default_rng((4, 0, i)).integers(len(columns), size=3)
+        parts = [_replayed(learner.policy, *columns[c], gamma=0.9) for c in drawn]
+        term = sum(sum(errors) for errors in parts) / sum(len(errors) for errors in parts)
+        times = np.count_nonzero(~rows["first"][1:]) if reduction == "sum" else 1
+        alone = inner(out, batch, hyperparameters).loss.item()
+        assert term > 0.01
+        assert found == pytest.approx(alone + 0.3 * times * term, rel=1e-5)
+    assert len({*drawn.tolist()}) > 1
+
+
+def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
+    """½ (R − V)² of the transitions of one column [T+1, 1], by plain loops; rewards are clipped."""
+    with torch.no_grad():
+        given = ({k: torch.from_numpy(v.copy()) for k, v in x.items()} for x in (rows, state))
+        value = policy.unroll(*given)["value"][:, 0].tolist()
+    errors = []
+    for t in range(len(value) - 1):
+        if rows["first"][t + 1, 0]:
+            continue
+        ret, weight, at = 0.0, 1.0, t
+        while True:
+            at += 1
+            ret += weight * min(1.0, max(-1.0, float(rows["reward"][at, 0])))
+            weight *= gamma
+            if rows["terminated"][at, 0]:
+                break
+            if at == len(value) - 1 or rows["first"][at + 1, 0]:
+                ret += weight * value[at]
+                break
+        errors.append(0.5 * (ret - value[t]) ** 2)
+    return errors
+
+
+def test_replayed_values_have_a_gradient_and_their_rows_what_it_takes():
+    seen: list = []
+    loss = Noted(WithAuxiliary(policy_gradient.A2C(), {"value_replay": 1.0}), seen)
+    learner = Learner(_me(), _task(policy=nets.NetworkFactory("mlp", SPEC, REPLAYING), loss=loss))
+    state = {k: v.numpy() for k, v in learner.policy.initial(6).items()}
+    _finish(learner.step(_rows(0), state))
+    out, batch, _ = seen[0]
+    value = out["replayed_value"]
+    assert value.requires_grad
+    assert value.shape == batch["replayed"]["reward"].shape == (5, 6)
+    assert {*batch["replayed"]} == {"obs", "reward", "first", "terminated", "action", "state"}

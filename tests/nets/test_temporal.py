@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.nets import recurrent
+from polyplay.nets import recurrent, temporal
 from polyplay.nets.layers import Linear, RepeatedLinear
 from polyplay.nets.memory import Memory
 from polyplay.nets.temporal import Latent, Temporal, kl_terms
+from tests.nets.test_temporal_links import PlainLinks
 
 
 def core_of(inputs: int = 9, size: int = 8, period: int = 3, seed: int = 0, memory: bool = False) -> Temporal:
@@ -195,6 +196,25 @@ def test_the_gradient_of_one_product_over_all_rows_is_the_sum_of_each():
         torch.testing.assert_close(a, b)
     with torch.no_grad(), ours.repeated():
         assert torch.equal(ours(x[0]), plain(x[0]))
+
+
+@pytest.mark.parametrize("period", [1, 4])
+def test_gradients_of_a_memory_are_those_of_plain_links(period, monkeypatch):
+    """With episodes that begin in mid-rollout, and lanes that tick at different rows."""
+    core = core_of(period=period, memory=True)
+    x, first, noise = rows_of(core, 33, 5)
+    found = []
+    for links in (temporal.TemporalLinks, PlainLinks):
+        monkeypatch.setattr(temporal, "TemporalLinks", links)
+        before = zeros(core, 5) | {"count": torch.arange(5), "prior_scale": torch.ones(5, 8)}
+        before["memory"]["link"].requires_grad_()
+        z, after, latent = core.unroll(x, first, before, noise=noise)
+        loss = z.square().sum() + sum(term.sum() for term in kl_terms(latent).values())
+        loss = loss + after["memory"]["link"].square().sum()
+        found.append(torch.autograd.grad(loss, [*core.parameters(), before["memory"]["link"]]))
+    assert len(found[0]) == 1 + len(list(core.parameters()))
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
 
 
 def recalled(core: Temporal | recurrent.Core) -> float:

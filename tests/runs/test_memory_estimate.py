@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from polyplay import nets, systems
 from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.envs import Envs
+from polyplay.nets.temporal import Temporal
+from polyplay.nets.temporal_links import links_held
 from polyplay.runs import memory_estimate as memory
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -102,6 +105,27 @@ def test_replicas_share_what_the_optimiser_keeps(name: str, share: float):
     assert predict(crew, system)["weights"] == pytest.approx(
         net * (2 + 1 + 1 + share), abs=600
     )  # and sums, arrivals, knobs
+
+
+def learning_of_ftw(**settings: Any) -> float:
+    page, crew = systems.load("ftw"), Crew(0, steps=1000)
+    made = {"agents": 4, "learners": 2, "lanes": 8, "unroll": 40, "batch": 8, "auxiliary": "none", "ranges": ()}
+    return predict(crew, page.build(replace(page.quick(), **made | settings), crew))["learning"]
+
+
+def test_rows_that_auxiliary_tasks_are_learnt_from_are_counted_for_every_agent():
+    game = Envs(systems.load("ftw").quick().env, 4, agents=4).spec
+    row = tree.nbytes(game.obs) + 4 + 1 + 1  # the reward, first, and what may be drawn
+    kept = learning_of_ftw(auxiliary="reward") - learning_of_ftw()
+    assert kept == pytest.approx(4 * (2000 // 41) * 41 * row)
+
+
+def test_links_of_a_memory_are_counted_as_what_learning_holds_of_them(monkeypatch: pytest.MonkeyPatch):
+    told = learning_of_ftw(memory=70)
+    monkeypatch.setattr(Temporal, "held_nbytes", lambda self, rows: 0.0)
+    matrix = 4 * 70 * 70
+    acting, learning = 8 * 2 * matrix, 2 * 8 * links_held(41 * 1.1) * matrix
+    assert told - learning_of_ftw(memory=70) == pytest.approx(acting + learning)
 
 
 def test_more_workers_and_environment_processes_take_more():

@@ -142,6 +142,8 @@ def test_what_resumes():
     together = {"actors": 3, "lanes": 2, "batch": 4}
     assert line(make("impala", **together), "resume").endswith("not bitwise: workers run freely")
     assert line(make("impala", **together, options={"serial": True}), "resume").endswith("; bitwise")
+    replayed = line(make("impala", **together, auxiliary="value", options={"serial": True}), "resume")
+    assert replayed.endswith("not bitwise: recent rows of auxiliary tasks are lost")
     ahead = line(make("apex", options={"serial": True}), "resume")
     assert ahead.endswith("batches drawn ahead are drawn again")
 

@@ -14,18 +14,23 @@ from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch, Tree
 from polyplay.learning.losses import unreal
-from polyplay.learning.losses.base import EpochLoss, LazyMetrics, Loss, LossOutput, MaskedMean
+from polyplay.learning.losses.base import ActorCriticLoss, EpochLoss, LazyMetrics, Loss, LossOutput, MaskedMean
 
+TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs, as losses.unreal says they are here
+    {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1 / 20), "value": ("value_replay", 1.0)}
+)
 KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
+_DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
 
 
 @dataclass(frozen=True)
 class WithAuxiliary:
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
 
-    kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction: see losses.unreal. All are
-    means over transitions or examples, and multiplied with the number of transitions where `loss` is a sum. Where the
-    network says `reward`, it takes the place of the environment's.
+    kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction, value_replay: see
+    losses.unreal. All are means over transitions or examples, and multiplied with the number of transitions where
+    `loss` is a sum. Where the network says `reward`, it takes the place of the environment's. Replayed values have the
+    discount of `loss`, an ActorCriticLoss, and its rewards.
     """
 
     loss: Loss
@@ -66,10 +71,14 @@ class WithAuxiliary:
         if name == "pixel_control":
             change = unreal.pixel_change(_view(batch["obs"]))
             return unreal.pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
+        if name in _DRAWN and _DRAWN[name] not in out:  # there was nothing to draw yet
+            return over.valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
-            if "reward_logits" not in out:  # nothing to predict has been seen yet
-                return over.valid.new_zeros((), dtype=torch.float32)
             return unreal.reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
+        if name == "value_replay":
+            rows, loss = batch["replayed"], cast("ActorCriticLoss", self.loss)
+            rows = {**rows, "reward": loss.squashed(rows["reward"], out)}
+            return unreal.value_replay_loss(out["replayed_value"], rows, loss.gamma)
         return over.mean(out[name][: len(over.valid)])
 
 

@@ -103,12 +103,16 @@ class ActorCriticLoss:
         steps = returns.transitions(batch, self.gamma)
         rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
         check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
+        return steps._replace(reward=self.squashed(steps.reward, out))
+
+    def squashed(self, reward: Tensor, out: Batch) -> Tensor:
+        """Rewards of any shape as this loss learns from them."""
         scale: float | Tensor = self.reward_scale
         if self.reward == "scale":
             if "reward_scale" not in out:
                 raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
             scale = scale * out["reward_scale"]
-        return steps._replace(reward=squash_rewards(steps.reward, self.reward, scale))
+        return squash_rewards(reward, self.reward, scale)
 
     def total(
         self,

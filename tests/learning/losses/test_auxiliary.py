@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyplay.common.control import Hyperparameters
-from polyplay.learning.losses import base
+from polyplay.learning.losses import base, unreal
 from polyplay.learning.losses.auxiliary import KL, WithAuxiliary
 from polyplay.learning.losses.policy_gradient import A2C, VTrace
 from polyplay.learning.losses.ppo import APPO, PPO
@@ -156,6 +156,23 @@ def test_without_examples_no_reward_is_predicted() -> None:
     assert scored.loss.item() == A2C()(out, batch, hyperparameters).loss.item()
     scored.loss.backward()
     assert out["value"].grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("how", base.REWARDS)
+def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) -> None:
+    out, batch = rows()
+    replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
+    inner, hyperparameters = A2C(0.8, reward=how, reward_scale=3.0), Hyperparameters(entropy_cost=0.01)
+    out |= {"reward_scale": torch.tensor(0.5, dtype=torch.float64)}
+    loss = WithAuxiliary(inner, {"value_replay": 0.2})
+    scored = loss({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
+    scale = 3.0 * (0.5 if how == "scale" else 1.0)
+    learnt = {**replayed, "reward": base.squash_rewards(replayed["reward"], how, scale)}
+    term = unreal.value_replay_loss(value, learnt, 0.8)
+    assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
+    alone = inner(out, batch, hyperparameters).loss
+    assert scored.loss.item() == pytest.approx(alone.item() + 0.2 * term.item())
+    assert loss(out, batch, hyperparameters).loss.item() == alone.item(), "nothing was drawn"
 
 
 @pytest.mark.parametrize("inner", [PPO(anneal_clip=False), APPO()], ids=lambda x: type(x).__name__)
