@@ -1,0 +1,157 @@
+"""Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from polyplay.common.compiled import cached_njit
+from polyplay.envs.lanes.world import (
+    BOLT_RANGE,
+    CORE_X,
+    FIRST_LANE,
+    GOLD,
+    GOLD_A_HIT,
+    HEALTH,
+    HIT_A_LEVEL,
+    HIT_AT_FIRST,
+    HOME,
+    LANE_APART,
+    LEVEL,
+    MANA,
+    MANA_A_LEVEL,
+    MANA_AT_FIRST,
+    SLOTS,
+    WIDTH,
+    X,
+    Y,
+)
+
+compiled = cached_njit()
+
+
+@compiled
+def lanes_of(units: np.ndarray, team: int) -> int:
+    return (len(units) // 2 - team - 1) // (SLOTS + 2)
+
+
+@compiled
+def middle(lanes: int) -> int:
+    """y of the cores."""
+    return FIRST_LANE + LANE_APART * (lanes - 1) // 2
+
+
+@compiled
+def unit_of(units: np.ndarray, team: int, p: int) -> int:
+    """The unit of seat p."""
+    return p if p < team else len(units) // 2 + p - team
+
+
+@compiled
+def forward(side: int, x: int) -> int:
+    """x as seen from a side's own edge; and back again."""
+    return x if side == 0 else WIDTH - x
+
+
+@compiled
+def within(units: np.ndarray, u: int, v: int, reach: int) -> bool:
+    """Whether two units are so near."""
+    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]
+    return bool(dx * dx + dy * dy <= reach * reach)
+
+
+@compiled
+def is_open(units: np.ndarray, team: int, u: int) -> bool:
+    """Whether a unit can be hurt: an inner tower after the outer one of its lane has fallen, a core after any inner."""
+    half = len(units) // 2
+    first = u // half * half
+    lanes = lanes_of(units, team)
+    building = u - first - team - SLOTS * lanes
+    if building < 0 or (building % 2 == 0 and building < 2 * lanes):
+        return True
+    if building < 2 * lanes:
+        return bool(units[u - 1, HEALTH] <= 0)
+    opened = False
+    for lane in range(lanes):
+        opened = opened or units[u - 1 - 2 * lane, HEALTH] <= 0
+    return bool(opened)
+
+
+@compiled
+def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
+    """Whether seat p can hit v, were it near enough; -1: no unit."""
+    theirs = (v >= len(units) // 2) == (p < team)
+    return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
+
+
+@compiled
+def can_bolt(units: np.ndarray, team: int, p: int, v: int) -> bool:
+    """Whether seat p can bolt v: an enemy, but no building."""
+    half = len(units) // 2
+    theirs = v >= 0 and (v >= half) == (p < team) and v % half < half - 1 - 2 * lanes_of(units, team)
+    return bool(theirs and units[v, HEALTH] > 0 and within(units, unit_of(units, team, p), v, BOLT_RANGE))
+
+
+@compiled
+def is_ready(heroes: np.ndarray, p: int, ability: int, mana: int, age: int) -> bool:
+    return bool(heroes[p, ability] <= age and heroes[p, MANA] >= mana)
+
+
+@compiled
+def at_home(units: np.ndarray, team: int, u: int) -> bool:
+    x, y = forward(u // (len(units) // 2), units[u, X]), units[u, Y] - middle(lanes_of(units, team))
+    return bool(abs(x - CORE_X) <= HOME and abs(y) <= HOME)
+
+
+@compiled
+def most_mana(heroes: np.ndarray, p: int) -> int:
+    return MANA_AT_FIRST + MANA_A_LEVEL * heroes[p, LEVEL]
+
+
+@compiled
+def strength(heroes: np.ndarray, p: int) -> int:
+    """What a hit takes."""
+    return HIT_AT_FIRST + HIT_A_LEVEL * heroes[p, LEVEL] + heroes[p, GOLD] // GOLD_A_HIT
+
+
+@compiled
+def listed(units: np.ndarray, team: int, shown: np.ndarray, p: int, i: int) -> int:
+    """The unit in row i of all that seat p's observation lists: allies, enemies, creeps, towers; -1: none. shown int16
+    [C].
+    """
+    half, side, place = len(units) // 2, p // team, p % team
+    own, theirs, allies, creeps = side * half, (1 - side) * half, max(team - 1, 1), len(shown)
+    if i < allies:
+        return -1 if team == 1 else own + i + (1 if i >= place else 0)
+    i -= allies
+    if i < team:
+        return theirs + i
+    i -= team
+    if i < creeps:
+        return int(shown[i])
+    i -= creeps
+    lanes = lanes_of(units, team)
+    buildings = 2 * lanes + 1
+    first = team + SLOTS * lanes
+    return own + first + i if i < buildings else theirs + first + i - buildings
+
+
+@compiled
+def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
+    """by: the seat that it counts for; -1: nobody's."""
+    if 0 < units[u, HEALTH] <= damage:
+        killer[u] = by
+    units[u, HEALTH] -= damage
+
+
+@compiled
+def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
+    """So far towards a point that is dx and dy away."""
+    far = math.sqrt(dx * dx + dy * dy)
+    if far > speed:
+        dx, dy = int(dx * speed / far), int(dy * speed / far)  # towards 0, so that both sides go alike
+    units[u, X] += dx
+    units[u, Y] += dy
