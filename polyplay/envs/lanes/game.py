@@ -99,6 +99,12 @@ class LaneGame:
         every = {"offset": np.ones((n, P, OFFSETS**2), bool), "delay": np.ones((n, P, DELAYS), bool)}
         return {"primary": primary, "unit": unit, **every}
 
+    def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
+        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        from polyplay.envs.lanes.screen import draw_lanes
+
+        return draw_lanes(s, m), STEPS_A_SECOND / self.world.repeat
+
     def see(self, s: Arrays) -> Tree:
         out = tree.zeros(self.obs, s["here"].shape)
         sight.observe(*(s[k] for k in LOOKED_AT), self.world.length, *out.values())

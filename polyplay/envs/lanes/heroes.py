@@ -13,6 +13,7 @@ from polyplay.envs.lanes.units import (
     go,
     hurt,
     is_ready,
+    lacks,
     lanes_of,
     middle,
     most_mana,
@@ -150,7 +151,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
     if primary == MOVE:
         dx, dy = offset_of(heroes, p)
         go(units, u, dx, dy, SPEED)
-    elif primary == GO_HOME:
+    elif primary == GO_HOME and lacks(was, heroes, p):
         lanes = lanes_of(units, team)
         y = middle(lanes) + (2 * (p % team) - team + 1) * SPREAD
         go(units, u, forward(side, SPAWN_X) - was[u, X], y - was[u, Y], SPEED)

@@ -15,6 +15,7 @@ from polyplay.envs.lanes.units import (
     forward,
     is_open,
     is_ready,
+    lacks,
     lanes_of,
     listed,
     middle,
@@ -279,9 +280,8 @@ def legal_actions(
             legal_units(units[m], heroes[m], seen[m], shown[m, p], age[m], p, named)
             u = unit_of(units[m], P // 2, p)
             alive = units[m, u, HEALTH] > 0
-            lacks = units[m, u, HEALTH] < units[m, u, MOST] or heroes[m, p, MANA] < most_mana(heroes[m], p)
             primary[m, p] = alive
-            primary[m, p, GO_HOME] = alive and lacks
+            primary[m, p, GO_HOME] = alive and lacks(units[m], heroes[m], p)
             primary[m, p, 0] = True
             primary[m, p, CAST_BLAST] = alive and is_ready(heroes[m], p, BLAST, BLAST_MANA, age[m] + 1)
             primary[m, p, CAST_HEAL] = alive and is_ready(heroes[m], p, HEAL, HEAL_MANA, age[m] + 1)

@@ -24,6 +24,7 @@ from polyplay.envs.lanes.world import (
     MANA,
     MANA_A_LEVEL,
     MANA_AT_FIRST,
+    MOST,
     SLOTS,
     WIDTH,
     X,
@@ -109,6 +110,13 @@ def at_home(units: np.ndarray, team: int, u: int) -> bool:
 @compiled
 def most_mana(heroes: np.ndarray, p: int) -> int:
     return MANA_AT_FIRST + MANA_A_LEVEL * heroes[p, LEVEL]
+
+
+@compiled
+def lacks(units: np.ndarray, heroes: np.ndarray, p: int) -> bool:
+    """Whether seat p has less than all of its health and mana."""
+    u = unit_of(units, len(heroes) // 2, p)
+    return bool(units[u, HEALTH] < units[u, MOST] or heroes[p, MANA] < most_mana(heroes, p))
 
 
 @compiled
