@@ -17,6 +17,7 @@ from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Tree
 from polyplay.envs.bots import Seats
 from polyplay.envs.lanes.units import (
+    apart,
     at_home,
     can_attack,
     forward,
@@ -25,16 +26,11 @@ from polyplay.envs.lanes.units import (
     listed,
     strength,
     unit_of,
-    within,
 )
 from polyplay.envs.lanes.world import (
     AIM,
     ATTACK,
-    BLAST,
-    BLAST_MANA,
     BLAST_RADIUS,
-    BOLT,
-    BOLT_MANA,
     BOLT_RANGE,
     CAST_BLAST,
     CAST_BOLT,
@@ -43,8 +39,6 @@ from polyplay.envs.lanes.world import (
     CORE_X,
     FIRST_LANE,
     GO_HOME,
-    HEAL,
-    HEAL_MANA,
     HEAL_RADIUS,
     HEALTH,
     LANE_APART,
@@ -108,9 +102,9 @@ def _choose_enemy(
     """
     u, theirs, best, least = unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
-        if seen[v] and units[v, HEALTH] <= most and within(units, u, v, reach) and can_attack(units, team, p, v):
-            dx, dy = np.int64(units[v, X] - units[u, X]), np.int64(units[v, Y] - units[u, Y])
-            worth = np.int64(units[v, HEALTH]) if weakest else dx * dx + dy * dy
+        near = seen[v] and apart(units, u, v) <= reach * reach
+        if near and units[v, HEALTH] <= most and can_attack(units, team, p, v):
+            worth = np.int64(units[v, HEALTH]) if weakest else apart(units, u, v)
             if best < 0 or worth < least:
                 best, least = v, worth
     return best
@@ -122,7 +116,7 @@ def _point(units: np.ndarray, team: int, p: int, primary: int, x: int, y: int, o
     u = unit_of(units, team, p)
     dx, dy = (x - units[u, X]) * (1 if p < team else -1), y - units[u, Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * CELL), 1.0)
-    ahead, aside = int(round(dx / far / CELL)), int(round(dy / far / CELL))
+    ahead, aside = round(dx / far / CELL), round(dy / far / CELL)
     out[0], out[2] = primary, (aside + MIDDLE) * OFFSETS + ahead + MIDDLE
 
 
@@ -142,7 +136,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
     team, primary, v = len(heroes) // 2, heroes[p, PRIMARY], heroes[p, AIM]
     if v >= 0 and can_attack(units, team, p, v):
         _name(units, team, shown, p, ATTACK, v, out)
-    elif primary == MOVE or primary == GO_HOME:
+    elif primary in (MOVE, GO_HOME):
         out[0], out[2] = primary, heroes[p, OFFSET]
 
 
@@ -153,21 +147,21 @@ def _cast(
     """Whether an ability is of use, and which."""
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = unit_of(units, team, p), team + SLOTS * lanes_of(units, team)
-    if is_ready(heroes, p, HEAL, HEAL_MANA, age + 1):
+    if is_ready(heroes, p, np.int64(CAST_HEAL), age + 1):
         for v in range(u - p % team, u - p % team + team):
-            if 0 < 2 * units[v, HEALTH] < units[v, MOST] and within(units, u, v, HEAL_RADIUS):
+            if 0 < 2 * units[v, HEALTH] < units[v, MOST] and apart(units, u, v) <= HEAL_RADIUS * HEAL_RADIUS:
                 out[0] = CAST_HEAL
                 return True
-    if is_ready(heroes, p, BOLT, BOLT_MANA, age + 1):
+    if is_ready(heroes, p, np.int64(CAST_BOLT), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, team, BOLT_RANGE, 1 << 30, True)
         if v >= 0:
             _name(units, team, shown, p, CAST_BOLT, v, out)
             return True
-    if is_ready(heroes, p, BLAST, BLAST_MANA, age + 1):
+    if is_ready(heroes, p, np.int64(CAST_BLAST), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, creeps, MIDDLE * CELL, 1 << 30, False)
         hit, first = 0, (half if p < team else 0)
         for w in range(first, first + creeps if v >= 0 else first):
-            hit += 1 if units[w, HEALTH] > 0 and within(units, v, w, BLAST_RADIUS) else 0
+            hit += 1 if units[w, HEALTH] > 0 and apart(units, v, w) <= BLAST_RADIUS * BLAST_RADIUS else 0
         if hit >= 2:
             _point(units, team, p, CAST_BLAST, units[v, X], units[v, Y], out)
             return True
@@ -181,10 +175,10 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
     lanes, own = lanes_of(units, team), u // half * half
     creeps = team + SLOTS * lanes
     for v in range(half - own + creeps, half - own + half - 1):
-        if units[v, HEALTH] > 0 and within(units, u, v, TOWER_RANGE + SAFE):
+        if units[v, HEALTH] > 0 and apart(units, u, v) <= (TOWER_RANGE + SAFE) ** 2:
             near = False
             for w in range(own + team, own + creeps):
-                near = near or (units[w, HEALTH] > 0 and within(units, v, w, TOWER_RANGE))
+                near = near or (units[w, HEALTH] > 0 and apart(units, v, w) <= TOWER_RANGE * TOWER_RANGE)
             if not near:
                 return True
     return False

@@ -6,13 +6,13 @@ import numpy as np
 
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
+    apart,
     forward,
     go,
     hurt,
     is_open,
     lanes_of,
     middle,
-    within,
 )
 from polyplay.envs.lanes.world import (
     CORE_X,
@@ -63,8 +63,7 @@ def _nearest(units: np.ndarray, team: int, u: int, first: int, last: int, reach:
     best, least = -1, reach * reach + 1
     for v in range(first, last):
         if units[v, HEALTH] > 0:
-            dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]
-            far = dx * dx + dy * dy
+            far = apart(units, u, v)
             if far < least and is_open(units, team, v):
                 best, least = v, far
     return best, least
@@ -105,13 +104,13 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
         kind, side = u % half - team, u // half
         if kind < 0 or kind == half - team - 1 or was[u, HEALTH] <= 0:
             continue
-        v = was[u, TARGET]
+        v = np.int64(was[u, TARGET])
         v = v if v >= 0 and was[v, HEALTH] > 0 else -1
         reach = CREEP_RANGE if kind < creeps else TOWER_RANGE
-        if v >= 0 and within(was, u, v, reach):
+        if v >= 0 and apart(was, u, v) <= reach * reach:
             if was[u, READY] <= age:
                 units[u, READY] = age + (CREEP_RELOAD if kind < creeps else TOWER_RELOAD)
-                hurt(units, killer, v, CREEP_HIT if kind < creeps else TOWER_HIT, -1)
+                hurt(units, killer, v, CREEP_HIT if kind < creeps else TOWER_HIT, np.int64(-1))
         elif kind < creeps and v >= 0:
             go(units, u, was[v, X] - was[u, X], was[v, Y] - was[u, Y], CREEP_SPEED)
         elif kind < creeps:

@@ -19,6 +19,7 @@ from polyplay.envs.lanes.world import (
     OFFSETS,
     PARTS,
     SLOTS,
+    STEPS_A_SECOND,
     USES,
     LaneWorld,
 )

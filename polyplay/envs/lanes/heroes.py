@@ -6,6 +6,7 @@ import numpy as np
 
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
+    apart,
     at_home,
     can_attack,
     can_bolt,
@@ -19,12 +20,10 @@ from polyplay.envs.lanes.units import (
     most_mana,
     strength,
     unit_of,
-    within,
 )
 from polyplay.envs.lanes.world import (
     AIM,
     ATTACK,
-    BLAST,
     BLAST_DAMAGE,
     BLAST_MANA,
     BLAST_RADIUS,
@@ -40,7 +39,6 @@ from polyplay.envs.lanes.world import (
     DELAY,
     FOLLOW,
     GO_HOME,
-    HEAL,
     HEAL_HEALTH,
     HEAL_MANA,
     HEAL_RADIUS,
@@ -104,50 +102,51 @@ def offset_of(heroes: np.ndarray, p: int) -> tuple[int, int]:
 
 
 @compiled
-def _pay(heroes: np.ndarray, p: int, ability: int, mana: int, wait: int, age: int) -> None:
-    heroes[p, MANA] -= mana
-    heroes[p, ability] = age + wait
+def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
+    """For the ability of a primary action."""
+    bolt, blast = primary == CAST_BOLT, primary == CAST_BLAST
+    heroes[p, MANA] -= BOLT_MANA if bolt else BLAST_MANA if blast else HEAL_MANA
+    heroes[p, primary - CAST_BOLT + BOLT] = age + (BOLT_WAIT if bolt else BLAST_WAIT if blast else HEAL_WAIT)
 
 
 @compiled
-def _heal(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int, age: int) -> None:
-    team = len(heroes) // 2
+def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
     u = unit_of(units, team, p)
-    if is_ready(heroes, p, HEAL, HEAL_MANA, age):
-        _pay(heroes, p, HEAL, HEAL_MANA, HEAL_WAIT, age)
-        for v in range(u - p % team, u - p % team + team):
-            if was[v, HEALTH] > 0 and within(was, u, v, HEAL_RADIUS):
-                units[v, HEALTH] = min(units[v, HEALTH] + HEAL_HEALTH, units[v, MOST])
+    for v in range(u - p % team, u - p % team + team):
+        if was[v, HEALTH] > 0 and apart(was, u, v) <= HEAL_RADIUS * HEAL_RADIUS:
+            units[v, HEALTH] = min(units[v, HEALTH] + HEAL_HEALTH, units[v, MOST])
 
 
 @compiled
 def _strike(
-    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, first: bool, age: int
+    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, able: bool, age: int
 ) -> None:
-    """What seat p hits; first: its action begins with this step."""
-    team, half = len(heroes) // 2, len(units) // 2
-    u, v, primary, theirs = unit_of(units, team, p), heroes[p, AIM], heroes[p, PRIMARY], (half if p < team else 0)
-    if primary == CAST_BLAST and first and is_ready(heroes, p, BLAST, BLAST_MANA, age):
-        _pay(heroes, p, BLAST, BLAST_MANA, BLAST_WAIT, age)
-        ahead, aside = offset_of(heroes, p)
-        x, y = was[u, X] + ahead, was[u, Y] + aside
-        for w in range(theirs, theirs + team + SLOTS * lanes_of(units, team)):
-            dx, dy = was[w, X] - x, was[w, Y] - y
-            if was[w, HEALTH] > 0 and dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS:
-                hurt(units, killer, w, BLAST_DAMAGE, p)
-    elif primary == ATTACK and can_attack(was, team, p, v) and was[u, READY] <= age and within(was, u, v, RANGE):
+    """What seat p hits; able: it has just begun, and the ability is ready."""
+    team, half, primary = len(heroes) // 2, len(units) // 2, np.int64(heroes[p, PRIMARY])
+    u, v, damage, first = unit_of(units, team, p), np.int64(heroes[p, AIM]), 0, 0
+    last = team + SLOTS * lanes_of(units, team) if primary == CAST_BLAST else 1
+    if primary == ATTACK and can_attack(was, team, p, v) and was[u, READY] <= age and apart(was, u, v) <= RANGE * RANGE:
         units[u, READY] = age + RELOAD
-        hurt(units, killer, v, strength(heroes, p), p)
-    elif primary == CAST_BOLT and first and is_ready(heroes, p, BOLT, BOLT_MANA, age) and can_bolt(was, team, p, v):
-        _pay(heroes, p, BOLT, BOLT_MANA, BOLT_WAIT, age)
-        hurt(units, killer, v, BOLT_DAMAGE, p)
+        damage, first = strength(heroes, p), v
+    elif primary == CAST_BOLT and able and can_bolt(was, team, p, v):
+        damage, first = BOLT_DAMAGE, v
+    elif primary == CAST_BLAST and able:
+        damage, first = BLAST_DAMAGE, half if p < team else 0
+    if damage and primary != ATTACK:
+        _pay(heroes, p, primary, age)
+    ahead, aside = offset_of(heroes, p)
+    for w in range(first, first + last if damage else first):
+        dx, dy = np.int64(was[w, X] - was[u, X] - ahead), np.int64(was[w, Y] - was[u, Y] - aside)
+        near = primary != CAST_BLAST or dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS
+        if near and was[w, HEALTH] > 0:
+            hurt(units, killer, w, damage, p)
 
 
 @compiled
 def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
     """Where seat p goes."""
     team = len(heroes) // 2
-    u, v, primary, side = unit_of(units, team, p), heroes[p, AIM], heroes[p, PRIMARY], p // team
+    u, v, primary, side = unit_of(units, team, p), np.int64(heroes[p, AIM]), heroes[p, PRIMARY], p // team
     if primary == MOVE:
         dx, dy = offset_of(heroes, p)
         go(units, u, dx, dy, SPEED)
@@ -156,7 +155,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
         y = middle(lanes) + (2 * (p % team) - team + 1) * SPREAD
         go(units, u, forward(side, SPAWN_X) - was[u, X], y - was[u, Y], SPEED)
     elif v >= 0 and was[v, HEALTH] > 0:
-        chases = primary == ATTACK and can_attack(was, team, p, v) and not within(was, u, v, RANGE)
+        chases = primary == ATTACK and can_attack(was, team, p, v) and apart(was, u, v) > RANGE * RANGE
         if chases or primary == FOLLOW:
             go(units, u, was[v, X] - was[u, X], was[v, Y] - was[u, Y], SPEED)
     units[u, X] = min(max(units[u, X], 0), WIDTH)
@@ -171,12 +170,15 @@ def act_heroes(
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
-            delay = min(heroes[p, DELAY], repeat - 1)
+            delay, primary = min(heroes[p, DELAY], repeat - 1), np.int64(heroes[p, PRIMARY])
             if was[unit_of(units, team, p), HEALTH] <= 0 or t < delay:
                 continue
-            if stage == 1:
-                _strike(was, units, heroes, killer, p, t == delay, age)
+            casts = CAST_BOLT <= primary <= CAST_HEAL
+            able = casts and t == delay and is_ready(heroes, p, primary, age)
+            if stage == 0 and primary == CAST_HEAL and able:
+                _pay(heroes, p, primary, age)
+                _heal(was, units, team, p)
+            elif stage == 1:
+                _strike(was, units, heroes, killer, p, able, age)
             elif stage == 2:
                 _walk(was, units, heroes, p)
-            elif heroes[p, PRIMARY] == CAST_HEAL and t == delay:
-                _heal(was, units, heroes, p, age)

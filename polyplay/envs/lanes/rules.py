@@ -12,13 +12,13 @@ from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.creeps import act_creeps, choose_targets, send_wave
 from polyplay.envs.lanes.heroes import act_heroes, place, recover
 from polyplay.envs.lanes.units import (
+    apart,
     forward,
     lanes_of,
     listed,
     middle,
     most_mana,
     unit_of,
-    within,
 )
 from polyplay.envs.lanes.world import (
     AIM,
@@ -72,10 +72,10 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
     near = 0
     for p in range(side * team, side * team + team):
         v = unit_of(units, team, p)
-        near += 1 if units[v, HEALTH] > 0 and within(units, u, v, LEARNS) else 0
+        near += 1 if units[v, HEALTH] > 0 and apart(units, u, v) <= LEARNS * LEARNS else 0
     for p in range(side * team, side * team + team):
         v = unit_of(units, team, p)
-        if units[v, HEALTH] <= 0 or not within(units, u, v, LEARNS):
+        if units[v, HEALTH] <= 0 or apart(units, u, v) > LEARNS * LEARNS:
             continue
         heroes[p, EXPERIENCE] += amount // near
         while heroes[p, LEVEL] < TOP_LEVEL:
@@ -91,28 +91,23 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
 def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: int, age: int) -> bool:
     """What follows from the death of u; whether it was a core. by: the seat that killed it, or -1."""
     team, half = len(heroes) // 2, len(units) // 2
-    kind, side = u % half, u // half
-    foe = 1 - side
-    if kind == half - 1:
-        events[foe * team : foe * team + team, WIN] += 1.0
-        return True
+    kind, side, gold, learnt = u % half, u // half, 0, 0
     if kind < team:
-        p = side * team + kind
-        events[p, DEATH] += 1.0
-        heroes[p, RETURNS] = age + RETURN_TIME + RETURN_A_LEVEL * heroes[p, LEVEL]
-        if by >= 0:
-            events[by, KILLED_HERO] += 1.0
-            heroes[by, GOLD] += HERO_GOLD
-        _learn(units, heroes, u, foe, HERO_EXPERIENCE + HERO_EXPERIENCE_A_LEVEL * heroes[p, LEVEL])
+        level = heroes[side * team + kind, LEVEL]
+        events[side * team + kind, DEATH] += 1.0
+        heroes[side * team + kind, RETURNS] = age + RETURN_TIME + RETURN_A_LEVEL * level
+        gold, learnt = HERO_GOLD, HERO_EXPERIENCE + HERO_EXPERIENCE_A_LEVEL * level
     elif kind < team + SLOTS * lanes_of(units, team):
-        if by >= 0:
-            events[by, LAST_HIT] += 1.0
-            heroes[by, GOLD] += CREEP_GOLD
-        _learn(units, heroes, u, foe, CREEP_EXPERIENCE)
-    else:
-        for p in range(foe * team, foe * team + team):
-            heroes[p, GOLD] += TOWER_GOLD
-    return False
+        gold, learnt = CREEP_GOLD, CREEP_EXPERIENCE
+    for p in range((1 - side) * team, (2 - side) * team):
+        events[p, WIN] += 1.0 if kind == half - 1 else 0.0
+        heroes[p, GOLD] += TOWER_GOLD if gold == 0 and kind < half - 1 else 0
+    if by >= 0 and gold > 0:
+        events[by, KILLED_HERO if kind < team else LAST_HIT] += 1.0
+        heroes[by, GOLD] += gold
+    if learnt:
+        _learn(units, heroes, u, 1 - side, learnt)
+    return kind == half - 1
 
 
 @compiled
@@ -185,7 +180,7 @@ def step_lanes(
     """So many steps of each match, in place: LaneWorld.arrays; by action int64 [n, P, 4], into events float32
     [n, P, 11], 0 at first. A match stops when a core has fallen.
     """
-    team, was, killer = heroes.shape[1] // 2, np.empty_like(units[0]), np.empty(units.shape[1], np.int64)
+    team, was, killer = heroes.shape[1] // 2, np.empty(units.shape[1:], np.int32), np.empty(units.shape[1], np.int64)
     for m in range(len(units)):
         _order(units[m], heroes[m], seen[m], shown[m], action[m])
         _count(units[m], heroes[m], events[m], -1.0)
@@ -196,7 +191,9 @@ def step_lanes(
             recover(units[m], heroes[m], age[m])
             if age[m] % LOOKS == 1:
                 choose_targets(units[m], team)
-            was[:] = units[m]
+            for u in range(len(was)):
+                for column in range(was.shape[1]):
+                    was[u, column] = units[m, u, column]
             act_heroes(was, units[m], heroes[m], killer, t, repeat, age[m])
             act_creeps(was, units[m], team, killer, age[m])
             if _fall(was, units[m], heroes[m], killer, events[m], age[m]):
@@ -210,10 +207,10 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     for m in range(len(units)):
         lanes = lanes_of(units[m], team)
-        units[m, :, TARGET] = -1
-        heroes[m, :, AIM] = -1
-        heroes[m, :, LEVEL] = 1
+        for u in range(2 * half):
+            units[m, u, TARGET] = -1
         for p in range(2 * team):
+            heroes[m, p, AIM], heroes[m, p, LEVEL] = -1, 1
             place(units[m], heroes[m], p)
         for side in range(2):
             first = side * half + team + SLOTS * lanes

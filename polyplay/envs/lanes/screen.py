@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from polyplay.common.tree import Batch
-from polyplay.envs.lanes.units import middle
 from polyplay.envs.lanes.world import (
     CORE_X,
     FIRST_LANE,
@@ -36,7 +37,7 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
     dots, towers and cores squares with a bar of health.
     """
     units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
-    half, team, y = len(units) // 2, len(heroes) // 2, middle(lanes)
+    half, team, y = len(units) // 2, len(heroes) // 2, FIRST_LANE + LANE_APART * (lanes - 1) // 2
     out = np.empty((2 * y // DOT, WIDTH // DOT, 3), np.uint8)
     out[:] = GROUND
     for lane in range(lanes):
@@ -61,7 +62,7 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
 def _road(out: np.ndarray, y: int, lane_y: int) -> None:
     """From core to core."""
     ends = [(CORE_X, y), (TURN_X, lane_y), (WIDTH - TURN_X, lane_y), (WIDTH - CORE_X, y)]
-    for (x0, y0), (x1, y1) in zip(ends[:-1], ends[1:], strict=True):
+    for (x0, y0), (x1, y1) in itertools.pairwise(ends):
         for part in np.linspace(0.0, 1.0, 400):
             column, row = int(x0 + part * (x1 - x0)) // DOT, int(y0 + part * (y1 - y0)) // DOT
             out[row - 4 : row + 5, column - 4 : column + 5] = ROAD

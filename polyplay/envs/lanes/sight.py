@@ -10,6 +10,7 @@ import numpy as np
 
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
+    apart,
     can_attack,
     can_bolt,
     forward,
@@ -26,10 +27,8 @@ from polyplay.envs.lanes.units import (
 from polyplay.envs.lanes.world import (
     ATTACK,
     BLAST,
-    BLAST_MANA,
     BLAST_WAIT,
     BOLT,
-    BOLT_MANA,
     BOLT_WAIT,
     CAST_BLAST,
     CAST_BOLT,
@@ -43,7 +42,6 @@ from polyplay.envs.lanes.world import (
     GO_HOME,
     GOLD,
     HEAL,
-    HEAL_MANA,
     HEAL_WAIT,
     HEALTH,
     LEVEL,
@@ -82,8 +80,7 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray) -> None:
         first = half if u < half else 0
         for v in range(first, first + half):
             reach = CREEP_SIGHT if team <= v - first < team + creeps else SIGHT
-            dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]
-            if dx * dx + dy * dy <= reach * reach and units[v, HEALTH] > 0:
+            if apart(units, u, v) <= reach * reach and units[v, HEALTH] > 0:
                 seen[u] = True
                 break
 
@@ -98,8 +95,7 @@ def _list_creeps(units: np.ndarray, team: int, seen: np.ndarray, p: int, keys: n
         v = side * half + team + k % creeps
         if units[v, HEALTH] <= 0 or (side != own and not seen[v]):
             continue
-        dx, dy = np.int64(units[v, X] - units[u, X]), np.int64(units[v, Y] - units[u, Y])
-        key, i = (dx * dx + dy * dy) * 64 + k, n
+        key, i = apart(units, u, v) * 64 + k, n
         while i > 0 and keys[i - 1] > key:
             keys[i] = keys[i - 1]
             i -= 1
@@ -125,9 +121,9 @@ def look(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndar
 
 
 @compiled
-def _waits(since: int, age: int, most: int) -> float:
-    """What part of a time is left."""
-    return max(since - age - 1, 0) / most
+def _left(until: int, age: int) -> int:
+    """Steps until something is possible, for an action that begins now."""
+    return max(until - age - 1, 0)
 
 
 @compiled
@@ -142,17 +138,15 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, p: int, age: int, length: i
     out[5], out[6] = h[MANA] / most_mana(heroes, p), level / TOP_LEVEL
     out[7] = (h[EXPERIENCE] - TO_LEVEL * level * (level - 1)) / (2.0 * TO_LEVEL * level) if level < TOP_LEVEL else 1.0
     out[8], out[9] = h[GOLD] / 2000.0, strength(heroes, p) / 100.0
-    out[10] = _waits(units[u, READY], age, RELOAD)
-    out[11], out[12] = _waits(h[BOLT], age, BOLT_WAIT), _waits(h[BLAST], age, BLAST_WAIT)
-    out[13] = _waits(h[HEAL], age, HEAL_WAIT)
-    out[14] = _waits(h[RETURNS], age, RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL)
+    out[10], out[11] = _left(units[u, READY], age) / RELOAD, _left(h[BOLT], age) / BOLT_WAIT
+    out[12], out[13] = _left(h[BLAST], age) / BLAST_WAIT, _left(h[HEAL], age) / HEAL_WAIT
+    out[14] = _left(h[RETURNS], age) / (RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL)
     out[15], out[16] = age / length, (p % team) / 4.0
 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
     """The last action: primary as one-hot, offset, delay."""
-    out[:8] = 0.0
     out[hero[PRIMARY]] = 1.0
     out[8] = (hero[OFFSET] % OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
     out[9] = (hero[OFFSET] // OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
@@ -177,7 +171,7 @@ def _show_hero(units: np.ndarray, heroes: np.ndarray, u: int, v: int, side: int,
     out[4] = units[v, Y] / middle(lanes_of(units, team)) - 1.0
     out[5], out[6] = units[v, HEALTH] / units[v, MOST], units[v, MOST] / 1000.0
     out[7], out[8] = heroes[q, MANA] / most_mana(heroes, q), heroes[q, LEVEL] / TOP_LEVEL
-    out[9], out[10] = strength(heroes, q) / 100.0, _waits(units[v, READY], age, RELOAD)
+    out[9], out[10] = strength(heroes, q) / 100.0, _left(units[v, READY], age) / RELOAD
 
 
 @compiled
@@ -247,17 +241,16 @@ def legal_units(
     """For each primary of seat p the rows of units that it may name, into out bool [8, rows]; shown int16 [C]. None for
     a primary that names no unit, or is illegal; those whose hero is dead are all illegal.
     """
-    team, half, u = len(heroes) // 2, len(units) // 2, unit_of(units, len(heroes) // 2, p)
-    out[:] = False
-    bolts = is_ready(heroes, p, BOLT, BOLT_MANA, age + 1)
-    if units[u, HEALTH] <= 0:
-        return
+    team, half, bolt = len(heroes) // 2, len(units) // 2, np.int64(CAST_BOLT)
+    alive, bolts = units[unit_of(units, team, p), HEALTH] > 0, is_ready(heroes, p, bolt, age + 1)
     for i in range(out.shape[1]):
         v = listed(units, team, shown, p, i)
-        if v >= 0 and units[v, HEALTH] > 0 and (v // half == p // team or seen[v]):
-            out[FOLLOW, i] = True
-            out[ATTACK, i] = can_attack(units, team, p, v)
-            out[CAST_BOLT, i] = bolts and can_bolt(units, team, p, v)
+        known = alive and v >= 0 and units[v, HEALTH] > 0 and (v // half == p // team or seen[v])
+        for primary in range(8):
+            out[primary, i] = False
+        out[FOLLOW, i] = known
+        out[ATTACK, i] = known and can_attack(units, team, p, v)
+        out[CAST_BOLT, i] = known and bolts and can_bolt(units, team, p, v)
 
 
 @compiled
@@ -278,18 +271,14 @@ def legal_actions(
     for m in range(n):
         for p in range(P):
             legal_units(units[m], heroes[m], seen[m], shown[m, p], age[m], p, named)
-            u = unit_of(units[m], P // 2, p)
-            alive = units[m, u, HEALTH] > 0
-            primary[m, p] = alive
-            primary[m, p, GO_HOME] = alive and lacks(units[m], heroes[m], p)
-            primary[m, p, 0] = True
-            primary[m, p, CAST_BLAST] = alive and is_ready(heroes[m], p, BLAST, BLAST_MANA, age[m] + 1)
-            primary[m, p, CAST_HEAL] = alive and is_ready(heroes[m], p, HEAL, HEAL_MANA, age[m] + 1)
-            for named_by in (ATTACK, CAST_BOLT, FOLLOW):
-                primary[m, p, named_by] = False
+            alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
+            for k in range(8):
+                able = k < CAST_BLAST or k > CAST_HEAL or is_ready(heroes[m], p, k, age[m] + 1)
+                able = able and (k != GO_HOME or lacks(units[m], heroes[m], p))
+                primary[m, p, k] = k == 0 or (alive and able)
+                if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
+                    primary[m, p, k] = False
+                    for i in range(rows):
+                        primary[m, p, k] |= named[k, i]
             for i in range(rows):
-                unit[m, p, i] = named[FOLLOW, i]
-                for named_by in (ATTACK, CAST_BOLT, FOLLOW):
-                    primary[m, p, named_by] |= named[named_by, i]
-            if not primary[m, p, FOLLOW]:
-                unit[m, p] = True
+                unit[m, p, i] = named[FOLLOW, i] or not primary[m, p, FOLLOW]

@@ -10,11 +10,17 @@ import numpy as np
 
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.world import (
+    BLAST_MANA,
+    BOLT,
+    BOLT_MANA,
     BOLT_RANGE,
+    CAST_BLAST,
+    CAST_BOLT,
     CORE_X,
     FIRST_LANE,
     GOLD,
     GOLD_A_HIT,
+    HEAL_MANA,
     HEALTH,
     HIT_A_LEVEL,
     HIT_AT_FIRST,
@@ -58,10 +64,10 @@ def forward(side: int, x: int) -> int:
 
 
 @compiled
-def within(units: np.ndarray, u: int, v: int, reach: int) -> bool:
-    """Whether two units are so near."""
-    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]
-    return bool(dx * dx + dy * dy <= reach * reach)
+def apart(units: np.ndarray, u: int, v: int) -> int:
+    """The squared distance of two units."""
+    dx, dy = np.int64(units[v, X] - units[u, X]), np.int64(units[v, Y] - units[u, Y])
+    return dx * dx + dy * dy
 
 
 @compiled
@@ -93,12 +99,15 @@ def can_bolt(units: np.ndarray, team: int, p: int, v: int) -> bool:
     """Whether seat p can bolt v: an enemy, but no building."""
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team) and v % half < half - 1 - 2 * lanes_of(units, team)
-    return bool(theirs and units[v, HEALTH] > 0 and within(units, unit_of(units, team, p), v, BOLT_RANGE))
+    near = apart(units, unit_of(units, team, p), v) <= BOLT_RANGE * BOLT_RANGE
+    return bool(theirs and units[v, HEALTH] > 0 and near)
 
 
 @compiled
-def is_ready(heroes: np.ndarray, p: int, ability: int, mana: int, age: int) -> bool:
-    return bool(heroes[p, ability] <= age and heroes[p, MANA] >= mana)
+def is_ready(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
+    """Whether seat p can use the ability of a primary action at that age."""
+    mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
+    return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
 
 
 @compiled
