@@ -22,6 +22,7 @@ from polyplay.envs.lanes.units import (
     can_attack,
     forward,
     is_ready,
+    lacks,
     lanes_of,
     listed,
     strength,
@@ -131,12 +132,12 @@ def _name(units: np.ndarray, team: int, shown: np.ndarray, p: int, primary: int,
 
 
 @compiled
-def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
+def _go_on(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
     """The same as before; who used an ability at a unit attacks it now."""
-    team, primary, v = len(heroes) // 2, heroes[p, PRIMARY], heroes[p, AIM]
-    if v >= 0 and can_attack(units, team, p, v):
-        _name(units, team, shown, p, ATTACK, v, out)
-    elif primary in (MOVE, GO_HOME):
+    team, primary, v = len(heroes) // 2, heroes[p, PRIMARY], np.int64(heroes[p, AIM])
+    if can_attack(units, team, p, v) and seen[v]:
+        _name(units, team, shown, p, np.int64(ATTACK), v, out)
+    elif primary == MOVE or (primary == GO_HOME and lacks(units, heroes, p)):
         out[0], out[2] = primary, heroes[p, OFFSET]
 
 
@@ -155,7 +156,7 @@ def _cast(
     if is_ready(heroes, p, np.int64(CAST_BOLT), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, team, BOLT_RANGE, 1 << 30, True)
         if v >= 0:
-            _name(units, team, shown, p, CAST_BOLT, v, out)
+            _name(units, team, shown, p, np.int64(CAST_BOLT), v, out)
             return True
     if is_ready(heroes, p, np.int64(CAST_BLAST), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, creeps, MIDDLE * CELL, 1 << 30, False)
@@ -163,7 +164,7 @@ def _cast(
         for w in range(first, first + creeps if v >= 0 else first):
             hit += 1 if units[w, HEALTH] > 0 and apart(units, v, w) <= BLAST_RADIUS * BLAST_RADIUS else 0
         if hit >= 2:
-            _point(units, team, p, CAST_BLAST, units[v, X], units[v, Y], out)
+            _point(units, team, p, np.int64(CAST_BLAST), np.int64(units[v, X]), np.int64(units[v, Y]), out)
             return True
     return False
 
@@ -198,7 +199,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
         inner = (1 - side) * half + team + SLOTS * lanes + 2 * lane + 1
         if forward(side, units[unit_of(units, team, p), X]) >= ahead - CELL or units[inner, HEALTH] <= 0:
             ahead, y = WIDTH - CORE_X, FIRST_LANE + LANE_APART * (lanes - 1) // 2
-    _point(units, team, p, MOVE, forward(side, ahead), y, out)
+    _point(units, team, p, np.int64(MOVE), forward(side, ahead), np.int64(y), out)
 
 
 @compiled
@@ -235,7 +236,7 @@ def _think(
     if v < 0:
         v = _choose_enemy(units, team, seen, p, 0, len(units) // 2, far, most, False)
     if v >= 0:
-        _name(units, team, shown, p, ATTACK, v, out)
+        _name(units, team, shown, p, np.int64(ATTACK), v, out)
         return
     lane = p % team % lanes
     if skill.gathers:
@@ -264,7 +265,7 @@ def choose_lane_actions(
         if units[m, unit_of(units[m], heroes.shape[1] // 2, p), HEALTH] <= 0:
             continue
         if (age[m] // repeat + p) % skill.holds:
-            _go_on(units[m], heroes[m], shown[m, p], p, out[i])
+            _go_on(units[m], heroes[m], seen[m], shown[m, p], p, out[i])
         else:
             _think(units[m], heroes[m], seen[m], shown[m, p], age[m], key[m], p, skill, out[i])
 
