@@ -61,7 +61,6 @@ from polyplay.envs.lanes.world import (
 NOTICES = 6000  # how near an enemy is that is attacked
 BEHIND = 1500  # how far behind the foremost creep it stays
 SAFE = 500  # how far from a tower's range
-TOGETHER = 1800  # steps that a team stays in one lane
 MIDDLE = OFFSETS // 2
 
 compiled = cached_njit()
@@ -76,22 +75,21 @@ class LaneSkill(NamedTuple):
     flees: float  # part of its health below which it goes home
     farms: bool  # it strikes last where it can, and chooses the weakest hero
     careful: bool  # it goes to towers behind creeps only
-    gathers: bool  # all of a team are in one lane
 
 
 SKILLS = (
-    LaneSkill(8, 0.0, 0.0, False, False, False),
-    LaneSkill(6, 0.2, 0.15, True, False, False),
-    LaneSkill(3, 0.5, 0.25, True, True, False),
-    LaneSkill(1, 1.0, 0.3, True, True, True),
+    LaneSkill(8, 0.0, 0.0, False, False),
+    LaneSkill(8, 0.1, 0.1, False, False),
+    LaneSkill(4, 0.4, 0.2, True, False),
+    LaneSkill(1, 1.0, 0.3, True, True),
 )
 
 
 @compiled
-def _draw(key: np.uint64, p: int, turn: int, n: int) -> float:
-    """Uniform in [0, 1): number n of a seat in a turn."""
-    mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(turn) * SPLITMIX
-    return np.int64(_mix(_mix(mixed) + np.uint64(n)) >> np.uint64(11)) * 2.0**-53
+def _draw(key: np.uint64, p: int, age: int) -> float:
+    """Uniform in [0, 1): another for each seat and age."""
+    mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
+    return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
 
 @compiled
@@ -221,7 +219,7 @@ def _think(
     if health < skill.flees or (skill.flees > 0.0 and health < 0.8 and at_home(units, team, u)):
         out[0] = GO_HOME
         return
-    if _draw(key, p, age, 0) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
+    if _draw(key, p, age) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
         return
     if skill.careful and _under_tower(units, team, p):
         out[0], out[2] = MOVE, MIDDLE * OFFSETS  # straight back
@@ -238,10 +236,7 @@ def _think(
     if v >= 0:
         _name(units, team, shown, p, np.int64(ATTACK), v, out)
         return
-    lane = p % team % lanes
-    if skill.gathers:
-        lane = int(_draw(key, p // team, age // TOGETHER, 1) * lanes)
-    _advance(units, team, p, lane, skill.careful, out)
+    _advance(units, team, p, p % team % lanes, skill.careful, out)
 
 
 @compiled
