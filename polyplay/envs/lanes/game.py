@@ -66,7 +66,7 @@ class LaneGame:
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
         """In place."""
         n, P = s["here"].shape
-        events, chosen = np.zeros((n, P, len(EVENTS)), np.float32), np.stack([action[k] for k in PARTS], -1)
+        events, chosen = np.zeros((n, P, len(EVENTS))), np.stack([action[k] for k in PARTS], -1)
         kept = (s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age"))
         rules.step_lanes(*kept, chosen, self.world.repeat, events)
         sight.look(*(s[k] for k in LOOKED_AT[:-1]))

@@ -177,7 +177,7 @@ def step_lanes(
     repeat: int,
     events: np.ndarray,
 ) -> None:
-    """So many steps of each match, in place: LaneWorld.arrays; by action int64 [n, P, 4], into events float32
+    """So many steps of each match, in place: LaneWorld.arrays; by action int64 [n, P, 4], into events float64
     [n, P, 11], 0 at first. A match stops when a core has fallen.
     """
     team, was, killer = heroes.shape[1] // 2, np.empty(units.shape[1:], np.int32), np.empty(units.shape[1], np.int64)

@@ -70,7 +70,7 @@ def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
 
 def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
     """Events."""
-    events = np.zeros((*s["here"].shape, len(EVENTS)), np.float32)
+    events = np.zeros((*s["here"].shape, len(EVENTS)))
     rules.step_lanes(*(s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age")), action, given.repeat, events)
     look(s)
     return events

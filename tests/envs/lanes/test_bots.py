@@ -89,7 +89,8 @@ def test_what_a_bot_does_is_legal(level):
     given, used = LaneWorld(team=3, lanes=1), set()
     for seed in range(4):
         s = begun(given, 30, seed)
-        scatter(given, s, np.random.default_rng(seed))
+        if seed:
+            scatter(given, s, np.random.default_rng(seed))
         at, legal = seats_of(given, s), LaneGame(given).legal(s)
         chosen = LaneBot(level)(None, None, at)
         for i, (m, p) in enumerate(zip(at.match, at.seat, strict=True)):
@@ -98,14 +99,13 @@ def test_what_a_bot_does_is_legal(level):
             named = legal_units(s, m, p, sum(given.sets))
             assert primary not in world.USES["unit"] or named[primary, chosen["unit"][i]]
             used.add(primary)
-    assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 4, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
+    assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
 
 
 def test_who_plays_better_wins():
-    wins, losses = shares(DUEL, bots.level1, AtRandom(), 6, 1)
-    assert (wins, losses) == (12, 0)
-    wins, losses = shares(DUEL, bots.level4, bots.level1, 6, 3)
-    assert wins >= 10
+    given = LaneWorld(team=2, lanes=1, length=2400)
+    assert shares(given, bots.level1, AtRandom(), 4, 1) == (8, 0)
+    assert shares(given, bots.level4, bots.level1, 4, 3)[0] >= 7
 
 
 @pytest.mark.long

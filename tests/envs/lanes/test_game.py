@@ -108,7 +108,7 @@ def test_who_takes_the_core_has_won(reward, side):
     s, game = begun(given, 2), LaneGame(given)
     half = s["units"].shape[1] // 2
     theirs = (1 - side) * half
-    s["units"][0, [theirs + half - 3, theirs + half - 1], world.HEALTH] = 0, 1  # two towers before the core
+    s["units"][0, [theirs + half - 2, theirs + half - 1], world.HEALTH] = 0, 1  # an inner tower has fallen
     s["units"][0, side * half, : world.HEALTH] = s["units"][0, theirs + half - 1, : world.HEALTH]
     s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in world.PARTS}, lambda: np.zeros(2))[0]
     chosen = {k: np.zeros((2, 4), np.int64) for k in world.PARTS}

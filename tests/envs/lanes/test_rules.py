@@ -68,7 +68,7 @@ def test_matches_go_as_those_of_a_slow_plain_twin(n, steps):
             for m in set(range(len(twins))) - over:
                 over |= {m} if twins[m].step(action[m].tolist()) else set()
                 told = [[hero.events[term] for term in TERMS] for hero in twins[m].players]
-                np.testing.assert_allclose(events[m], told, atol=2e-4)
+                np.testing.assert_allclose(events[m], told, atol=1e-9)
                 compare(s, m, twins[m])
     assert TERMS == EVENTS
     assert all(total > 0) or n < 100, dict(zip(EVENTS, total, strict=True))
@@ -95,15 +95,17 @@ def test_matches_go_the_same_with_sides_swapped():
         look(x)
 
     swap(other)
+    happened = 0.0
     for _ in range(60):
         action = actions(given, s, rng)
         one = step(given, s, action)
         two = step(given, other, np.concatenate([action[:, team:], action[:, :team]], 1))
         assert (one == np.concatenate([two[:, team:], two[:, :team]], 1)).all()
+        happened += np.abs(one).sum()
         back = {k: v.copy() for k, v in other.items()}
         swap(back)
         unmoved = s["units"][:, :, world.HEALTH] > 0  # where the dead lie is nobody's business
         assert (back["units"] == s["units"])[unmoved].all()
         assert (back["heroes"] == s["heroes"]).all()
         assert (back["seen"] == s["seen"]).all()
-    assert np.abs(one).sum() > 0
+    assert happened > 100
