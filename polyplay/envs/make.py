@@ -33,15 +33,15 @@ def _connect_board(envs: Envs, seed: int, lane: int) -> Pool:
 
 
 def _describe_arena(envs: Envs) -> EnvSpec:
-    from polyplay.envs.ctf import game
+    from polyplay.envs import arenas
 
-    return game.describe(envs)
+    return arenas.describe(envs)
 
 
 def _connect_arena(envs: Envs, seed: int, lane: int) -> Pool:
-    from polyplay.envs.ctf import game
+    from polyplay.envs import arenas
 
-    return matches.MatchPool(envs, game.arena(envs), seed, lane)
+    return matches.MatchPool(envs, arenas.arena(envs), seed, lane)
 
 
 # by how a name begins; all others are Gymnasium environments

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.ctf import maps, rules, window
 from polyplay.envs.ctf.world import EVENTS, FACTS, PLANES, SEEN, World
-from polyplay.envs.pool import Envs, EnvSpec, options
-from polyplay.envs.toys.games import spec_of, switch
 from polyplay.envs.toys.still import Arrays, Draw
 
-PREFIX = "arena:"
 MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
 FLAGS = ("flag", "flag_at", "carrier", "score", "age")
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
-
-
-def arena(envs: Envs) -> CaptureTheFlag:
-    """The game that `envs` names: arena:ctf, arena:ctf+view=pixels+team=4. Raises UserError."""
-    name, *switches = envs.title.removeprefix(PREFIX).split("+")
-    if name != "ctf":
-        raise UserError(f"--env: {envs.title} given, allowed: {PREFIX}ctf, with options after a +: {PREFIX}ctf+size=21")
-    given = {**dict(map(switch, switches)), **envs.options}
-    return CaptureTheFlag(options(World, given, f"{PREFIX}{name}"))
-
-
-def describe(envs: Envs) -> EnvSpec:
-    """Raises UserError."""
-    return spec_of(envs, arena(envs))
 
 
 class CaptureTheFlag:

@@ -193,10 +193,15 @@ def toy(envs: Envs) -> Toy:
     return options(game, {**dict(map(switch, switches)), **envs.options}, f"toy:{name}")
 
 
-def switch(word: str) -> tuple[str, bool | int | str]:
-    """Of a name: `mask` is on, `planes=4` is a number."""
+def switch(word: str) -> tuple[str, bool | int | float | str]:
+    """Of a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
     name, equals, value = word.partition("=")
-    return name, (int(value) if value.isdigit() else value) if equals else True
+    if not equals:
+        return name, True
+    whole, point, parts = value.partition(".")
+    if whole.isdigit() and (parts.isdigit() or not point):
+        return name, float(value) if point else int(value)
+    return name, value
 
 
 def describe(envs: Envs) -> EnvSpec:

@@ -10,7 +10,7 @@ import pytest
 
 import polyplay
 from polyplay.envs import Envs
-from polyplay.envs.ctf.game import arena
+from polyplay.envs.arenas import arena
 from polyplay.envs.ctf.pixels import BLUE, COLOURS, PIXELS, RED, WHITE, draw_first_person
 from polyplay.envs.ctf.screen import FRAME, PICTURED, SIDE, STONE, VIEW, draw_match
 from polyplay.envs.ctf.world import CARRIED, World

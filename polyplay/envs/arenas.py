@@ -1,0 +1,38 @@
+"""Games of teams, arena:ctf and arena:lanes, by name. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from polyplay.common.errors import UserError
+from polyplay.envs.ctf.game import CaptureTheFlag
+from polyplay.envs.ctf.world import World
+from polyplay.envs.lanes.game import LaneGame
+from polyplay.envs.lanes.world import LaneWorld
+from polyplay.envs.pool import Envs, EnvSpec, closest_names, options
+from polyplay.envs.toys.games import spec_of, switch
+
+PREFIX = "arena:"
+ARENAS: dict[str, tuple[type, Callable[[Any], Any]]] = {  # by name: options, and the game that they make
+    "ctf": (World, CaptureTheFlag),
+    "lanes": (LaneWorld, LaneGame),
+}
+
+
+def arena(envs: Envs) -> Any:
+    """The game that `envs` names: arena:ctf, arena:lanes+team=2+lanes=1. Raises UserError."""
+    name, *switches = envs.title.removeprefix(PREFIX).split("+")
+    if name not in ARENAS:
+        known = [PREFIX + k for k in ARENAS]
+        near = closest_names(PREFIX + name, known)
+        raise UserError(
+            f"--env: {envs.title} given{near}; allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
+        )
+    world, game = ARENAS[name]
+    return game(options(world, {**dict(map(switch, switches)), **envs.options}, PREFIX + name))
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """Raises UserError."""
+    return spec_of(envs, arena(envs))

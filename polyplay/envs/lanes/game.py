@@ -1,0 +1,112 @@
+"""arena:lanes as a game of several players (see toys.seated.SeatedToy): LaneWorld's arrays, by compiled rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.common import tree
+from polyplay.common.tree import Batch, Tree
+from polyplay.envs.lanes import rewards, rules, sight
+from polyplay.envs.lanes.rewards import EVENTS
+from polyplay.envs.lanes.world import (
+    DELAYS,
+    GOLD,
+    GOLD_LOT,
+    HEALTH,
+    HEALTH_AT_FIRST,
+    LOT,
+    MOST,
+    OFFSETS,
+    PARTS,
+    SLOTS,
+    STEPS_A_SECOND,
+    USES,
+    LaneWorld,
+)
+from polyplay.envs.toys.still import Arrays, Draw
+
+BOTS = ("level1", "level2", "level3", "level4")
+LOOKED_AT = ("units", "heroes", "seen", "shown", "age")
+
+
+class LaneGame:
+    """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
+
+    events = EVENTS
+    team_reward = True
+    uses = USES  # of the action's parts: by which values of `primary` they are used
+    bots = {name: f"polyplay.envs.lanes.bots:{name}" for name in BOTS}  # noqa: RUF012
+
+    def __init__(self, world: LaneWorld):
+        self.world = world
+        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+        self.legality = world.legality
+        self._weights = rewards.time_weights(world.length)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        s, world = self.world.arrays(n), self.world
+        s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
+        half, most = s["units"].shape[1] // 2, s["units"][:, :, MOST]
+        for p in range(self.seats):
+            u = p % world.team + p // world.team * half
+            most[:, u] = HEALTH_AT_FIRST * self._unlike(draw, n)
+            if world.randomise:
+                s["heroes"][:, p, GOLD] = world.randomise * GOLD_LOT * draw()
+        for side, lane in np.ndindex(2, world.lanes):
+            s["wave"][:, side, lane] = s["wave"][:, side, lane] * self._unlike(draw, n)
+        rules.begin_lanes(s["units"], s["heroes"])
+        sight.look(*(s[k] for k in LOOKED_AT[:-1]))
+        return {**s, "here": np.ones((n, self.seats), bool)}
+
+    def _unlike(self, draw: Draw, n: int) -> np.ndarray:
+        """By what something is more or less in n matches."""
+        chance = self.world.randomise
+        return 1.0 + LOT * chance * (2.0 * draw() - 1.0) if chance else np.ones(n)
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
+        """In place."""
+        n, P = s["here"].shape
+        events, chosen = np.zeros((n, P, len(EVENTS))), np.stack([action[k] for k in PARTS], -1)
+        kept = (s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age"))
+        rules.step_lanes(*kept, chosen, self.world.repeat, events)
+        sight.look(*(s[k] for k in LOOKED_AT[:-1]))
+        lead, ends = self._lead(s)
+        ended = np.repeat(ends[:, None], P, 1)
+        won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
+        row = {"reward": self._reward(s, events, won), "team_reward": won, "events": events}
+        return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
+
+    def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of cores and towers, [n];
+        and which matches end.
+        """
+        half, team = s["units"].shape[1] // 2, self.world.team
+        health = s["units"][:, :, HEALTH].reshape(-1, 2, half)
+        fallen = health[:, :, -1] == 0
+        standing = np.where(fallen, -1, health[:, :, team + SLOTS * self.world.lanes :].sum(2))
+        return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.world.length)
+
+    def _reward(self, s: Arrays, events: np.ndarray, won: np.ndarray) -> np.ndarray:
+        if self.world.reward == "win":
+            return won
+        raw = rewards.weigh_events(events, self._weights[s["age"]])
+        return rewards.share_in_team(rewards.make_zero_sum(raw), self.world.spirit)
+
+    def legal(self, s: Arrays) -> Tree:
+        """Masks of the action's parts, bool [n, P, …]; see sight.legal_units for which primary may name which unit."""
+        n, P = s["here"].shape
+        primary, unit = np.empty((n, P, 8), bool), np.empty((n, P, sum(self.world.sets)), bool)
+        sight.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit)
+        every = {"offset": np.ones((n, P, OFFSETS**2), bool), "delay": np.ones((n, P, DELAYS), bool)}
+        return {"primary": primary, "unit": unit, **every}
+
+    def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
+        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        from polyplay.envs.lanes.screen import draw_lanes
+
+        return draw_lanes(s, m), STEPS_A_SECOND / self.world.repeat
+
+    def see(self, s: Arrays) -> Tree:
+        out = tree.zeros(self.obs, s["here"].shape)
+        sight.observe(*(s[k] for k in LOOKED_AT), self.world.length, *out.values())
+        return out

@@ -1,0 +1,184 @@
+"""What heroes of the lane game do, compiled. Imports no torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.common.compiled import cached_njit
+from polyplay.envs.lanes.units import (
+    apart,
+    at_home,
+    can_attack,
+    can_bolt,
+    forward,
+    go,
+    hurt,
+    is_ready,
+    lacks,
+    lanes_of,
+    middle,
+    most_mana,
+    strength,
+    unit_of,
+)
+from polyplay.envs.lanes.world import (
+    AIM,
+    ATTACK,
+    BLAST_DAMAGE,
+    BLAST_MANA,
+    BLAST_RADIUS,
+    BLAST_WAIT,
+    BOLT,
+    BOLT_DAMAGE,
+    BOLT_MANA,
+    BOLT_WAIT,
+    CAST_BLAST,
+    CAST_BOLT,
+    CAST_HEAL,
+    CELL,
+    DELAY,
+    FOLLOW,
+    GO_HOME,
+    HEAL_HEALTH,
+    HEAL_MANA,
+    HEAL_RADIUS,
+    HEAL_WAIT,
+    HEALTH,
+    HEALTH_BACK,
+    HOME_BACK,
+    MANA,
+    MANA_BACK,
+    MOST,
+    MOVE,
+    OFFSET,
+    OFFSETS,
+    PRIMARY,
+    RANGE,
+    READY,
+    RECOVERY,
+    RELOAD,
+    RETURNS,
+    SLOTS,
+    SPAWN_X,
+    SPEED,
+    SPREAD,
+    WIDTH,
+    X,
+    Y,
+)
+
+compiled = cached_njit()
+
+
+@compiled
+def place(units: np.ndarray, heroes: np.ndarray, p: int) -> None:
+    """Seat p where it begins, as good as new."""
+    team = len(heroes) // 2
+    u = unit_of(units, team, p)
+    units[u, X] = forward(p // team, SPAWN_X)
+    units[u, Y] = middle(lanes_of(units, team)) + (2 * (p % team) - team + 1) * SPREAD
+    units[u, HEALTH], heroes[p, MANA], heroes[p, RETURNS] = units[u, MOST], most_mana(heroes, p), 0
+
+
+@compiled
+def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
+    team = len(heroes) // 2
+    for p in range(len(heroes)):
+        u = unit_of(units, team, p)
+        if units[u, HEALTH] <= 0:
+            if age >= heroes[p, RETURNS]:
+                place(units, heroes, p)
+        elif age % RECOVERY == 0:
+            times = HOME_BACK if at_home(units, team, u) else 1
+            units[u, HEALTH] = min(units[u, HEALTH] + times * HEALTH_BACK, units[u, MOST])
+            heroes[p, MANA] = min(heroes[p, MANA] + times * MANA_BACK, most_mana(heroes, p))
+
+
+@compiled
+def offset_of(heroes: np.ndarray, p: int) -> tuple[int, int]:
+    """Where the offset of seat p's action leads from it, in x and y."""
+    ahead, aside = heroes[p, OFFSET] % OFFSETS - OFFSETS // 2, heroes[p, OFFSET] // OFFSETS - OFFSETS // 2
+    return (ahead if p < len(heroes) // 2 else -ahead) * CELL, aside * CELL
+
+
+@compiled
+def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
+    """For the ability of a primary action."""
+    bolt, blast = primary == CAST_BOLT, primary == CAST_BLAST
+    heroes[p, MANA] -= BOLT_MANA if bolt else BLAST_MANA if blast else HEAL_MANA
+    heroes[p, primary - CAST_BOLT + BOLT] = age + (BOLT_WAIT if bolt else BLAST_WAIT if blast else HEAL_WAIT)
+
+
+@compiled
+def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
+    u = unit_of(units, team, p)
+    for v in range(u - p % team, u - p % team + team):
+        if was[v, HEALTH] > 0 and apart(was, u, v) <= HEAL_RADIUS * HEAL_RADIUS:
+            units[v, HEALTH] = min(units[v, HEALTH] + HEAL_HEALTH, units[v, MOST])
+
+
+@compiled
+def _strike(
+    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, able: bool, age: int
+) -> None:
+    """What seat p hits; able: it has just begun, and the ability is ready."""
+    team, half, primary = len(heroes) // 2, len(units) // 2, np.int64(heroes[p, PRIMARY])
+    u, v, damage, first = unit_of(units, team, p), np.int64(heroes[p, AIM]), 0, 0
+    last = team + SLOTS * lanes_of(units, team) if primary == CAST_BLAST else 1
+    if primary == ATTACK and can_attack(was, team, p, v) and was[u, READY] <= age and apart(was, u, v) <= RANGE * RANGE:
+        units[u, READY] = age + RELOAD
+        damage, first = strength(heroes, p), v
+    elif primary == CAST_BOLT and able and can_bolt(was, team, p, v):
+        damage, first = BOLT_DAMAGE, v
+    elif primary == CAST_BLAST and able:
+        damage, first = BLAST_DAMAGE, half if p < team else 0
+    if damage and primary != ATTACK:
+        _pay(heroes, p, primary, age)
+    ahead, aside = offset_of(heroes, p)
+    for w in range(first, first + last if damage else first):
+        dx, dy = np.int64(was[w, X] - was[u, X] - ahead), np.int64(was[w, Y] - was[u, Y] - aside)
+        near = primary != CAST_BLAST or dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS
+        if near and was[w, HEALTH] > 0:
+            hurt(units, killer, w, damage, p)
+
+
+@compiled
+def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
+    """Where seat p goes."""
+    team = len(heroes) // 2
+    u, v, primary, side = unit_of(units, team, p), np.int64(heroes[p, AIM]), heroes[p, PRIMARY], p // team
+    if primary == MOVE:
+        dx, dy = offset_of(heroes, p)
+        go(units, u, dx, dy, SPEED)
+    elif primary == GO_HOME and lacks(was, heroes, p):
+        lanes = lanes_of(units, team)
+        y = middle(lanes) + (2 * (p % team) - team + 1) * SPREAD
+        go(units, u, forward(side, SPAWN_X) - was[u, X], y - was[u, Y], SPEED)
+    elif v >= 0 and was[v, HEALTH] > 0:
+        chases = primary == ATTACK and can_attack(was, team, p, v) and apart(was, u, v) > RANGE * RANGE
+        if chases or primary == FOLLOW:
+            go(units, u, was[v, X] - was[u, X], was[v, Y] - was[u, Y], SPEED)
+    units[u, X] = min(max(units[u, X], 0), WIDTH)
+    units[u, Y] = min(max(units[u, Y], 0), 2 * middle(lanes_of(units, team)))
+
+
+@compiled
+def act_heroes(
+    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
+) -> None:
+    """All, in step t of `repeat` for which actions are held: first they heal, then they hit, then they move."""
+    team = len(heroes) // 2
+    for stage in range(3):
+        for p in range(len(heroes)):
+            delay, primary = min(heroes[p, DELAY], repeat - 1), np.int64(heroes[p, PRIMARY])
+            if was[unit_of(units, team, p), HEALTH] <= 0 or t < delay:
+                continue
+            casts = CAST_BOLT <= primary <= CAST_HEAL
+            able = casts and t == delay and is_ready(heroes, p, primary, age)
+            if stage == 0 and primary == CAST_HEAL and able:
+                _pay(heroes, p, primary, age)
+                _heal(was, units, team, p)
+            elif stage == 1:
+                _strike(was, units, heroes, killer, p, able, age)
+            elif stage == 2:
+                _walk(was, units, heroes, p)

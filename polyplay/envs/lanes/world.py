@@ -1,0 +1,160 @@
+"""The lane game: what a world is made of, in arrays of many matches. Its rules are in `rules`, what a hero sees in
+`sight`, what it is rewarded for in `rewards`.
+
+Everything is a whole number: lengths in thousandths of a cell, times in steps, the moment from which something is
+possible as an age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
+is the same mirrored in x, and each side sees it from its own base.
+
+Units of a side: heroes, then for each lane SLOTS creeps, then for each lane its outer and its inner tower, then the
+core. Those of side 1 follow after those of side 0. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Field, Spec
+from polyplay.envs.spaces import ActionSpec, Discrete
+
+STEPS_A_SECOND = 30
+CELL = 1000
+WIDTH = 36 * CELL  # of the map, from edge to edge
+FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane, and from one to the next
+SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from the own edge; TURN_X: lanes begin
+HOME = 4000  # how far from the core, each way, heroes are at home
+
+# ------------------------------------------------------------------------------------------- arrays
+
+X, Y, HEALTH, MOST, READY, TARGET = range(6)  # of a unit; MOST: health when unhurt, READY: age from which it can hit
+# of a hero besides; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: none
+MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, OFFSET, DELAY = range(13)
+
+# ------------------------------------------------------------------------------------------- actions
+
+NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
+PARTS = ("primary", "unit", "offset", "delay")
+USES = {"unit": (2, 3, 6), "offset": (1, 4), "delay": (1, 2, 3, 4, 5, 6, 7)}
+OFFSETS = 9  # cells a side around the hero
+DELAYS = 4
+
+# -------------------------------------------------------------------------------------- what units are like
+
+SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
+HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
+MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # of level 0
+HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 40  # so much gold makes hits stronger by one
+TOP_LEVEL, TO_LEVEL = 10, 30  # level n takes TO_LEVEL · n · (n - 1) experience
+RETURN_TIME, RETURN_A_LEVEL = 120, 30
+RECOVERY = 30  # steps from one recovery to the next
+HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # each time; at home so many times as much
+BOLT_RANGE, BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 5000, 60, 30, 120
+BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180
+HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
+SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps of a side in a lane; of a wave; steps to the next; apart
+CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
+TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500, 30, 1000
+LOOKS = 4  # steps after which creeps and towers choose their targets anew
+CREEP_NOTICES = 4000  # how near to a creep a target is
+SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
+LEARNS = 8000  # how near to a death heroes are that it gives experience
+CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 30, 60, 20
+CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 30, 120, 60  # TOWER_GOLD: for each hero of the side
+LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
+GOLD_LOT = 300  # and heroes begin with so much gold at most
+
+# -------------------------------------------------------------------------------- what observations say
+
+NEAR = 16 * CELL  # by what distances are divided
+OWN = ("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload")
+OWN += ("bolt", "blast", "heal", "returns", "age", "place")
+HERO = ("there", "dx", "dy", "x", "y", "health", "most_health", "mana", "level", "hit", "reload")
+CREEP = ("there", "dx", "dy", "health", "own", "falls")
+TOWER = ("there", "dx", "dy", "health", "own", "kind", "open")
+LAST_ACTION = 8 + 2 + 1  # primary as one-hot; offset forwards and aside; delay
+SHOWN = 8  # creeps, for each lane
+KINDS = ("shaped", "win")  # of rewards
+
+
+@dataclass(frozen=True)
+class LaneWorld:
+    """arena:lanes. reward: shaped, by the table in `rewards`; or win, 1 and -1 for who has won when a match ends.
+    spirit: how much of the team's mean reward is in a hero's. randomise: how unlike each other heroes and lanes are.
+    """
+
+    team: int = 5  # heroes of a side
+    lanes: int = 3
+    length: int = 6000  # steps of a match; 30 make a second
+    repeat: int = 4  # steps for which an action is held, which are one of the agent
+    reward: str = "shaped"
+    spirit: float = 0.0
+    randomise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.reward not in KINDS:
+            raise UserError(f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        if not 1 <= self.team <= 5 or not 1 <= self.lanes <= 3:
+            got = f"team={self.team}, lanes={self.lanes}"
+            raise UserError(f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        if self.length < 1 or self.repeat < 1 or self.length % self.repeat:
+            got = f"length={self.length}, repeat={self.repeat}"
+            raise UserError(
+                f"arena:lanes: {got} given, allowed: a repeat from 1, and a length that is a multiple of it"
+            )
+        for name in ("spirit", "randomise"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"arena:lanes: {name}={getattr(self, name)} given, allowed: 0 to 1")
+
+    @property
+    def seats(self) -> int:
+        return 2 * self.team
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,) * self.team + (1,) * self.team
+
+    @property
+    def height(self) -> int:
+        return 2 * FIRST_LANE + LANE_APART * (self.lanes - 1)
+
+    @property
+    def sets(self) -> tuple[int, int, int, int]:
+        """Rows of allies, enemies, creeps and towers in an observation, which `unit` points into in this order."""
+        return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
+
+    @property
+    def action(self) -> ActionSpec:
+        sizes = (8, sum(self.sets), OFFSETS**2, DELAYS)
+        return {name: Discrete(n) for name, n in zip(PARTS, sizes, strict=True)}
+
+    @property
+    def legality(self) -> Spec:
+        return {name: Field((part.n,), "bool") for name, part in self.action.items()}  # type: ignore[union-attr]
+
+    @property
+    def obs(self) -> Spec:
+        allies, enemies, creeps, towers = self.sets
+        shapes = {
+            "own": (len(OWN),),
+            "allies": (allies, len(HERO)),
+            "enemies": (enemies, len(HERO)),
+            "creeps": (creeps, len(CREEP)),
+            "towers": (towers, len(TOWER)),
+            "last_action": (LAST_ACTION,),
+        }
+        return {name: Field(shape, "float32") for name, shape in shapes.items()}
+
+    def arrays(self, n: int) -> Batch:
+        """Of n matches. P: seats; U: units."""
+        P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
+        return {
+            "units": np.zeros((n, U, 6), np.int32),
+            "heroes": np.zeros((n, P, 13), np.int32),
+            "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # health of new creeps
+            "seen": np.zeros((n, U), bool),  # by the other side
+            "shown": np.full((n, P, self.sets[2]), -1, np.int16),  # units whose rows are the creeps; -1: none
+            "age": np.zeros(n, np.int64),
+            "key": np.zeros(n, np.uint64),  # another for each match: what bots draw from
+        }

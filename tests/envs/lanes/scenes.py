@@ -1,0 +1,76 @@
+"""Matches of the lane game in the middle of things, and actions in which much happens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.envs.lanes import rules, sight, world
+from polyplay.envs.lanes.game import LaneGame
+from polyplay.envs.lanes.rewards import EVENTS
+from polyplay.envs.lanes.world import LaneWorld
+
+State = dict[str, np.ndarray]
+
+
+def begun(given: LaneWorld, n: int, seed: int = 0) -> State:
+    rng = np.random.default_rng(seed)
+    return LaneGame(given).reset(lambda: rng.random(n), n)
+
+
+def look(s: State) -> None:
+    sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
+
+
+def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
+    """Heroes and creeps about the middle, everybody hurt, some dead, towers fallen, ages and levels drawn."""
+    units, heroes, (n, U, _) = s["units"], s["heroes"], s["units"].shape
+    half, creeps = U // 2, given.team + world.SLOTS * given.lanes
+    s["age"][:] = rng.integers(0, 400, n) * given.repeat
+    s["wave"][:] = rng.integers(60, 100, s["wave"].shape)
+    kind = np.arange(U) % half
+    moved = kind < creeps
+    units[:, moved, world.X] = np.clip(18000 + rng.normal(0, 5000, (n, moved.sum())), 0, world.WIDTH)
+    units[:, moved, world.Y] = rng.integers(4000, given.height - 4000, (n, moved.sum()))
+    units[:, (kind >= given.team) & moved, world.MOST] = 80
+    fallen = rng.random((n, U)) < np.where(kind < given.team, 0.1, 0.4)
+    fallen[:, kind == half - 1] = False
+    units[:, :, world.HEALTH] = np.where(fallen, 0, np.ceil(rng.random((n, U)) ** 2 * units[:, :, world.MOST]))
+    units[:, :, world.READY] = s["age"][:, None] + rng.integers(-20, 20, (n, U))
+    heroes[:, :, world.LEVEL] = rng.integers(1, 10, heroes.shape[:2])
+    level = heroes[:, :, world.LEVEL]
+    heroes[:, :, world.EXPERIENCE] = 30 * level * (level - 1) + rng.integers(0, 60, level.shape)
+    heroes[:, :, world.GOLD] = rng.integers(0, 900, level.shape)
+    heroes[:, :, world.MANA] = rng.integers(0, 100 + 10 * level)
+    for column in (world.BOLT, world.BLAST, world.HEAL, world.RETURNS):
+        heroes[:, :, column] = s["age"][:, None] + rng.integers(-30, 30, level.shape)
+    look(s)
+
+
+def legal_units(s: State, m: int, p: int, rows: int) -> np.ndarray:
+    """bool [8, rows]."""
+    out = np.empty((8, rows), bool)
+    sight.legal_units(s["units"][m], s["heroes"][m], s["seen"][m], s["shown"][m, p], s["age"][m], p, out)
+    return out
+
+
+def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
+    """int64 [n, P, 4]: most are legal and most of those attack; some are drawn from all there are."""
+    n, P = s["here"].shape
+    sizes = [part.n for part in given.action.values()]
+    out = np.stack([rng.integers(k, size=(n, P)) for k in sizes], -1)
+    for m, p in np.ndindex(n, P):
+        named = legal_units(s, m, p, sizes[1])
+        able = [k for k in (2, 2, 2, 3, 6) if named[k].any()] + [1, 4, 5, 7]
+        if rng.random() < 0.8:
+            out[m, p, 0] = primary = rng.choice(able)
+            if named[primary].any():
+                out[m, p, 1] = rng.choice(np.flatnonzero(named[primary]))
+    return out
+
+
+def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
+    """Events."""
+    events = np.zeros((*s["here"].shape, len(EVENTS)))
+    rules.step_lanes(*(s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age")), action, given.repeat, events)
+    look(s)
+    return events

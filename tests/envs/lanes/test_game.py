@@ -1,0 +1,171 @@
+"""arena:lanes as an environment: matches, seeds, states, rewards of teams, and wrong options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyplay.cli.main import main
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.envs import Envs
+from polyplay.envs.lanes import world
+from polyplay.envs.lanes.game import LaneGame
+from polyplay.envs.lanes.rewards import EVENTS, REWARDS
+from polyplay.envs.lanes.world import LaneWorld
+from polyplay.envs.make import connect
+from polyplay.envs.random_actions import random_actions
+from tests.envs.lanes.scenes import actions, begun, scatter
+
+SHORT = "arena:lanes+team=2+lanes=1+length=80"
+
+
+def drawn(spec, lane: int, t: int, row) -> dict[str, np.ndarray]:
+    """Actions of the lanes of a row that depend on their numbers and the step alone."""
+    n = len(row["first"])
+    u = np.stack([np.random.default_rng([t, lane + i]).random(4) for i in range(n)])
+    return random_actions(spec.action, u, row["mask"])
+
+
+def played(title: str, lanes: int, steps: int, lane: int = 0, seed: int = 3) -> list:
+    """Rows of so many steps."""
+    pool, rows = connect(Envs(title, lanes), seed, lane), []
+    for t in range(steps):
+        ids, row = pool.recv()
+        rows.append(tree.map(np.copy, row))
+        pool.send(ids, drawn(pool.spec, lane, t, row))
+    return rows
+
+
+def equal(a, b) -> bool:
+    return all((x == y).all() for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+def test_a_match_has_two_teams_events_and_an_end():
+    spec = Envs(SHORT, 8).spec
+    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), tuple(REWARDS), True)
+    assert {k: v.n for k, v in spec.action.items()} == {"primary": 8, "unit": 1 + 2 + 8 + 6, "offset": 81, "delay": 4}
+    rows = played(SHORT, 8, 45)
+    ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
+    assert ends == [20, 41]
+    assert all(rows[t + 1]["first"].all() for t in ends)
+    assert not any(row["truncated"].any() for row in rows)
+    assert max(abs(row["reward"]).max() for row in rows) > 0
+
+
+def test_five_against_five_are_at_most_48_units():
+    given = LaneWorld()
+    shapes = {name: field.shape for name, field in given.obs.items()}
+    assert 1 + sum(given.sets) == 48
+    assert [shapes[k][0] for k in ("allies", "enemies", "creeps", "towers")] == list(given.sets)
+    assert LaneWorld(team=1, lanes=1).sets == (1, 1, 8, 6)
+
+
+@pytest.mark.parametrize("title", [SHORT, "arena:lanes+team=1+lanes=2+length=60+randomise=1+repeat=3"])
+def test_lanes_play_alike_however_many_there_are(title):
+    seats = Envs(title, 4).spec.seats
+    together, apart = played(title, 2 * seats, 40), [played(title, seats, 40, lane=lane) for lane in (0, seats)]
+    for whole, *parts in zip(together, *apart, strict=True):
+        assert equal(whole, tree.map(lambda *x: np.concatenate(x), *parts))
+
+
+def test_a_state_goes_on_to_the_bit():
+    envs = Envs(SHORT + "+randomise=0.5", 8)
+    pool, after = connect(envs, 7, 0), []
+    for t in range(30):
+        ids, row = pool.recv()
+        pool.send(ids, drawn(pool.spec, 0, t, row))
+    state = pool.state()
+    for rest in (pool, connect(envs, 8, 0)):
+        rest.load(state)
+        rows = []
+        for t in range(30, 70):
+            ids, row = rest.recv()
+            rows.append(tree.map(np.copy, row))
+            rest.send(ids, drawn(pool.spec, 0, t, row))
+        after.append(rows)
+    assert all(equal(a, b) for a, b in zip(*after, strict=True))
+
+
+@pytest.mark.parametrize("spirit", [0.0, 0.3, 1.0])
+def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
+    given = LaneWorld(team=3, lanes=1, spirit=spirit)
+    s, rng, game, most = begun(given, 8), np.random.default_rng(1), LaneGame(given), 0.0
+    scatter(given, s, rng)
+    for _ in range(15):
+        chosen = actions(given, s, rng)
+        s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(world.PARTS)}, rng.random)
+        np.testing.assert_allclose(row["reward"].sum(1), 0.0, atol=1e-9)
+        teams, most = row["reward"].reshape(8, 2, 3), max(most, abs(row["reward"]).max())
+        assert spirit < 1 or np.ptp(teams, 2).max() < 1e-9
+    assert most > 0.3
+
+
+@pytest.mark.parametrize("reward", world.KINDS)
+@pytest.mark.parametrize("side", [0, 1])
+def test_who_takes_the_core_has_won(reward, side):
+    given = LaneWorld(team=2, lanes=1, reward=reward)
+    s, game = begun(given, 2), LaneGame(given)
+    half = s["units"].shape[1] // 2
+    theirs = (1 - side) * half
+    s["units"][0, [theirs + half - 2, theirs + half - 1], world.HEALTH] = 0, 1  # an inner tower has fallen
+    s["units"][0, side * half, : world.HEALTH] = s["units"][0, theirs + half - 1, : world.HEALTH]
+    s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in world.PARTS}, lambda: np.zeros(2))[0]
+    chosen = {k: np.zeros((2, 4), np.int64) for k in world.PARTS}
+    chosen["primary"][0, side * 2], chosen["unit"][0, side * 2] = 2, sum(given.sets) - 1
+    s, row = game.step(s, chosen, lambda: np.zeros(2))
+    sign = 1 - 2 * side
+    assert row["terminated"].tolist() == [[True] * 4, [False] * 4]
+    assert row["team_reward"].tolist() == [[sign, sign, -sign, -sign], [0] * 4]
+    assert row["events"][0, :, EVENTS.index("win")].tolist() == [1 - side, 1 - side, side, side]
+    assert (row["reward"][0] * row["team_reward"][0] > 0.9).all()
+
+
+def test_who_has_more_towers_has_won_when_time_is_over():
+    given = LaneWorld(team=1, lanes=1, length=4)
+    s, game = begun(given, 3), LaneGame(given)
+    half = s["units"].shape[1] // 2
+    s["units"][0, half - 2, world.HEALTH] -= 1
+    s["units"][1, -2, world.HEALTH] -= 1
+    _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in world.PARTS}, lambda: np.zeros(3))
+    assert row["team_reward"].tolist() == [[-1, 1], [1, -1], [0, 0]]
+    assert not row["reward"].any(), "the table has nothing for it"
+    assert row["terminated"].all()
+
+
+def test_randomised_matches_are_not_alike():
+    one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
+
+    def health(s):
+        return s["units"][:, :2, world.MOST]
+
+    def gold(s):
+        return s["heroes"][:, :, world.GOLD]
+
+    for of, low, high in ((health, 225, 375), (gold, 0, 300), (lambda s: s["wave"], 60, 100)):
+        assert np.ptp(of(one)) == 0
+        assert low <= of(two).min() < low + (high - low) / 5
+        assert high - (high - low) / 5 < of(two).max() <= high
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("arena:lane", "--env: arena:lane given, did you mean 'arena:lanes'?; allowed: arena:ctf, arena:lanes"),
+        ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
+        ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
+        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
+        ("arena:lanes+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
+        ("arena:lanes+randomise=2", "randomise=2 given, allowed: 0 to 1"),
+        ("arena:lanes+reward=score", "reward=score given, allowed: shaped, win"),
+        ("arena:lanes+maps=train", "unknown option 'maps'"),
+    ],
+)
+def test_wrong_options_are_one_line(title, said):
+    with pytest.raises(UserError, match=said.replace("+", r"\+").replace("?", r"\?")) as raised:
+        _ = Envs(title, 10).spec
+    assert "\n" not in str(raised.value)
+
+
+def test_it_passes_the_check(capfd):
+    assert main(["check", SHORT]) == 0, capfd.readouterr()

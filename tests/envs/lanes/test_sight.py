@@ -1,0 +1,170 @@
+"""What heroes of the lane game see and may do: against plain observations, through fog, and seen from either side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyplay.common import tree
+from polyplay.envs.lanes import world
+from polyplay.envs.lanes.game import LaneGame
+from polyplay.envs.lanes.world import LaneWorld
+from tests.envs.lanes.scenes import State, actions, begun, legal_units, look, scatter, step
+from tests.envs.lanes.test_rules import WORLDS, twin_of
+from tests.envs.lanes.twin import Hero, Match, Unit
+
+
+def scene(given: LaneWorld, n: int, seed: int) -> State:
+    s, rng = begun(given, n, seed), np.random.default_rng(seed)
+    scatter(given, s, rng)
+    step(given, s, actions(given, s, rng))
+    return s
+
+
+def place_of(twin: Match, hero: Hero, unit: Unit) -> list[float]:
+    return [1, (unit.x - hero.x) * (-1 if hero.side else 1) / 16000, (unit.y - hero.y) / 16000]
+
+
+def at(twin: Match, side: int, unit: Unit) -> list[float]:
+    return [2 * twin.mirrored(side, unit.x) / 36000 - 1, unit.y / twin.middle - 1]
+
+
+def row(twin: Match, hero: Hero, unit: Unit | None) -> list[float]:
+    """Of a unit; nothing, of one that is dead or not seen."""
+    if unit is None or not unit.alive or (unit.side != hero.side and not twin.visible(unit)):
+        return []
+    place, own = place_of(twin, hero, unit), 1 if unit.side == hero.side else -1
+    if isinstance(unit, Hero):
+        waits = max(unit.ready - twin.age - 1, 0) / 24
+        life = [unit.health / unit.most, unit.most / 1000, unit.mana / unit.most_mana]
+        return [*place, *at(twin, hero.side, unit), *life, unit.level / 10, unit.hit / 100, waits]
+    if unit.kind == "creep":
+        return [*place, unit.health / 80, own, own < 0 and unit.health <= hero.hit]
+    kind = {"outer": 0, "inner": 0.5, "core": 1}[unit.kind]
+    return [*place, unit.health / unit.most, own, kind, twin.open(unit)]
+
+
+def own(twin: Match, hero: Hero, length: int) -> list[float]:
+    begun, wide = 30 * hero.level * (hero.level - 1), 60 * hero.level
+    waits = [max(age - twin.age - 1, 0) for age in (hero.ready, *hero.casts.values(), hero.returns)]
+    return [
+        *(hero.alive, *at(twin, hero.side, hero), hero.health / hero.most, hero.most / 1000),
+        *(hero.mana / hero.most_mana, hero.level / 10),
+        *((hero.experience - begun) / wide if hero.level < 10 else 1, hero.gold / 2000, hero.hit / 100),
+        *(wait / most for wait, most in zip(waits, (24, 120, 180, 300, 420), strict=True)),
+        *(twin.age / length, hero.place / 4),
+    ]
+
+
+@pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
+def test_observations_are_those_of_plain_code(given):
+    s = scene(given, 4, 5)
+    seen, shown = LaneGame(given).see(s), 0
+    for m in range(4):
+        twin = twin_of(given, s, m)
+        for p, hero in enumerate(twin.players):
+            sets = np.split(np.array(twin.listing(hero), object), np.cumsum(given.sets)[:-1])
+            for name, units in zip(("allies", "enemies", "creeps", "towers"), sets, strict=True):
+                found = seen[name][m, p]
+                rows = [row(twin, hero, unit) or [0] * found.shape[1] for unit in units]
+                np.testing.assert_allclose(found, np.array(rows, float), atol=1e-6)
+                shown += int(found[:, 0].sum())
+            np.testing.assert_allclose(seen["own"][m, p], own(twin, hero, given.length), atol=1e-6)
+            primary, _, offset, delay = s["heroes"][m, p, world.PRIMARY :].tolist()
+            last = [*(float(i == primary) for i in range(8)), offset % 9 / 4 - 1, offset // 9 / 4 - 1, delay / 3]
+            np.testing.assert_allclose(seen["last_action"][m, p], last, atol=1e-6)
+    assert shown > 20
+
+
+def unlike(s: State, m: int, u: int, rng: np.random.Generator) -> None:
+    """Give a unit other numbers; it lives on where it lived, and stays dead where it was."""
+    unit, half = s["units"][m, u], s["units"].shape[1] // 2
+    team = s["heroes"].shape[1] // 2
+    if unit[world.HEALTH] > 0:
+        unit[world.MOST] = rng.integers(50, 900)
+        unit[world.HEALTH] = rng.integers(1, unit[world.MOST] + 1)
+    unit[world.READY], unit[world.TARGET] = rng.integers(0, 9000), -1
+    if u % half < team:
+        s["heroes"][m, u // half * team + u % half, : world.AIM] = rng.integers(1, 9, world.AIM)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fog_hides_every_number_of_what_is_not_seen(seed):
+    """Other numbers and other places of unseen units change no observation and no mask of the other side."""
+    given, rng = WORLDS[seed % len(WORLDS)], np.random.default_rng(seed)
+    s, game, changed = scene(given, 6, seed), LaneGame(given), 0
+    half = s["units"].shape[1] // 2
+    for side in range(2):
+        seats = slice(None), slice(side * given.team, (side + 1) * given.team)
+        before = [tree.at(told(s), seats) for told in (game.see, game.legal)]
+        for m, u in np.argwhere(~s["seen"]):
+            if u // half == side:
+                continue
+            x, y = s["units"][m, u, : world.HEALTH].tolist()
+            unlike(s, m, u, rng)
+            if u % half < half - 1 - 2 * given.lanes:  # no building
+                s["units"][m, u, : world.HEALTH] = rng.integers(0, world.WIDTH), rng.integers(0, given.height)
+                look(s)
+                if s["seen"][m, u]:
+                    s["units"][m, u, : world.HEALTH] = x, y
+            changed += 1
+        look(s)
+        after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
+        for one, two in zip(before, after, strict=True):
+            assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
+    assert changed > 10
+
+
+def test_a_unit_comes_out_of_the_fog():
+    given = LaneWorld(team=1, lanes=1)
+    s, game = begun(given, 1), LaneGame(given)
+    half = s["units"].shape[1] // 2
+    assert game.see(s)["enemies"].sum() == 0
+    s["units"][0, half, [world.X, world.Y]] = s["units"][0, 0, [world.X, world.Y]] + (8000, 0)
+    look(s)
+    assert game.see(s)["enemies"][0, 0, 0, :3].tolist() == [1, 0.5, 0]
+    s["units"][0, half, world.X] += 2400  # beyond the hero's sight, and the core's
+    look(s)
+    assert game.see(s)["enemies"][0, 0, 0, 0] == 1, "a tower sees it still"
+    s["units"][0, 1 + world.SLOTS : half, world.HEALTH] = 0
+    look(s)
+    assert game.see(s)["enemies"].sum() == 0
+
+
+@pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
+def test_no_legal_primary_is_without_a_target(given):
+    s, game, named = scene(given, 12, 2), LaneGame(given), 0
+    masks, rows = game.legal(s), sum(given.sets)
+    for m, p in np.ndindex(s["here"].shape):
+        units = legal_units(s, m, p, rows)
+        primary, unit = masks["primary"][m, p], masks["unit"][m, p]
+        alive = s["units"][m, p % given.team + p // given.team * s["units"].shape[1] // 2, world.HEALTH] > 0
+        assert primary[0]
+        assert alive or not primary[1:].any()
+        assert unit.any()
+        for k in game.uses["unit"]:
+            assert primary[k] == units[k].any()
+            assert not (units[k] & ~unit).any()
+        assert unit.all() or (unit == units.any(0)).all()
+        assert not np.delete(units, game.uses["unit"], 0).any()
+        named += int(units.sum())
+    assert named > 100
+    assert masks["offset"].all()
+    assert masks["delay"].all()
+
+
+@pytest.mark.parametrize("primary", [3, 4, 5])
+def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
+    given = LaneWorld(team=3, lanes=1)
+    s = scene(given, 40, 7)
+    masks, rows, column = LaneGame(given).legal(s)["primary"], sum(given.sets), world.BOLT + primary - 3
+    action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
+    action[:, :, 0], action[:, :, 2] = primary, 40
+    for m, p in np.ndindex(40, 6):
+        action[m, p, 1] = legal_units(s, m, p, rows)[3].argmax()
+    half = s["units"].shape[1] // 2
+    alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], world.HEALTH] > 0
+    step(given, s, action)
+    used, legal = (s["heroes"][:, :, column] != before)[alive], masks[:, :, primary][alive]
+    assert min(legal.sum(), (~legal).sum()) > 5
+    assert (used == legal).all()
