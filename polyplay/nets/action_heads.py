@@ -31,7 +31,8 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionHead(Protocol):
-    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output.
+    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked` and
+    `entropy` of leaves take [..., size].
 
     A module, for what it learns itself. Of several parts actions and masks are dicts, as its `action`.
     """
@@ -115,7 +116,7 @@ class _Independent(_Leaf, ABC):
 
     @abstractmethod
     def _rows(self, params: Tensor) -> Tensor:
-        """Logits [N, numbers, values of each]."""
+        """Logits [..., numbers, values of each]."""
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat.to(getattr(torch, self.action.dtype)).reshape(len(flat), *self.action.shape)
@@ -141,8 +142,9 @@ class MultiCategorical(_Independent):
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""
         if self.size < self.noise * self.most:
-            params = params.new_full((len(params), self.noise * self.most), _NEVER).index_copy(1, self.at, params)
-        return params.unflatten(1, (self.noise, self.most))
+            filled = params.new_full((*params.shape[:-1], self.noise * self.most), _NEVER)
+            params = filled.index_copy(-1, self.at, params)
+        return params.unflatten(-1, (self.noise, self.most))
 
 
 class Bernoulli(_Independent):
@@ -152,7 +154,7 @@ class Bernoulli(_Independent):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "int8"), guard)
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        off, on = mask.unflatten(1, (self.size, 2)).unbind(2)
+        off, on = mask.unflatten(-1, (self.size, 2)).unbind(-1)
         return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
 
     def mode(self, params: Tensor) -> Tensor:
@@ -162,7 +164,7 @@ class Bernoulli(_Independent):
         return action.reshape(-1, self.inputs).float()
 
     def _rows(self, params: Tensor) -> Tensor:
-        return torch.stack([torch.zeros_like(params), params], 2)
+        return torch.stack([torch.zeros_like(params), params], -1)
 
 
 class Gaussian(_Leaf):
