@@ -177,12 +177,13 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
 
 def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
     """bool [number of all values], or [values, number of all values] where it is given so."""
+    each = values, sum(action.classes)
     try:
-        if values and _shape(given) == (values, sum(action.classes)):
-            return _bools(given, _shape(given), f"{list(_shape(given))}")
-        return _flattened(action, given)
+        return _bools(given, each, f"{list(each)}") if values and _shape(given) == each else _flattened(action, given)
     except (TypeError, ValueError):
         raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
+    except SpaceViolation as e:
+        raise (SpaceViolation(f"{e}; or {list(each)}, one for each value of the first part") if values else e) from None
 
 
 def _shape(given: ArrayLike) -> tuple[int, ...]:

@@ -86,6 +86,16 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
         np.testing.assert_allclose(ours["c"], mine["c"].numpy(), atol=1e-5)
 
 
+def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_path: Path):
+    spec = conditional(Field((3,), "float32"))
+    policy = nets.make("mlp", spec, core="lstm", core_size=8, previous=True, hidden=(8,), init="torch")
+    told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
+    assert told["lanes"] == "any"
+    assert told["inputs"]["mask/b"] == {"shape": ["lanes", 4, 5], "dtype": "bool"}
+    assert [k for k in told["outputs"] if "action" in k][:4] == ["action/a", "action/b", "action/c", "action/d"]
+    assert told["checked"].endswith("100 % of actions are the same")
+
+
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
     policy = nets.make("a3c", IMAGE, hidden=16, inputs="centre")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
