@@ -119,7 +119,7 @@ class _Independent(_Leaf, ABC):
         """Logits [..., numbers, values of each]."""
 
     def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.to(getattr(torch, self.action.dtype)).reshape(len(flat), *self.action.shape)
+        return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
 
 
 class MultiCategorical(_Independent):

@@ -26,7 +26,7 @@ SETTINGS = {
 OF = {
     "a2c": {"replicas": 1, "optimizer": "adam"},
     "ppo": {"replicas": 1, "epochs": 2, "minibatches": 2},
-    "impala": {"actors": 1, "lag": 0, "batch": 16, "optimizer": "adam", "reduction": "mean"},
+    "impala": {"actors": 1, "lag": 0, "batch": 16, "optimizer": "adam", "reduction": "mean", "optimizer_eps": 1e-5},
     "appo": {"actors": 1, "lag": 0, "batch": 16, "epochs": 2, "minibatches": 2},
 }
 
@@ -37,7 +37,7 @@ def trained(system, tmp_path, **more):
 
 @pytest.mark.parametrize("system", ["a2c", *(pytest.param(s, marks=pytest.mark.long) for s in ("ppo", "impala", "appo"))])
 def test_it_is_learnt(system, tmp_path):
-    run = trained(system, tmp_path, steps=12_000)
+    run = trained(system, tmp_path, steps=7_000 if system == "a2c" else 15_000)
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] > GOAL
 
