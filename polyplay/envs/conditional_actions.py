@@ -1,7 +1,7 @@
 """Actions of several parts of which the first decides which others count: how an environment declares that.
 
-`uses` has by part the values of the first that use it: of {"verb": Discrete(4), "unit": Discrete(5), "way": Discrete(9)}
-uses={"unit": (2, 3), "way": (1,)}. The first part is the one that `uses` leaves out.
+`uses` has by part the values of the first that use it: {"unit": (2, 3), "way": (1,)} beside actions of {"verb":
+Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the one that `uses` leaves out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | 
     first = [name for name in action if name not in uses]
     if len(first) != 1 or len(action) == 1:
         left = ", ".join(first) or "none"
-        raise UserError(f"{what} leaves out {left}; it must leave out one part, the first, and name all that it decides on")
+        raise UserError(f"{what} leaves out {left}; it must leave out one part, which decides on all that it names")
     if not isinstance(action[first[0]], Discrete):
         raise UserError(f"{what}: the part that it leaves out, {first[0]}, is {action[first[0]]}; allowed: a Discrete")
     return Conditional(action, {name: _values(name, uses[name], first[0], action, what) for name in uses})
@@ -52,6 +52,6 @@ def _values(name: str, given: Any, first: str, action: Mapping[str, Any], what: 
     values = list(given)
     if not values:
         raise UserError(f"{what}: {name} is used by no value; allowed: {allowed}, or leave it out of the actions")
-    if wrong := [v for v in values if not isinstance(v, Integral) or not 0 <= v < n]:
+    if wrong := [v for v in values if not isinstance(v, Integral) or int(v) not in range(n)]:
         raise UserError(f"{what}: {name} is used by {wrong[0]!r}; allowed: {allowed}")
     return tuple(sorted({int(v) for v in values}))

@@ -108,7 +108,7 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
     leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
-    values = _conditions(action)
+    values = {path: n for path, n in _conditions(action).items() if path in rows}
 
     def write(obs: object, info: object, last: bool) -> None:
         source = obs if inside else info
@@ -119,7 +119,7 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
         try:
             for path, (leaf, part) in _parts(action, given).items():
                 _write(leaf, rows.get(path), part, last, values.get(path, 0))
-            for path in [path for path in values if path in rows]:
+            for path in values:
                 _check_used(action, path, rows, last)  # type: ignore[arg-type]
         except SpaceViolation as e:
             raise SpaceViolation(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
@@ -139,11 +139,13 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
         )
     if given is None and row is not None and not last:
         raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
-    if row is not None:
-        found = np.True_ if given is None else _flat(action, given, values) if values else read_mask(action, given, last)
+    if row is not None and given is not None:
+        found = _flat(action, given, values) if values else read_mask(action, given, last)
         if found.ndim > row.ndim:
             raise SpaceViolation(f"declared {list(row.shape)} at first, given {list(found.shape)}")
         row[...] = found
+    elif row is not None:
+        row[...] = True
 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:

@@ -29,11 +29,11 @@ def _width(leaf: Leaf) -> int:
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
     """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value of a part with the same chance."""
-    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), {}, 0
+    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
         n, legal = _width(leaf), masks.get(path)
         if legal is not None and legal.ndim == 3:  # for each value of the first part
-            legal = legal[np.arange(len(legal)), made[space.first]]
+            legal = legal[np.arange(len(legal)), next(iter(made.values()))]
         made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), legal)
         at += n
     if isinstance(space, Conditional):

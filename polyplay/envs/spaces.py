@@ -116,7 +116,7 @@ class Conditional(dict[str, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 Casting = Literal["safe", "same_kind"]
@@ -240,8 +240,9 @@ def describe_fields(spec: Spec) -> str:
 
 def describe_actions(action: ActionSpec) -> str:
     """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1] (pick 0, 2)`."""
-    uses = action.uses if isinstance(action, Conditional) else {}
-    when = {name: f" ({action.first} {', '.join(map(str, values))})" for name, values in uses.items()}
+    when = {}
+    if isinstance(action, Conditional):
+        when = {name: f" ({action.first} {', '.join(map(str, values))})" for name, values in action.uses.items()}
     return ", ".join(f"{path}: {leaf}{when.get(path, '')}" if path else str(leaf) for path, leaf in tree.leaves(action))
 
 

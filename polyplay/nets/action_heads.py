@@ -255,7 +255,7 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT) -> ActionHead:
         )
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard) for path in space.uses}
-        return ConditionalHead((space.first, Categorical(space[space.first].n, guard)), rest, space.uses)
+        return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
     if isinstance(space, dict):
         return Composite({path: _for_leaf(leaf, guard) for path, leaf in tree.leaves(space)})
     return _for_leaf(space, guard)

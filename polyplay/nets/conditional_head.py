@@ -21,34 +21,39 @@ class ConditionalHead(nn.Module):
 
     params, of one pass: the first part's numbers, then of each other part, in order, its own for each value that uses
     it. Masks of the other parts are [N, values], or one for each value of the first part [N, values of it, values].
-    Parts that are not used are 0 in an action and as an input, and nothing in log-probability, entropy and gradient. The
-    mode is the likeliest value, then the likeliest of what that uses.
+    Parts that are not used are 0 in an action and as an input, and nothing in log-probability, entropy and gradient.
+    The mode is the likeliest value, then the likeliest of what that uses.
     """
 
     at: Tensor  # [values of the first, numbers of all parts]: where these stand in params, given the value
     used: Tensor  # bool [other parts, values of the first]
     users: Tensor  # of each other part in turn, the values of the first that use it
 
-    def __init__(self, first: tuple[str, Categorical], rest: Mapping[str, ActionHead], uses: Mapping[str, Sequence[int]]):
+    def __init__(
+        self, name: str, first: Categorical, rest: Mapping[str, ActionHead], uses: Mapping[str, Sequence[int]]
+    ):
         """The first part's name and head, those of the others, and the values that use each of these."""
         super().__init__()
-        self.paths, heads = (first[0], *rest), [first[1], *rest.values()]
-        self.first, self.rest = first[1], _modules(rest.values())
+        self.paths, heads = (name, *rest), [first, *rest.values()]
+        self.first, self.rest = first, _modules(rest.values())
         self.counts, self.widths = [len(uses[path]) for path in rest], [h.size for h in heads]
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.noises = [h.noise for h in heads]
         self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
         self.action = {path: h.action for path, h in zip(self.paths, heads, strict=True)}
-        values, starts = range(self.first.size), [*accumulate(self.sizes, initial=0)]
-        lists = [list(uses[path]) for path in rest]
-        at = [[*values] for _ in values]
-        for start, width, users in zip(starts[1:-1], self.widths[1:], lists, strict=True):
-            for v in values:
-                begin = start + width * (users.index(v) if v in users else 0)
-                at[v] += range(begin, begin + width)
-        self.register_buffer("at", torch.tensor(at), persistent=False)
-        self.register_buffer("used", torch.tensor([[v in users for v in values] for users in lists]), persistent=False)
-        self.register_buffer("users", torch.tensor(sum(lists, [])), persistent=False)
+        users, values = [list(uses[path]) for path in rest], range(first.size)
+        self.register_buffer("at", torch.tensor([self._places(v, users) for v in values]), persistent=False)
+        self.register_buffer("used", torch.tensor([[v in some for v in values] for some in users]), persistent=False)
+        self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
+
+    def _places(self, value: int, users: list[list[int]]) -> list[int]:
+        """Where in params the numbers of all parts stand, given a value of the first."""
+        found = list(range(self.first.size))
+        starts = accumulate(self.sizes[:-1])
+        for start, width, some in zip(starts, self.widths[1:], users, strict=True):
+            begin = start + width * (some.index(value) if value in some else 0)
+            found += range(begin, begin + width)
+        return found
 
     def masked(self, params: Tensor, mask: Tree) -> Tensor:
         first, *parts = self._every(params)
@@ -108,4 +113,4 @@ class ConditionalHead(nn.Module):
 
 
 def _modules(heads: Iterable[ActionHead]) -> Iterable[ActionHead]:
-    return nn.ModuleList(heads)  # type: ignore[arg-type]
+    return nn.ModuleList(heads)  # type: ignore[return-value, arg-type]

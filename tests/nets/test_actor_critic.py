@@ -185,7 +185,8 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
 
 
 def test_what_acting_says_fits_its_spec():
-    for spec in (discrete(vector(4)), continuous(vector(4), 2, 3), continuous(vector(4)), hybrid(vector(4)), conditional(vector(4))):
+    obs = vector(4)
+    for spec in (discrete(obs), continuous(obs, 2, 3), continuous(obs), hybrid(obs), conditional(obs)):
         policy = nets.make("mlp", spec)
         step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
         out, after = policy.act(step, policy.initial(5))

@@ -28,7 +28,8 @@ def actions(draw):
     n = draw(st.integers(1, 4))
     users = st.sets(st.integers(0, n - 1), min_size=1).map(lambda v: tuple(sorted(v)))
     rest = draw(st.dictionaries(st.sampled_from("abc"), st.tuples(LEAVES, users), min_size=1, max_size=2))
-    return Conditional({"verb": Discrete(n)} | {k: leaf for k, (leaf, _) in rest.items()}, {k: u for k, (_, u) in rest.items()})
+    leaves, uses = {k: leaf for k, (leaf, _) in rest.items()}, {k: u for k, (_, u) in rest.items()}
+    return Conditional({"verb": Discrete(n), **leaves}, uses)
 
 
 def some_masks(action, n, rng):

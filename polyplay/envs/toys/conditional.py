@@ -24,8 +24,8 @@ TAKES = np.array([[False, True, False, True], [False, False, True, True]])  # [u
 
 @dataclass(frozen=True)
 class ConditionalGame:
-    """Observation: a cue, one-hot. Right is unit (cue + verb) mod 4, offset (cue + verb) mod 3; the share of right parts
-    over `rows` is the reward, so perfect play returns 1 and waiting (verb 0) none. One wrong value of each part is
+    """Observation: a cue, one-hot. Right is unit (cue + verb) mod 4, offset (cue + verb) mod 3. The share of right
+    parts over `rows` is the reward: perfect play returns 1, waiting (verb 0) nothing. One wrong value of each part is
     illegal; what is illegal ends the game with -1.
     """
 
