@@ -9,9 +9,11 @@ first reset on. What is taken for each kind of action, always 1 for legal:
                          legality of 0 and of 1, bit by bit
     Box                  None: it has none
     Tuple, Dict          a tuple or dict of these; None, or no such key, for parts without
+    Conditional          a dict; of a part that is used by some values of the first one such array, or one for each
+                         value [values, …], those of values that don't use it without meaning
 
 The first of each is what Gymnasium's `space.sample(mask)` takes. Ours is a bool array [number of all values], for
-composite actions a dict of those parts that have one.
+composite actions a dict of those parts that have one; per value of the first part [its values, number of all values].
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.spaces import ActionSpec, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
+from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
 
 KEY = "action_mask"
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
@@ -77,12 +79,11 @@ def info_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> Spec | None
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
     """Fields of the mask that `given` is one of; None: there is none. Raises UserError."""
-    path, leaf, found = "", action, {}
+    path, leaf, found, values = "", action, {}, _conditions(action)
     try:
         for path, (leaf, part) in _parts(action, given).items():
             if part is not None:
-                _flat(leaf, part)
-                found[path] = mask_field(leaf)
+                found[path] = Field(_flat(leaf, part, values.get(path, 0)).shape, "bool")
     except SpaceViolation as e:
         what = f"{KEY} {spaces.place_of(path)}is no mask of the actions, {spaces.describe_actions(leaf)}"
         raise UserError(f"{title} {what}: {e}; give it that form or another name") from None
@@ -107,6 +108,7 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
     leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
+    values = {path: n for path, n in _conditions(action).items() if path in rows}
 
     def write(obs: object, info: object, last: bool) -> None:
         source = obs if inside else info
@@ -116,22 +118,48 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
         path = ""
         try:
             for path, (leaf, part) in _parts(action, given).items():
-                _write(leaf, rows.get(path), part, last)
+                _write(leaf, rows.get(path), part, last, values.get(path, 0))
+            for path in values:
+                _check_used(action, path, rows, last)  # type: ignore[arg-type]
         except SpaceViolation as e:
             raise SpaceViolation(f"{KEY}{f' at {path!r}' if path else ''}: {e}", "mask") from None
 
     return write
 
 
-def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: bool) -> None:
+def _conditions(action: ActionSpec) -> dict[str, int]:
+    """Of each part that is not always used, the number of values of the first."""
+    return dict.fromkeys(action.uses, action[action.first].n) if isinstance(action, Conditional) else {}
+
+
+def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: bool, values: int) -> None:
     if row is None and given is not None:
         raise SpaceViolation(
             "there is one now, but there was none after the first reset; every reset and step has to give it"
         )
     if given is None and row is not None and not last:
         raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
-    if row is not None:
-        row[:] = True if given is None else read_mask(action, given, last)
+    if row is not None and given is not None:
+        found = _flat(action, given, values) if values else read_mask(action, given, last)
+        if found.ndim > row.ndim:
+            raise SpaceViolation(f"declared {list(row.shape)} at first, given {list(found.shape)}")
+        row[...] = found
+    elif row is not None:
+        row[...] = True
+
+
+def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
+    """Raises SpaceViolation: a legal value of the first part uses this one, of which nothing is legal then, unless
+    `last`: then all is.
+    """
+    row, sizes = rows[path], np.array(action[path].classes)
+    some = np.logical_or.reduceat(row, np.cumsum(sizes) - sizes, axis=-1)
+    lacking = action.used(path) & rows.get(action.first, np.True_) & ~some.all(-1)
+    if lacking.any():
+        if not last:
+            value = f"{action.first} {int(np.argmax(lacking))}"
+            raise SpaceViolation(f"nothing of it is legal for {value}, which is legal and uses it")
+        row |= np.repeat(~some, sizes, axis=-1)
 
 
 def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
@@ -149,11 +177,22 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
     return row
 
 
-def _flat(action: Leaf, given: ArrayLike) -> np.ndarray:
+def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
+    """bool [number of all values], or [values, number of all values] where it is given so."""
+    each = values, sum(action.classes)
     try:
-        return _flattened(action, given)
+        return _bools(given, each, f"{list(each)}") if values and _shape(given) == each else _flattened(action, given)
     except (TypeError, ValueError):
         raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
+    except SpaceViolation as e:
+        raise (SpaceViolation(f"{e}; or {list(each)}, one for each value of the first part") if values else e) from None
+
+
+def _shape(given: ArrayLike) -> tuple[int, ...]:
+    try:
+        return np.shape(given)
+    except ValueError:  # arrays of several lengths
+        return ()
 
 
 def _flattened(action: Leaf, given: ArrayLike) -> np.ndarray:

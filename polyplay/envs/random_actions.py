@@ -9,7 +9,7 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
-from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf
+from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, Leaf
 
 MOST = 1e6  # a random real number is at most this far from 0
 
@@ -28,12 +28,17 @@ def _width(leaf: Leaf) -> int:
 
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
-    """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value with the same chance."""
-    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), {}, 0
+    """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value of a part with the same chance."""
+    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
-        n = _width(leaf)
-        made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), masks.get(path))
+        n, legal = _width(leaf), masks.get(path)
+        if legal is not None and legal.ndim == 3:  # for each value of the first part
+            legal = legal[np.arange(len(legal)), next(iter(made.values()))]
+        made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), legal)
         at += n
+    if isinstance(space, Conditional):
+        for name in space.uses:
+            made[name][~space.used(name)[made[space.first]]] = 0
     return tree.nest(made)
 
 
@@ -57,6 +62,7 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
 def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
     """A function that draws the actions of n lanes; of those that `mask` allows, where it is given."""
     rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
+    bounded = Conditional(bounded, space.uses) if isinstance(space, Conditional) else bounded
     width = action_width(bounded)
 
     def draw(n: int, mask: Tree | None = None) -> Tree:

@@ -13,8 +13,9 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.common.tree import Field
 from polyplay.envs import spaces
+from polyplay.envs.conditional_actions import conditional_actions
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, subspaces
+from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete, subspaces
 
 FILE = "spaces.json"  # in a run's directory
 
@@ -122,6 +123,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
     about |= {name: kind(getattr(spec, name)) for name, kind in _PLAYERS.items()}
+    about |= {"uses": spec.action.uses} if isinstance(spec.action, Conditional) else {}
     return {"schema": 1, "observation": space_to_json(seen), "action": space_to_json(acted), **about}
 
 
@@ -135,6 +137,7 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         flat = None if given["mask"] is None else {k: Field(tuple(v), "bool") for k, v in given["mask"].items()}
         mask = None if flat is None else tree.nest(flat)
         obs, action = spaces.observation(seen, title), spaces.action(acted, title)
+        action = conditional_actions(action, given.get("uses"), f"{title}: uses")
         frames, text = int(given["frames_per_step"]), dict(given["describe"])
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
     except (KeyError, TypeError, ValueError, AttributeError) as e:

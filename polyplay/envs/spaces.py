@@ -96,6 +96,29 @@ class Box:
         return f"{list(self.shape)} real, within [{low:g}, {high:g}]"
 
 
+class Conditional(dict[str, Any]):
+    """Leaves of which the first in order, a Discrete, decides which others count: `uses` has the values of the first
+    that use a part, by part. Parts that are not used are 0. (envs/conditional_actions makes it of a dict.)
+    """
+
+    def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
+        (self.first,) = parts.keys() - uses.keys()
+        self.uses = {name: uses[name] for name in parts if name != self.first}
+        super().__init__({name: parts[name] for name in (self.first, *self.uses)})
+
+    def used(self, name: str) -> np.ndarray:
+        """bool [values of the first]: those that use this part."""
+        return np.isin(np.arange(self[self.first].n), self.uses[name])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Conditional) and dict(self) == dict(other) and self.uses == other.uses
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
 Casting = Literal["safe", "same_kind"]
 Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
 Whole = Discrete | MultiDiscrete | MultiBinary
@@ -216,8 +239,11 @@ def describe_fields(spec: Spec) -> str:
 
 
 def describe_actions(action: ActionSpec) -> str:
-    """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1]`."""
-    return ", ".join(f"{path}: {leaf}" if path else str(leaf) for path, leaf in tree.leaves(action))
+    """One line for people: `3 discrete` or `pick: 3 discrete, aim: [2] real, within [-1, 1] (pick 0, 2)`."""
+    when = {}
+    if isinstance(action, Conditional):
+        when = {name: f" ({action.first} {', '.join(map(str, values))})" for name, values in action.uses.items()}
+    return ", ".join(f"{path}: {leaf}{when.get(path, '')}" if path else str(leaf) for path, leaf in tree.leaves(action))
 
 
 # --------------------------------------------------------------------------------------- per step

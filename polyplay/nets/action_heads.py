@@ -1,6 +1,7 @@
 """From numbers to actions: what a policy's last layer means for an action space.
 
-Another space is another Head, several at once are a Composite of heads: everything else sees only this protocol.
+Another space is another Head, several at once are a Composite of heads, or a ConditionalHead where the first decides
+which others count: everything else sees only this protocol.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
 Categorical parts compute their logarithms by a LogProbGuard; densities of real numbers have none.
 """
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
-from polyplay.envs.spaces import ActionSpec, Box, Discrete, Leaf, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
+from polyplay.nets.conditional_head import ConditionalHead
 from polyplay.nets.log_prob import EXACT, LogProbGuard
 
 _NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
@@ -29,9 +31,10 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionHead(Protocol):
-    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output.
+    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked` and
+    `entropy` of leaves take [..., size].
 
-    A module, for what it learns itself. Of a Composite actions and masks are dicts, as its `action`.
+    A module, for what it learns itself. Of several parts actions and masks are dicts, as its `action`.
     """
 
     size: int  # numbers it takes per row
@@ -113,10 +116,10 @@ class _Independent(_Leaf, ABC):
 
     @abstractmethod
     def _rows(self, params: Tensor) -> Tensor:
-        """Logits [N, numbers, values of each]."""
+        """Logits [..., numbers, values of each]."""
 
     def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.to(getattr(torch, self.action.dtype)).reshape(len(flat), *self.action.shape)
+        return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
 
 
 class MultiCategorical(_Independent):
@@ -139,8 +142,9 @@ class MultiCategorical(_Independent):
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""
         if self.size < self.noise * self.most:
-            params = params.new_full((len(params), self.noise * self.most), _NEVER).index_copy(1, self.at, params)
-        return params.unflatten(1, (self.noise, self.most))
+            filled = params.new_full((*params.shape[:-1], self.noise * self.most), _NEVER)
+            params = filled.index_copy(-1, self.at, params)
+        return params.unflatten(-1, (self.noise, self.most))
 
 
 class Bernoulli(_Independent):
@@ -150,7 +154,7 @@ class Bernoulli(_Independent):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "int8"), guard)
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        off, on = mask.unflatten(1, (self.size, 2)).unbind(2)
+        off, on = mask.unflatten(-1, (self.size, 2)).unbind(-1)
         return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
 
     def mode(self, params: Tensor) -> Tensor:
@@ -160,7 +164,7 @@ class Bernoulli(_Independent):
         return action.reshape(-1, self.inputs).float()
 
     def _rows(self, params: Tensor) -> Tensor:
-        return torch.stack([torch.zeros_like(params), params], 2)
+        return torch.stack([torch.zeros_like(params), params], -1)
 
 
 class Gaussian(_Leaf):
@@ -249,6 +253,9 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT) -> ActionHead:
             f"guard={guard.kind}: this is for actions with probabilities, the environment's are real numbers; "
             "use guard=none (ga3c: --correction none)"
         )
+    if isinstance(space, Conditional):
+        rest = {path: _for_leaf(space[path], guard) for path in space.uses}
+        return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
     if isinstance(space, dict):
         return Composite({path: _for_leaf(leaf, guard) for path, leaf in tree.leaves(space)})
     return _for_leaf(space, guard)

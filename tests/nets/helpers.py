@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import ActorCritic
 
 
@@ -31,16 +31,24 @@ def hybrid(obs: Spec) -> EnvSpec:
     return EnvSpec(obs, action, mask=mask)
 
 
+def conditional(obs: Spec) -> EnvSpec:
+    """A first part and others that only some of its values use, with masks in either form."""
+    box = continuous(obs, 2).action
+    parts = {"a": Discrete(4), "b": Discrete(5), "c": MultiDiscrete((2,), (2, 3)), "d": box}
+    mask = {"a": Field((4,), "bool"), "b": Field((4, 5), "bool"), "c": Field((5,), "bool")}
+    return EnvSpec(obs, Conditional(parts, {"b": (1, 3), "c": (0, 1, 2, 3), "d": (2,)}), mask=mask)
+
+
 def masks(spec: EnvSpec, *lead: int) -> Any:
     """Random masks that leave something for each number."""
 
-    def draw(leaf: Any) -> Tensor:
-        sizes = leaf.classes
-        parts = [(torch.rand(*lead, n) < 0.5).scatter(-1, torch.randint(n, (*lead, 1)), True) for n in sizes]
+    def draw(leaf: Any, field: Field) -> Tensor:
+        sizes, front = leaf.classes, (*lead, *field.shape[:-1])
+        parts = [(torch.rand(*front, n) < 0.5).scatter(-1, torch.randint(n, (*front, 1)), True) for n in sizes]
         return torch.cat(parts, -1)
 
     leaves, wanted = dict(tree.leaves(spec.action)), dict(tree.leaves(spec.mask))
-    return tree.nest({path: draw(leaves[path]) for path in wanted})
+    return tree.nest({path: draw(leaves[path], field) for path, field in wanted.items()})
 
 
 def vector(n: int) -> Field:

@@ -14,6 +14,7 @@ from polyplay.nets.action_heads import normal
 from tests.nets.helpers import (
     arrivals,
     bind,
+    conditional,
     continuous,
     discrete,
     hybrid,
@@ -47,7 +48,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         size, n, width = (int(torch.randint(1, high, ())) for high in (40, 20, 70))
         rows, lanes = 2 + seed % 7, 1 + seed % 11
         make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
-        make = hybrid(vector(size)) if seed % 3 == 1 else make
+        make = (hybrid, conditional)[seed // 3 % 2](vector(size)) if seed % 3 == 1 else make
         hidden = ((64, 64), (width,), (32, width))[seed % 3]
         policy = nets.make("mlp", make, core, width, previous, hidden=hidden)
         for p in policy.parameters():
@@ -62,7 +63,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
 
 
 @pytest.mark.parametrize(("name", "core"), [("mlp", "none"), ("mlp", "gru"), ("mlp", "lstm"), ("separate", "none")])
-@pytest.mark.parametrize("make", [discrete, hybrid])
+@pytest.mark.parametrize("make", [discrete, hybrid, conditional])
 def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
     spec = make(vector(17))
     policy = nets.make(name, spec, core, 50)
@@ -184,7 +185,8 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
 
 
 def test_what_acting_says_fits_its_spec():
-    for spec in (discrete(vector(4)), continuous(vector(4), 2, 3), continuous(vector(4)), hybrid(vector(4))):
+    obs = vector(4)
+    for spec in (discrete(obs), continuous(obs, 2, 3), continuous(obs), hybrid(obs), conditional(obs)):
         policy = nets.make("mlp", spec)
         step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
         out, after = policy.act(step, policy.initial(5))

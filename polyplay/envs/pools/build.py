@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs import masks, pettingzoo, rules, space_files, spaces
+from polyplay.envs.conditional_actions import ATTRIBUTE, conditional_actions, declared_uses
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
@@ -197,6 +198,7 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         obs, action = spaces.observation(shown, title), spaces.action(acted, title)
     except UserError as e:
         raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
+    action = conditional_actions(action, declared_uses(env), f"{title}: {ATTRIBUTE}")
     text = {
         "environment": title,
         "observation": spaces.describe_fields(obs) + (f" ({note})" if (note := getattr(env, "note", "")) else ""),

@@ -4,6 +4,7 @@ toy:catch     bsuite's catch: a paddle under a falling ball; random play scores 
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
+toy:conditional  a verb, then the parts that it takes (conditional.py).
 toy:still     the same picture for ever: costs nothing (still.py).
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players (seated.py).
 
@@ -22,18 +23,21 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.rng import SPLITMIX, mix
 from polyplay.common.tree import Batch, Field, Spec, Tree
+from polyplay.envs.conditional_actions import conditional_actions
 from polyplay.envs.pool import Envs, EnvSpec, closest_names, lane_seeds, options
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import FLAGS
 from polyplay.envs.pools.build import imported
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, describe_actions, describe_fields
+from polyplay.envs.toys.conditional import ConditionalGame
 from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
 from polyplay.envs.toys.still import Arrays, Draw, Still
 
 
 class Toy(Protocol):
     """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
-    and masks: their fields `legality` and `legal(s)`.
+    and masks: their fields `legality` and `legal(s)`. Where a part of the actions decides which others count it has
+    `uses`, see envs/conditional_actions.
     """
 
     obs: Spec
@@ -175,6 +179,7 @@ TOYS: dict[str, type] = {
     "memory": MemoryGame,
     "pendulum": Pendulum,
     "cartpole": CartPole,
+    "conditional": ConditionalGame,
     "still": Still,
     "rps": RockPaperScissors,
     "skirmish": Skirmish,
@@ -210,12 +215,13 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def spec_of(envs: Envs, game: Any) -> EnvSpec:
+    action = conditional_actions(game.action, getattr(game, "uses", None), f"{envs.title}: uses")
     text = {"environment": envs.title, "observation": describe_fields(game.obs)}
-    text["actions"] = describe_actions(game.action)
+    text["actions"] = describe_actions(action)
     mask = getattr(game, "legality", None)
     if mask is not None:
         text["action mask"] = "of the toy's own"
-    spec = EnvSpec(game.obs, game.action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
+    spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
     return _with_seats(spec, game) if getattr(game, "seats", 1) > 1 else spec
 
 

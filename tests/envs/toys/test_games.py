@@ -17,6 +17,8 @@ def policy(pool, rng, n):
     action = pool.spec.action
     if isinstance(action, Discrete):
         return rng.integers(0, action.n, n)
+    if isinstance(action, dict):
+        return tree.map(lambda leaf: rng.integers(0, leaf.n, n), action)
     return rng.normal(0, 2, (n, *action.shape)).astype(np.float32)
 
 
