@@ -48,7 +48,7 @@ def test_it_is_learnt(system, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("system", ["ppo", "impala"])
 def test_it_is_learnt_with_a_core_in_processes_too_and_is_played_greedily(system, tmp_path):
-    run = trained(system, tmp_path, steps=30_000, core="lstm", core_size=32, on="process")
+    run = trained(system, tmp_path, steps=30_000, core="lstm", on="process")
     result = run.evaluate(episodes=20, greedy=True)
     assert result["episodic_return_mean"] > GOAL
 
