@@ -3,7 +3,7 @@
     python bench/lanes.py --seconds 4
 
 Bots of level 3 play, so there is much to do. A hero step is an agent step of one hero, `repeat` steps of the game.
-`rules` steps matches and looks who sees whom; `game` makes observations and masks too; `pool` has rows and turns besides.
+`rules` steps matches and looks who sees whom; `game` makes observations and masks too; `pool` also has rows and turns.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def arena(envs: Envs) -> Any:
     name, *switches = envs.title.removeprefix(PREFIX).split("+")
     if name not in ARENAS:
         known = [PREFIX + k for k in ARENAS]
-        near = closest_names(PREFIX + name, known)
+        near = closest_names(name, ARENAS)
         raise UserError(
             f"--env: {envs.title} given{near}; allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
         )

@@ -20,11 +20,10 @@ from polyplay.envs.lanes.units import (
     apart,
     at_home,
     can_attack,
+    can_use,
+    count_lanes,
     forward,
-    is_ready,
     lacks,
-    lanes_of,
-    listed,
     strength,
     unit_of,
 )
@@ -103,7 +102,7 @@ def _choose_enemy(
     for v in range(theirs + first, theirs + last):
         near = seen[v] and apart(units, u, v) <= reach * reach
         if near and units[v, HEALTH] <= most and can_attack(units, team, p, v):
-            worth = np.int64(units[v, HEALTH]) if weakest else apart(units, u, v)
+            worth = int(units[v, HEALTH]) if weakest else apart(units, u, v)
             if best < 0 or worth < least:
                 best, least = v, worth
     return best
@@ -120,21 +119,20 @@ def _point(units: np.ndarray, team: int, p: int, primary: int, x: int, y: int, o
 
 
 @compiled
-def _name(units: np.ndarray, team: int, shown: np.ndarray, p: int, primary: int, v: int, out: np.ndarray) -> None:
-    """An action at unit v; nothing, where it is not listed."""
-    buildings = 2 * (2 * lanes_of(units, team) + 1)
-    for i in range(max(team - 1, 1) + team + len(shown) + buildings):
-        if listed(units, team, shown, p, i) == v:
+def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
+    """An action at unit v; nothing, where no row has it. shown int16 [rows]."""
+    for i in range(len(shown)):
+        if shown[i] == v:
             out[0], out[1] = primary, i
             return
 
 
 @compiled
-def _go_on(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
+def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
     """The same as before; who used an ability at a unit attacks it now."""
     team, primary, v = len(heroes) // 2, heroes[p, PRIMARY], np.int64(heroes[p, AIM])
-    if can_attack(units, team, p, v) and seen[v]:
-        _name(units, team, shown, p, np.int64(ATTACK), v, out)
+    if can_attack(units, team, p, v):
+        _name(shown, np.int64(ATTACK), v, out)
     elif primary == MOVE or (primary == GO_HOME and lacks(units, heroes, p)):
         out[0], out[2] = primary, heroes[p, OFFSET]
 
@@ -145,18 +143,18 @@ def _cast(
 ) -> bool:
     """Whether an ability is of use, and which."""
     team, half = len(heroes) // 2, len(units) // 2
-    u, creeps = unit_of(units, team, p), team + SLOTS * lanes_of(units, team)
-    if is_ready(heroes, p, np.int64(CAST_HEAL), age + 1):
+    u, creeps = unit_of(units, team, p), team + SLOTS * count_lanes(units, team)
+    if can_use(heroes, p, np.int64(CAST_HEAL), age + 1):
         for v in range(u - p % team, u - p % team + team):
             if 0 < 2 * units[v, HEALTH] < units[v, MOST] and apart(units, u, v) <= HEAL_RADIUS * HEAL_RADIUS:
                 out[0] = CAST_HEAL
                 return True
-    if is_ready(heroes, p, np.int64(CAST_BOLT), age + 1):
+    if can_use(heroes, p, np.int64(CAST_BOLT), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, team, BOLT_RANGE, 1 << 30, True)
         if v >= 0:
-            _name(units, team, shown, p, np.int64(CAST_BOLT), v, out)
+            _name(shown, np.int64(CAST_BOLT), v, out)
             return True
-    if is_ready(heroes, p, np.int64(CAST_BLAST), age + 1):
+    if can_use(heroes, p, np.int64(CAST_BLAST), age + 1):
         v = _choose_enemy(units, team, seen, p, 0, creeps, MIDDLE * CELL, 1 << 30, False)
         hit, first = 0, (half if p < team else 0)
         for w in range(first, first + creeps if v >= 0 else first):
@@ -171,7 +169,7 @@ def _cast(
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
     """Whether a tower of the enemy is about to shoot at seat p, because none of its creeps is there."""
     half, u = len(units) // 2, unit_of(units, team, p)
-    lanes, own = lanes_of(units, team), u // half * half
+    lanes, own = count_lanes(units, team), u // half * half
     creeps = team + SLOTS * lanes
     for v in range(half - own + creeps, half - own + half - 1):
         if units[v, HEALTH] > 0 and apart(units, u, v) <= (TOWER_RANGE + SAFE) ** 2:
@@ -187,7 +185,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
     """Along a lane: behind the foremost creep, else to the outer tower; without care to the end of it."""
     side, half = p // team, len(units) // 2
-    y, ahead, lanes = FIRST_LANE + LANE_APART * lane, OUTER_X, lanes_of(units, team)
+    y, ahead, lanes = FIRST_LANE + LANE_APART * lane, OUTER_X, count_lanes(units, team)
     first = side * half + team + SLOTS * lane
     for w in range(first, first + SLOTS):
         if units[w, HEALTH] > 0 and forward(side, units[w, X]) - BEHIND > ahead:
@@ -214,7 +212,7 @@ def _think(
 ) -> None:
     """What seat p does now, into out int64 [4], 0 at first."""
     team = len(heroes) // 2
-    u, lanes, hit = unit_of(units, team, p), lanes_of(units, team), strength(heroes, p)
+    u, lanes, hit = unit_of(units, team, p), count_lanes(units, team), strength(heroes, p)
     health, creeps, far, most = units[u, HEALTH] / units[u, MOST], team + SLOTS * lanes, NOTICES, 1 << 30
     if health < skill.flees or (skill.flees > 0.0 and health < 0.8 and at_home(units, team, u)):
         out[0] = GO_HOME
@@ -234,7 +232,7 @@ def _think(
     if v < 0:
         v = _choose_enemy(units, team, seen, p, 0, len(units) // 2, far, most, False)
     if v >= 0:
-        _name(units, team, shown, p, np.int64(ATTACK), v, out)
+        _name(shown, np.int64(ATTACK), v, out)
         return
     _advance(units, team, p, p % team % lanes, skill.careful, out)
 
@@ -260,7 +258,7 @@ def choose_lane_actions(
         if units[m, unit_of(units[m], heroes.shape[1] // 2, p), HEALTH] <= 0:
             continue
         if (age[m] // repeat + p) % skill.holds:
-            _go_on(units[m], heroes[m], seen[m], shown[m, p], p, out[i])
+            _go_on(units[m], heroes[m], shown[m, p], p, out[i])
         else:
             _think(units[m], heroes[m], seen[m], shown[m, p], age[m], key[m], p, skill, out[i])
 

@@ -7,11 +7,11 @@ import numpy as np
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
     apart,
+    count_lanes,
     forward,
     go,
     hurt,
     is_open,
-    lanes_of,
     middle,
 )
 from polyplay.envs.lanes.world import (
@@ -58,32 +58,37 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 
 @compiled
-def _nearest(units: np.ndarray, team: int, u: int, first: int, last: int, reach: int) -> tuple[int, int]:
-    """Of units first … last-1 that can be hurt the nearest to u within reach, and its distance squared; -1: none."""
-    best, least = -1, reach * reach + 1
-    for v in range(first, last):
-        if units[v, HEALTH] > 0:
-            far = apart(units, u, v)
-            if far < least and is_open(units, team, v):
-                best, least = v, far
-    return best, least
+def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
+    """Of targets first … last-1 the nearest to u within reach; -1: none."""
+    best, least, x, y = -1, reach * reach + 1, np.int64(units[u, X]), np.int64(units[u, Y])
+    for k in range(first, last):
+        dx, dy = targets[k, 0] - x, targets[k, 1] - y
+        far = dx * dx + dy * dy
+        if far < least:
+            best, least = targets[k, 2], far
+    return best
 
 
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
     """Creeps: the nearest. Towers: the nearest creep, else the nearest hero."""
-    half = len(units) // 2
-    buildings = team + SLOTS * lanes_of(units, team)
-    for u in range(len(units)):
-        kind, theirs = u % half, (half if u < half else 0)
-        if kind < team or kind == half - 1 or units[u, HEALTH] <= 0:
-            continue
-        if kind < buildings:
-            units[u, TARGET] = _nearest(units, team, u, theirs, theirs + half, CREEP_NOTICES)[0]
-            continue
-        units[u, TARGET] = _nearest(units, team, u, theirs + team, theirs + buildings, TOWER_RANGE)[0]
-        if units[u, TARGET] < 0:
-            units[u, TARGET] = _nearest(units, team, u, theirs, theirs + team, TOWER_RANGE)[0]
+    half, targets, far, near = len(units) // 2, np.empty((len(units), 3), np.int64), CREEP_NOTICES, TOWER_RANGE
+    creeps = team + SLOTS * count_lanes(units, team)
+    for own in (0, half):
+        n, heroes, all_creeps = 0, 0, 0
+        for v in range(half - own, 2 * half - own):
+            if units[v, HEALTH] > 0 and is_open(units, team, v):
+                targets[n, 0], targets[n, 1], targets[n, 2] = units[v, X], units[v, Y], v
+                n += 1
+            heroes = n if v < half - own + team else heroes
+            all_creeps = n if v < half - own + creeps else all_creeps
+        for u in range(own + team, own + creeps):
+            if units[u, HEALTH] > 0:
+                units[u, TARGET] = _nearest(units, u, targets, 0 * n, n, far)
+        for u in range(own + creeps, own + half - 1):
+            if units[u, HEALTH] > 0:
+                v = _nearest(units, u, targets, heroes, all_creeps, near)
+                units[u, TARGET] = v if v >= 0 else _nearest(units, u, targets, 0 * n, heroes, near)
 
 
 @compiled
@@ -98,13 +103,14 @@ def _march(was: np.ndarray, units: np.ndarray, u: int, side: int, lane: int, lan
 
 @compiled
 def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, age: int) -> None:
-    half, lanes = len(units) // 2, lanes_of(units, team)
+    half, lanes = len(units) // 2, count_lanes(units, team)
     creeps = SLOTS * lanes
-    for u in range(len(units)):
-        kind, side = u % half - team, u // half
-        if kind < 0 or kind == half - team - 1 or was[u, HEALTH] <= 0:
+    for u in range(team, 2 * half - 1):
+        side = 1 if u >= half else 0
+        kind = u - side * half - team
+        if kind < 0 or u == half - 1 or was[u, HEALTH] <= 0:
             continue
-        v = np.int64(was[u, TARGET])
+        v: int = np.int64(was[u, TARGET])  # type: ignore[assignment]
         v = v if v >= 0 and was[v, HEALTH] > 0 else -1
         reach = CREEP_RANGE if kind < creeps else TOWER_RANGE
         if v >= 0 and apart(was, u, v) <= reach * reach:

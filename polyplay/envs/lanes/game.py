@@ -26,7 +26,7 @@ from polyplay.envs.lanes.world import (
 from polyplay.envs.toys.still import Arrays, Draw
 
 BOTS = ("level1", "level2", "level3", "level4")
-LOOKED_AT = ("units", "heroes", "seen", "shown", "age")
+LOOKED_AT = ("units", "heroes", "shown", "age")
 
 
 class LaneGame:
@@ -55,7 +55,7 @@ class LaneGame:
         for side, lane in np.ndindex(2, world.lanes):
             s["wave"][:, side, lane] = s["wave"][:, side, lane] * self._unlike(draw, n)
         rules.begin_lanes(s["units"], s["heroes"])
-        sight.look(*(s[k] for k in LOOKED_AT[:-1]))
+        sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def _unlike(self, draw: Draw, n: int) -> np.ndarray:
@@ -67,9 +67,9 @@ class LaneGame:
         """In place."""
         n, P = s["here"].shape
         events, chosen = np.zeros((n, P, len(EVENTS))), np.stack([action[k] for k in PARTS], -1)
-        kept = (s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age"))
+        kept = (s[k] for k in ("units", "heroes", "wave", "shown", "age"))
         rules.step_lanes(*kept, chosen, self.world.repeat, events)
-        sight.look(*(s[k] for k in LOOKED_AT[:-1]))
+        sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
@@ -93,12 +93,21 @@ class LaneGame:
         return rewards.share_in_team(rewards.make_zero_sum(raw), self.world.spirit)
 
     def legal(self, s: Arrays) -> Tree:
-        """Masks of the action's parts, bool [n, P, …]; see sight.legal_units for which primary may name which unit."""
+        """Masks of the action's parts, bool [n, P, …]."""
+        return self._legal(s)[0]
+
+    def legal_units(self, s: Arrays) -> np.ndarray:
+        """Which units each primary may name, bool [n, P, 8, rows]."""
+        named = self._legal(s)[1]
+        return (named[:, :, None] >> np.arange(8, dtype=np.uint8)[:, None]) & 1 == 1
+
+    def _legal(self, s: Arrays) -> tuple[Tree, np.ndarray]:
         n, P = s["here"].shape
-        primary, unit = np.empty((n, P, 8), bool), np.empty((n, P, sum(self.world.sets)), bool)
-        sight.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit)
-        every = {"offset": np.ones((n, P, OFFSETS**2), bool), "delay": np.ones((n, P, DELAYS), bool)}
-        return {"primary": primary, "unit": unit, **every}
+        rows = sum(self.world.sets)
+        primary, unit, named = (np.empty((n, P, k), kind) for k, kind in ((8, bool), (rows, bool), (rows, np.uint8)))
+        sight.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit, named)
+        every = {k: np.broadcast_to(True, (n, P, size)) for k, size in (("offset", OFFSETS**2), ("delay", DELAYS))}
+        return {"primary": primary, "unit": unit, **every}, named
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""

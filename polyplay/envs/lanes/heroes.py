@@ -10,12 +10,12 @@ from polyplay.envs.lanes.units import (
     at_home,
     can_attack,
     can_bolt,
+    can_use,
+    count_lanes,
     forward,
     go,
     hurt,
-    is_ready,
     lacks,
-    lanes_of,
     middle,
     most_mana,
     strength,
@@ -50,6 +50,7 @@ from polyplay.envs.lanes.world import (
     MANA_BACK,
     MOST,
     MOVE,
+    NOTHING,
     OFFSET,
     OFFSETS,
     PRIMARY,
@@ -71,12 +72,20 @@ compiled = cached_njit()
 
 
 @compiled
+def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
+    """Where seat p begins."""
+    side = 1 if p >= team else 0
+    return forward(side, np.int64(SPAWN_X)), middle(count_lanes(units, team)) + (
+        2 * (p - side * team) - team + 1
+    ) * SPREAD
+
+
+@compiled
 def place(units: np.ndarray, heroes: np.ndarray, p: int) -> None:
     """Seat p where it begins, as good as new."""
     team = len(heroes) // 2
     u = unit_of(units, team, p)
-    units[u, X] = forward(p // team, SPAWN_X)
-    units[u, Y] = middle(lanes_of(units, team)) + (2 * (p % team) - team + 1) * SPREAD
+    units[u, X], units[u, Y] = spawn_of(units, team, p)
     units[u, HEALTH], heroes[p, MANA], heroes[p, RETURNS] = units[u, MOST], most_mana(heroes, p), 0
 
 
@@ -112,54 +121,60 @@ def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
 @compiled
 def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
     u = unit_of(units, team, p)
-    for v in range(u - p % team, u - p % team + team):
+    first = 0 if p < team else len(units) // 2
+    for v in range(first, first + team):
         if was[v, HEALTH] > 0 and apart(was, u, v) <= HEAL_RADIUS * HEAL_RADIUS:
             units[v, HEALTH] = min(units[v, HEALTH] + HEAL_HEALTH, units[v, MOST])
 
 
 @compiled
-def _strike(
+def _blast(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int) -> None:
+    team = len(heroes) // 2
+    u, first, (ahead, aside) = unit_of(units, team, p), (len(units) // 2 if p < team else 0), offset_of(heroes, p)
+    for w in range(first, first + team + SLOTS * count_lanes(units, team)):
+        dx, dy = was[w, X] - was[u, X] - ahead, was[w, Y] - was[u, Y] - aside
+        if was[w, HEALTH] > 0 and dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS:
+            hurt(units, killer, w, np.int64(BLAST_DAMAGE), p)
+
+
+@compiled
+def _hit(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, able: bool, age: int
 ) -> None:
-    """What seat p hits; able: it has just begun, and the ability is ready."""
-    team, half, primary = len(heroes) // 2, len(units) // 2, np.int64(heroes[p, PRIMARY])
-    u, v, damage, first = unit_of(units, team, p), np.int64(heroes[p, AIM]), 0, 0
-    last = team + SLOTS * lanes_of(units, team) if primary == CAST_BLAST else 1
-    if primary == ATTACK and can_attack(was, team, p, v) and was[u, READY] <= age and apart(was, u, v) <= RANGE * RANGE:
-        units[u, READY] = age + RELOAD
-        damage, first = strength(heroes, p), v
-    elif primary == CAST_BOLT and able and can_bolt(was, team, p, v):
-        damage, first = BOLT_DAMAGE, v
-    elif primary == CAST_BLAST and able:
-        damage, first = BLAST_DAMAGE, half if p < team else 0
-    if damage and primary != ATTACK:
+    """Whom seat p hits; able: its action has just begun, and is an ability that is ready."""
+    team, primary = len(heroes) // 2, np.int64(heroes[p, PRIMARY])
+    u, v, damage = unit_of(units, team, p), np.int64(heroes[p, AIM]), 0
+    if primary == ATTACK:
+        if was[u, READY] <= age and can_attack(was, team, p, v) and apart(was, u, v) <= RANGE * RANGE:
+            units[u, READY] = age + RELOAD
+            damage = strength(heroes, p)
+    elif able and primary == CAST_BLAST:
         _pay(heroes, p, primary, age)
-    ahead, aside = offset_of(heroes, p)
-    for w in range(first, first + last if damage else first):
-        dx, dy = np.int64(was[w, X] - was[u, X] - ahead), np.int64(was[w, Y] - was[u, Y] - aside)
-        near = primary != CAST_BLAST or dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS
-        if near and was[w, HEALTH] > 0:
-            hurt(units, killer, w, damage, p)
+        _blast(was, units, heroes, killer, p)
+    elif able and can_bolt(was, team, p, v):
+        _pay(heroes, p, primary, age)
+        damage = BOLT_DAMAGE
+    if damage:
+        hurt(units, killer, v, damage, p)
 
 
 @compiled
 def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
     """Where seat p goes."""
     team = len(heroes) // 2
-    u, v, primary, side = unit_of(units, team, p), np.int64(heroes[p, AIM]), heroes[p, PRIMARY], p // team
+    u, v, primary = unit_of(units, team, p), np.int64(heroes[p, AIM]), heroes[p, PRIMARY]
     if primary == MOVE:
         dx, dy = offset_of(heroes, p)
         go(units, u, dx, dy, SPEED)
     elif primary == GO_HOME and lacks(was, heroes, p):
-        lanes = lanes_of(units, team)
-        y = middle(lanes) + (2 * (p % team) - team + 1) * SPREAD
-        go(units, u, forward(side, SPAWN_X) - was[u, X], y - was[u, Y], SPEED)
+        x, y = spawn_of(units, team, p)
+        go(units, u, x - was[u, X], y - was[u, Y], SPEED)
     elif v >= 0 and was[v, HEALTH] > 0:
         chases = primary == ATTACK and can_attack(was, team, p, v) and apart(was, u, v) > RANGE * RANGE
         if chases or primary == FOLLOW:
             go(units, u, was[v, X] - was[u, X], was[v, Y] - was[u, Y], SPEED)
     units[u, X] = min(max(units[u, X], 0), WIDTH)
-    units[u, Y] = min(max(units[u, Y], 0), 2 * middle(lanes_of(units, team)))
+    units[u, Y] = min(max(units[u, Y], 0), 2 * middle(count_lanes(units, team)))
 
 
 @compiled
@@ -171,14 +186,16 @@ def act_heroes(
     for stage in range(3):
         for p in range(len(heroes)):
             delay, primary = min(heroes[p, DELAY], repeat - 1), np.int64(heroes[p, PRIMARY])
-            if was[unit_of(units, team, p), HEALTH] <= 0 or t < delay:
+            if primary == NOTHING or t < delay or was[unit_of(units, team, p), HEALTH] <= 0:
                 continue
             casts = CAST_BOLT <= primary <= CAST_HEAL
-            able = casts and t == delay and is_ready(heroes, p, primary, age)
-            if stage == 0 and primary == CAST_HEAL and able:
+            if stage == 2:
+                if not casts:
+                    _walk(was, units, heroes, p)
+                continue
+            able = casts and t == delay and can_use(heroes, p, primary, age)
+            if stage == 1 and (primary == ATTACK or able) and primary != CAST_HEAL:
+                _hit(was, units, heroes, killer, p, able, age)
+            elif stage == 0 and primary == CAST_HEAL and able:
                 _pay(heroes, p, primary, age)
                 _heal(was, units, team, p)
-            elif stage == 1:
-                _strike(was, units, heroes, killer, p, able, age)
-            elif stage == 2:
-                _walk(was, units, heroes, p)

@@ -34,8 +34,10 @@ def weigh_events(events: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """float64 [n, P] of events [n, P, 11]: REWARDS, all but the win times weight [n]."""
     if events.ndim != 3 or events.shape[2] != len(EVENTS) or weight.shape != events.shape[:1]:
         raise ValueError(f"events {list(events.shape)}, weight {list(weight.shape)}: want [n, P, {len(EVENTS)}], [n]")
-    worth = events * np.array(list(REWARDS.values()))
-    return np.asarray(worth[:, :, 0] + weight[:, None] * worth[:, :, 1:].sum(2))
+    shaped = np.zeros(events.shape[:2])
+    for k, name in enumerate(EVENTS[1:], 1):
+        shaped += REWARDS[name] * events[:, :, k]
+    return REWARDS["win"] * events[:, :, 0] + weight[:, None] * shaped
 
 
 def make_zero_sum(reward: np.ndarray) -> np.ndarray:

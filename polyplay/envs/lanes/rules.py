@@ -13,9 +13,8 @@ from polyplay.envs.lanes.creeps import act_creeps, choose_targets, send_wave
 from polyplay.envs.lanes.heroes import act_heroes, place, recover
 from polyplay.envs.lanes.units import (
     apart,
+    count_lanes,
     forward,
-    lanes_of,
-    listed,
     middle,
     most_mana,
     unit_of,
@@ -91,13 +90,14 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
 def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: int, age: int) -> bool:
     """What follows from the death of u; whether it was a core. by: the seat that killed it, or -1."""
     team, half = len(heroes) // 2, len(units) // 2
-    kind, side, gold, learnt = u % half, u // half, 0, 0
+    side, gold, learnt = (1 if u >= half else 0), 0, 0
+    kind = u - side * half
     if kind < team:
         level = heroes[side * team + kind, LEVEL]
         events[side * team + kind, DEATH] += 1.0
         heroes[side * team + kind, RETURNS] = age + RETURN_TIME + RETURN_A_LEVEL * level
         gold, learnt = HERO_GOLD, HERO_EXPERIENCE + HERO_EXPERIENCE_A_LEVEL * level
-    elif kind < team + SLOTS * lanes_of(units, team):
+    elif kind < team + SLOTS * count_lanes(units, team):
         gold, learnt = CREEP_GOLD, CREEP_EXPERIENCE
     for p in range((1 - side) * team, (2 - side) * team):
         events[p, WIN] += 1.0 if kind == half - 1 else 0.0
@@ -135,7 +135,7 @@ def worth_of_health(part: float) -> float:
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
     """What each seat has: taken off before steps and added after them, it is what they have brought."""
     team, half = len(heroes) // 2, len(units) // 2
-    lanes = lanes_of(units, team)
+    lanes = count_lanes(units, team)
     for side in range(2):
         outer, inner, first = 0.0, 0.0, (1 - side) * half + team + SLOTS * lanes
         for tower in range(2 * lanes):
@@ -155,14 +155,12 @@ def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: floa
 
 
 @compiled
-def _order(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
-    """Write down the actions int64 [P, 4], and which units they name: no unseen one."""
-    team, half = len(heroes) // 2, len(units) // 2
+def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
+    """Write down the actions int64 [P, 4], and which units they name; shown int16 [P, rows]."""
     for p in range(len(heroes)):
         for part in range(4):
             heroes[p, PRIMARY + part] = action[p, part]
-        v = listed(units, team, shown[p], p, action[p, UNIT - PRIMARY])
-        heroes[p, AIM] = v if v >= 0 and (v // half == p // team or seen[v]) else -1
+        heroes[p, AIM] = shown[p, action[p, UNIT - PRIMARY]]
 
 
 @compiled
@@ -170,7 +168,6 @@ def step_lanes(
     units: np.ndarray,
     heroes: np.ndarray,
     wave: np.ndarray,
-    seen: np.ndarray,
     shown: np.ndarray,
     age: np.ndarray,
     action: np.ndarray,
@@ -180,9 +177,9 @@ def step_lanes(
     """So many steps of each match, in place: LaneWorld.arrays; by action int64 [n, P, 4], into events float64
     [n, P, 11], 0 at first. A match stops when a core has fallen.
     """
-    team, was, killer = heroes.shape[1] // 2, np.empty(units.shape[1:], np.int32), np.empty(units.shape[1], np.int64)
+    team, killer = heroes.shape[1] // 2, np.empty(units.shape[1], np.int64)
     for m in range(len(units)):
-        _order(units[m], heroes[m], seen[m], shown[m], action[m])
+        _order(heroes[m], shown[m], action[m])
         _count(units[m], heroes[m], events[m], -1.0)
         for t in range(repeat):
             age[m] += 1
@@ -191,9 +188,7 @@ def step_lanes(
             recover(units[m], heroes[m], age[m])
             if age[m] % LOOKS == 1:
                 choose_targets(units[m], team)
-            for u in range(len(was)):
-                for column in range(was.shape[1]):
-                    was[u, column] = units[m, u, column]
+            was = units[m].copy()
             act_heroes(was, units[m], heroes[m], killer, t, repeat, age[m])
             act_creeps(was, units[m], team, killer, age[m])
             if _fall(was, units[m], heroes[m], killer, events[m], age[m]):
@@ -206,7 +201,7 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
     """All where a match begins; MOST of heroes and their gold are drawn, the rest is new."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     for m in range(len(units)):
-        lanes = lanes_of(units[m], team)
+        lanes = count_lanes(units[m], team)
         for u in range(2 * half):
             units[m, u, TARGET] = -1
         for p in range(2 * team):

@@ -11,14 +11,11 @@ import numpy as np
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
     apart,
-    can_attack,
-    can_bolt,
+    can_use,
+    count_lanes,
     forward,
     is_open,
-    is_ready,
     lacks,
-    lanes_of,
-    listed,
     middle,
     most_mana,
     strength,
@@ -29,6 +26,7 @@ from polyplay.envs.lanes.world import (
     BLAST,
     BLAST_WAIT,
     BOLT,
+    BOLT_RANGE,
     BOLT_WAIT,
     CAST_BLAST,
     CAST_BOLT,
@@ -56,6 +54,7 @@ from polyplay.envs.lanes.world import (
     RETURN_A_LEVEL,
     RETURN_TIME,
     RETURNS,
+    SHOWN,
     SIGHT,
     SLOTS,
     TO_LEVEL,
@@ -65,56 +64,92 @@ from polyplay.envs.lanes.world import (
     Y,
 )
 
+RETURN_MOST = RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL
+
 compiled = cached_njit()
 
 
 @compiled
-def _see(units: np.ndarray, team: int, seen: np.ndarray) -> None:
-    """Which units the other side sees, into seen bool [U]."""
+def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
+    """Which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
     half = len(units) // 2
-    creeps = SLOTS * lanes_of(units, team)
-    for u in range(len(units)):
-        seen[u] = False
-        if units[u, HEALTH] <= 0:
-            continue
-        first = half if u < half else 0
-        for v in range(first, first + half):
-            reach = CREEP_SIGHT if team <= v - first < team + creeps else SIGHT
-            if apart(units, u, v) <= reach * reach and units[v, HEALTH] > 0:
-                seen[u] = True
-                break
+    creeps = team + SLOTS * count_lanes(units, team)
+    for side in range(2):
+        own, theirs, n = side * half, half - side * half, 0
+        for k in range(half):
+            if units[own + k, HEALTH] > 0:
+                reach = CREEP_SIGHT if team <= k < creeps else SIGHT
+                eyes[n, 0], eyes[n, 1], eyes[n, 2] = units[own + k, X], units[own + k, Y], reach * reach
+                n += 1
+        for v in range(theirs, theirs + half):
+            found, x, y = False, np.int64(units[v, X]), np.int64(units[v, Y])
+            if units[v, HEALTH] > 0:
+                for k in range(n):
+                    dx, dy = eyes[k, 0] - x, eyes[k, 1] - y
+                    if dx * dx + dy * dy <= eyes[k, 2]:
+                        found = True
+                        break
+            seen[v] = found
 
 
 @compiled
-def _list_creeps(units: np.ndarray, team: int, seen: np.ndarray, p: int, keys: np.ndarray, shown: np.ndarray) -> None:
-    """The nearest creeps that seat p's side sees, into shown int16 [C]; of two as near the own one, the lower slot."""
-    half, own, u = len(units) // 2, p // team, unit_of(units, team, p)
-    creeps, n = SLOTS * lanes_of(units, team), 0
-    for k in range(2 * creeps):
-        side = own if k < creeps else 1 - own
-        v = side * half + team + k % creeps
-        if units[v, HEALTH] <= 0 or (side != own and not seen[v]):
-            continue
-        key, i = apart(units, u, v) * 64 + k, n
-        while i > 0 and keys[i - 1] > key:
-            keys[i] = keys[i - 1]
-            i -= 1
-        keys[i] = key
-        n += 1
-    for i in range(len(shown)):
-        k = keys[i] % 64 if i < n else 0
-        side = own if k < creeps else 1 - own
-        shown[i] = side * half + team + k % creeps if i < n else -1
+def _list_creeps(
+    units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
+) -> None:
+    """The creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; of two as near
+    the own one, the lower slot. known, keys int64 [U] are for scratch.
+    """
+    half, creeps, n = len(units) // 2, SLOTS * count_lanes(units, team), 0
+    for first in (side * half + team, half - side * half + team):
+        for v in range(first, first + creeps):
+            if units[v, HEALTH] > 0 and (seen[v] or first == side * half + team):
+                known[n] = v
+                n += 1
+    begin, last = max(team - 1, 1) + team, SHOWN * creeps // SLOTS
+    for p in range(side * team, side * team + team):
+        u = unit_of(units, team, p)
+        for k in range(n):
+            keys[k] = apart(units, u, known[k]) * 64 + k
+        for k in range(n):  # counting takes less than sorting: no branch is mispredicted
+            row, key = 0, keys[k]
+            for other in keys[:n]:
+                row += 1 if other < key else 0
+            if row < last:
+                shown[p, begin + row] = known[k]
+        for row in range(n, last):
+            shown[p, begin + row] = -1
+
+
+@compiled
+def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
+    """Heroes and buildings that a side sees, into the rows of its seats."""
+    half, lanes = len(units) // 2, count_lanes(units, team)
+    own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
+    for p in range(side * team, side * team + team):
+        u, row, towers = unit_of(units, team, p), 0, allies + team + SHOWN * lanes
+        for v in range(own, own + team):
+            if v != u:
+                shown[p, row] = v if units[v, HEALTH] > 0 else -1
+                row += 1
+        for k in range(team):
+            shown[p, allies + k] = half - own + k if seen[half - own + k] else -1
+        for i in range(buildings):
+            v = own + half - buildings + i
+            shown[p, towers + i] = v if units[v, HEALTH] > 0 else -1
+            v = 2 * half - own - buildings + i
+            shown[p, towers + buildings + i] = v if seen[v] else -1
 
 
 @compiled
 def look(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray) -> None:
-    """LaneWorld.arrays `seen` and `shown` of each match, by the others."""
-    team, keys = heroes.shape[1] // 2, np.empty(units.shape[1], np.int64)
+    """LaneWorld.arrays `seen` and `shown` of each match, by the others. A row of an ally that is never there stays."""
+    team, U = heroes.shape[1] // 2, units.shape[1]
+    eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(units)):
-        _see(units[m], team, seen[m])
-        for p in range(2 * team):
-            _list_creeps(units[m], team, seen[m], p, keys, shown[m, p])
+        _see(units[m], team, seen[m], eyes)
+        for side in range(2):
+            _list_creeps(units[m], team, side, seen[m], known, keys, shown[m])
+            _list_others(units[m], team, side, seen[m], shown[m])
 
 
 # --------------------------------------------------------------------------------------------- observations
@@ -127,21 +162,41 @@ def _left(until: int, age: int) -> int:
 
 
 @compiled
-def _show_own(units: np.ndarray, heroes: np.ndarray, p: int, age: int, length: int, out: np.ndarray) -> None:
-    """world.OWN."""
+def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
+    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero world.HERO from health on, of a
+    creep its health, of a tower health, kind and whether it is open.
+    """
+    team, half = len(heroes) // 2, len(units) // 2
+    towers = 2 * count_lanes(units, team)
+    for p in range(2 * team):
+        u, h = unit_of(units, team, p), heroes[p]
+        facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], units[u, MOST] / 1000.0
+        facts[u, 2], facts[u, 3] = h[MANA] / most_mana(heroes, p), h[LEVEL] / TOP_LEVEL
+        facts[u, 4], facts[u, 5] = strength(heroes, p) / 100.0, _left(units[u, READY], age) / RELOAD
+    for first in (0, half):
+        for u in range(first + team, first + half - 1 - towers):
+            facts[u, 0] = units[u, HEALTH] / CREEP_HEALTH
+        for i in range(towers + 1):
+            u = first + half - 1 - towers + i
+            facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], 1.0 if i == towers else 0.5 * (i % 2)
+            facts[u, 2] = 1.0 if is_open(units, team, u) else 0.0
+
+
+@compiled
+def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
+    """world.OWN, all but the age."""
     team, h = len(heroes) // 2, heroes[p]
-    u, level, y = unit_of(units, team, p), h[LEVEL], middle(lanes_of(units, team))
+    u, level, y = unit_of(units, team, p), h[LEVEL], middle(count_lanes(units, team))
+    side = 1 if p >= team else 0
     out[0] = 1.0 if units[u, HEALTH] > 0 else 0.0
-    out[1] = 2.0 * forward(p // team, units[u, X]) / WIDTH - 1.0
-    out[2] = units[u, Y] / y - 1.0
-    out[3], out[4] = units[u, HEALTH] / units[u, MOST], units[u, MOST] / 1000.0
-    out[5], out[6] = h[MANA] / most_mana(heroes, p), level / TOP_LEVEL
+    out[1], out[2] = forward(side, units[u, X]) * (2.0 / WIDTH) - 1.0, units[u, Y] / y - 1.0
+    for k in range(4):
+        out[3 + k] = facts[u, k]
     out[7] = (h[EXPERIENCE] - TO_LEVEL * level * (level - 1)) / (2.0 * TO_LEVEL * level) if level < TOP_LEVEL else 1.0
-    out[8], out[9] = h[GOLD] / 2000.0, strength(heroes, p) / 100.0
-    out[10], out[11] = _left(units[u, READY], age) / RELOAD, _left(h[BOLT], age) / BOLT_WAIT
-    out[12], out[13] = _left(h[BLAST], age) / BLAST_WAIT, _left(h[HEAL], age) / HEAL_WAIT
-    out[14] = _left(h[RETURNS], age) / (RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL)
-    out[15], out[16] = age / length, (p % team) / 4.0
+    out[8], out[9], out[10] = h[GOLD] / 2000.0, facts[u, 4], facts[u, 5]
+    out[11], out[12] = _left(h[BOLT], age) / BOLT_WAIT, _left(h[BLAST], age) / BLAST_WAIT
+    out[13], out[14] = _left(h[HEAL], age) / HEAL_WAIT, _left(h[RETURNS], age) / RETURN_MOST
+    out[16] = (p - side * team) / 4.0
 
 
 @compiled
@@ -154,51 +209,19 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 
 @compiled
-def _show_at(units: np.ndarray, u: int, v: int, side: int, out: np.ndarray) -> None:
-    """That it is there, and how far ahead of u and aside."""
-    out[0] = 1.0
-    out[1] = (units[v, X] - units[u, X]) * (1 - 2 * side) / NEAR
-    out[2] = (units[v, Y] - units[u, Y]) / NEAR
-
-
-@compiled
-def _show_hero(units: np.ndarray, heroes: np.ndarray, u: int, v: int, side: int, age: int, out: np.ndarray) -> None:
-    """world.HERO of unit v."""
-    half, team = len(units) // 2, len(heroes) // 2
-    q = v // half * team + v % half
-    _show_at(units, u, v, side, out)
-    out[3] = 2.0 * forward(side, units[v, X]) / WIDTH - 1.0
-    out[4] = units[v, Y] / middle(lanes_of(units, team)) - 1.0
-    out[5], out[6] = units[v, HEALTH] / units[v, MOST], units[v, MOST] / 1000.0
-    out[7], out[8] = heroes[q, MANA] / most_mana(heroes, q), heroes[q, LEVEL] / TOP_LEVEL
-    out[9], out[10] = strength(heroes, q) / 100.0, _left(units[v, READY], age) / RELOAD
-
-
-@compiled
-def _show_creep(units: np.ndarray, u: int, v: int, side: int, hit: int, out: np.ndarray) -> None:
-    """world.CREEP; hit: what a hit of the hero takes."""
-    own = v // (len(units) // 2) == side
-    _show_at(units, u, v, side, out)
-    out[3], out[4] = units[v, HEALTH] / CREEP_HEALTH, 1.0 if own else -1.0
-    out[5] = 1.0 if not own and units[v, HEALTH] <= hit else 0.0
-
-
-@compiled
-def _show_tower(units: np.ndarray, team: int, u: int, v: int, side: int, out: np.ndarray) -> None:
-    """world.TOWER: kind 0 is an outer one, 0.5 an inner one, 1 a core."""
-    half = len(units) // 2
-    towers = 2 * lanes_of(units, team)
-    i = v % half - (half - 1 - towers)
-    _show_at(units, u, v, side, out)
-    out[3], out[4] = units[v, HEALTH] / units[v, MOST], 1.0 if v // half == side else -1.0
-    out[5], out[6] = 1.0 if i == towers else 0.5 * (i % 2), 1.0 if is_open(units, team, v) else 0.0
+def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
+    """That v is there, how far ahead of u and aside, and from column `first` on n of its facts."""
+    ahead = (1.0 / NEAR) if u < len(units) // 2 else -(1.0 / NEAR)
+    out[0], out[1] = 1.0, (units[v, X] - units[u, X]) * ahead
+    out[2] = (units[v, Y] - units[u, Y]) * (1.0 / NEAR)
+    for k in range(n):
+        out[first + k] = facts[v, k]
 
 
 @compiled
 def observe(
     units: np.ndarray,
     heroes: np.ndarray,
-    seen: np.ndarray,
     shown: np.ndarray,
     age: np.ndarray,
     length: int,
@@ -210,75 +233,96 @@ def observe(
     last_action: np.ndarray,
 ) -> None:
     """Observations of all seats, LaneWorld.obs float32 [n, P, …], which are 0 at first."""
-    team, half = heroes.shape[1] // 2, units.shape[1] // 2
+    team, U, facts = heroes.shape[1] // 2, units.shape[1], np.empty((units.shape[1], 6), np.float32)
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
     for m in range(len(units)):
+        _know(units[m], heroes[m], age[m], facts)
+        y = 1.0 / middle(count_lanes(units[m], team))
         for p in range(2 * team):
-            u, side, hit = unit_of(units[m], team, p), p // team, strength(heroes[m], p)
-            _show_own(units[m], heroes[m], p, age[m], length, own[m, p])
+            u, hit, side = unit_of(units[m], team, p), strength(heroes[m], p), (1 if p >= team else 0)
+            _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
+            own[m, p, 15] = age[m] / length
             _show_action(heroes[m, p], last_action[m, p])
             for i in range(A + team + C + T):
-                v = listed(units[m], team, shown[m, p], p, i)
-                if v < 0 or units[m, v, HEALTH] <= 0 or (v // half != side and not seen[m, v]):
+                v = np.int64(shown[m, p, i])
+                mine = (v >= U // 2) == (p >= team)
+                if v < 0:
                     continue
-                if i < A:
-                    _show_hero(units[m], heroes[m], u, v, side, age[m], allies[m, p, i])
-                elif i < A + team:
-                    _show_hero(units[m], heroes[m], u, v, side, age[m], enemies[m, p, i - A])
+                if i < A + team:
+                    out = allies[m, p, i] if i < A else enemies[m, p, i - A]
+                    _show(units[m], facts, u, v, 5, 6, out)
+                    out[3], out[4] = forward(side, units[m, v, X]) * (2.0 / WIDTH) - 1.0, units[m, v, Y] * y - 1.0
                 elif i < A + team + C:
-                    _show_creep(units[m], u, v, side, hit, creeps[m, p, i - A - team])
+                    out = creeps[m, p, i - A - team]
+                    _show(units[m], facts, u, v, 3, 1, out)
+                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[m, v, HEALTH] <= hit else 0.0)
                 else:
-                    _show_tower(units[m], team, u, v, side, towers[m, p, i - A - team - C])
+                    out = towers[m, p, i - A - team - C]
+                    _show(units[m], facts, u, v, 3, 1, out)
+                    out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 
 
 # ------------------------------------------------------------------------------------------------- what is legal
 
 
 @compiled
+def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
+    """By which primaries an enemy may name each unit, seen and near, into out uint8 [U]: bit k is for primary k."""
+    half = len(units) // 2
+    bodies = team + SLOTS * count_lanes(units, team)
+    for first in (0, half):
+        for u in range(first, first + half):
+            hit = (1 << ATTACK) if is_open(units, team, u) else 0
+            out[u] = hit | (1 << FOLLOW) | ((1 << CAST_BOLT) if u < first + bodies else 0)
+
+
+@compiled
 def legal_units(
-    units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, age: int, p: int, out: np.ndarray
-) -> None:
-    """For each primary of seat p the rows of units that it may name, into out bool [8, rows]; shown int16 [C]. None for
-    a primary that names no unit, or is illegal; those whose hero is dead are all illegal.
+    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: int, p: int, hurt_by: np.ndarray, out: np.ndarray
+) -> int:
+    """By which primaries seat p may name the unit in each row, into out uint8 [rows], as hurt_by uint8 [U] has them;
+    none where its hero is dead. shown int16 [rows]. Gives all bits that some row has.
     """
-    team, half, bolt = len(heroes) // 2, len(units) // 2, np.int64(CAST_BOLT)
-    alive, bolts = units[unit_of(units, team, p), HEALTH] > 0, is_ready(heroes, p, bolt, age + 1)
-    for i in range(out.shape[1]):
-        v = listed(units, team, shown, p, i)
-        known = alive and v >= 0 and units[v, HEALTH] > 0 and (v // half == p // team or seen[v])
-        for primary in range(8):
-            out[primary, i] = False
-        out[FOLLOW, i] = known
-        out[ATTACK, i] = known and can_attack(units, team, p, v)
-        out[CAST_BOLT, i] = known and bolts and can_bolt(units, team, p, v)
+    team, half, some = len(heroes) // 2, len(units) // 2, 0
+    u, bolt = unit_of(units, team, p), 1 << CAST_BOLT
+    alive, bolts = units[u, HEALTH] > 0, can_use(heroes, p, np.int64(CAST_BOLT), age + 1)
+    for i in range(len(out)):
+        v, named = np.int64(shown[i]), 0
+        if alive and v >= 0:
+            named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
+            if named & bolt and not (bolts and apart(units, u, v) <= BOLT_RANGE * BOLT_RANGE):
+                named -= bolt
+        out[i] = named
+        some |= named
+    return some
 
 
 @compiled
 def legal_actions(
     units: np.ndarray,
     heroes: np.ndarray,
-    seen: np.ndarray,
     shown: np.ndarray,
     age: np.ndarray,
     primary: np.ndarray,
     unit: np.ndarray,
+    named: np.ndarray,
 ) -> None:
     """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, rows]: any that a legal primary may
-    name; all, where none names one. Who lacks neither health nor mana does not go home.
+    name; all, where none names one. named uint8 [n, P, rows]: see legal_units. Who lacks nothing does not go home.
     """
     n, P, rows = unit.shape
-    named = np.empty((8, rows), np.bool_)
+    hurt_by = np.empty(units.shape[1], np.uint8)
     for m in range(n):
+        _hurt_by(units[m], P // 2, hurt_by)
         for p in range(P):
-            legal_units(units[m], heroes[m], seen[m], shown[m, p], age[m], p, named)
+            some = legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named[m, p])
             alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
-            for k in range(8):
-                able = k < CAST_BLAST or k > CAST_HEAL or is_ready(heroes[m], p, k, age[m] + 1)
-                able = able and (k != GO_HOME or lacks(units[m], heroes[m], p))
-                primary[m, p, k] = k == 0 or (alive and able)
-                if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
-                    primary[m, p, k] = False
-                    for i in range(rows):
-                        primary[m, p, k] |= named[k, i]
             for i in range(rows):
-                unit[m, p, i] = named[FOLLOW, i] or not primary[m, p, FOLLOW]
+                unit[m, p, i] = named[m, p, i] != 0 or some == 0
+            for k in range(8):
+                able = k < CAST_BLAST or k > CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
+                if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
+                    able = (some >> k) & 1 == 1
+                elif k == GO_HOME:
+                    able = lacks(units[m], heroes[m], p)
+                primary[m, p, k] = k == 0 or (alive and able)

@@ -41,7 +41,7 @@ compiled = cached_njit()
 
 
 @compiled
-def lanes_of(units: np.ndarray, team: int) -> int:
+def count_lanes(units: np.ndarray, team: int) -> int:
     return (len(units) // 2 - team - 1) // (SLOTS + 2)
 
 
@@ -66,16 +66,16 @@ def forward(side: int, x: int) -> int:
 @compiled
 def apart(units: np.ndarray, u: int, v: int) -> int:
     """The squared distance of two units."""
-    dx, dy = np.int64(units[v, X] - units[u, X]), np.int64(units[v, Y] - units[u, Y])
-    return dx * dx + dy * dy
+    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes them int64
+    return int(dx * dx + dy * dy)
 
 
 @compiled
 def is_open(units: np.ndarray, team: int, u: int) -> bool:
     """Whether a unit can be hurt: an inner tower after the outer one of its lane has fallen, a core after any inner."""
     half = len(units) // 2
-    first = u // half * half
-    lanes = lanes_of(units, team)
+    first = half if u >= half else 0
+    lanes = count_lanes(units, team)
     building = u - first - team - SLOTS * lanes
     if building < 0 or (building % 2 == 0 and building < 2 * lanes):
         return True
@@ -98,13 +98,14 @@ def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
 def can_bolt(units: np.ndarray, team: int, p: int, v: int) -> bool:
     """Whether seat p can bolt v: an enemy, but no building."""
     half = len(units) // 2
-    theirs = v >= 0 and (v >= half) == (p < team) and v % half < half - 1 - 2 * lanes_of(units, team)
+    theirs = v >= 0 and (v >= half) == (p < team)
+    building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
     near = apart(units, unit_of(units, team, p), v) <= BOLT_RANGE * BOLT_RANGE
-    return bool(theirs and units[v, HEALTH] > 0 and near)
+    return bool(theirs and not building and units[v, HEALTH] > 0 and near)
 
 
 @compiled
-def is_ready(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
+def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
     """Whether seat p can use the ability of a primary action at that age."""
     mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
     return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
@@ -112,7 +113,8 @@ def is_ready(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
 
 @compiled
 def at_home(units: np.ndarray, team: int, u: int) -> bool:
-    x, y = forward(u // (len(units) // 2), units[u, X]), units[u, Y] - middle(lanes_of(units, team))
+    side = 1 if u >= len(units) // 2 else 0
+    x, y = forward(side, units[u, X]), units[u, Y] - middle(count_lanes(units, team))
     return bool(abs(x - CORE_X) <= HOME and abs(y) <= HOME)
 
 
@@ -132,28 +134,6 @@ def lacks(units: np.ndarray, heroes: np.ndarray, p: int) -> bool:
 def strength(heroes: np.ndarray, p: int) -> int:
     """What a hit takes."""
     return HIT_AT_FIRST + HIT_A_LEVEL * heroes[p, LEVEL] + heroes[p, GOLD] // GOLD_A_HIT
-
-
-@compiled
-def listed(units: np.ndarray, team: int, shown: np.ndarray, p: int, i: int) -> int:
-    """The unit in row i of all that seat p's observation lists: allies, enemies, creeps, towers; -1: none. shown int16
-    [C].
-    """
-    half, side, place = len(units) // 2, p // team, p % team
-    own, theirs, allies, creeps = side * half, (1 - side) * half, max(team - 1, 1), len(shown)
-    if i < allies:
-        return -1 if team == 1 else own + i + (1 if i >= place else 0)
-    i -= allies
-    if i < team:
-        return theirs + i
-    i -= team
-    if i < creeps:
-        return int(shown[i])
-    i -= creeps
-    lanes = lanes_of(units, team)
-    buildings = 2 * lanes + 1
-    first = team + SLOTS * lanes
-    return own + first + i if i < buildings else theirs + first + i - buildings
 
 
 @compiled

@@ -56,7 +56,7 @@ HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
 SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps of a side in a lane; of a wave; steps to the next; apart
 CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
 TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500, 30, 1000
-LOOKS = 4  # steps after which creeps and towers choose their targets anew
+LOOKS = 8  # steps after which creeps and towers choose their targets anew
 CREEP_NOTICES = 4000  # how near to a creep a target is
 SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
 LEARNS = 8000  # how near to a death heroes are that it gives experience
@@ -68,8 +68,10 @@ GOLD_LOT = 300  # and heroes begin with so much gold at most
 # -------------------------------------------------------------------------------- what observations say
 
 NEAR = 16 * CELL  # by what distances are divided
-OWN = ("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload")
-OWN += ("bolt", "blast", "heal", "returns", "age", "place")
+OWN = (
+    *("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload"),
+    *("bolt", "blast", "heal", "returns", "age", "place"),
+)
 HERO = ("there", "dx", "dy", "x", "y", "health", "most_health", "mana", "level", "hit", "reload")
 CREEP = ("there", "dx", "dy", "health", "own", "falls")
 TOWER = ("there", "dx", "dy", "health", "own", "kind", "open")
@@ -154,7 +156,7 @@ class LaneWorld:
             "heroes": np.zeros((n, P, 13), np.int32),
             "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # health of new creeps
             "seen": np.zeros((n, U), bool),  # by the other side
-            "shown": np.full((n, P, self.sets[2]), -1, np.int16),  # units whose rows are the creeps; -1: none
+            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # the unit in each row; -1: none that is seen
             "age": np.zeros(n, np.int64),
             "key": np.zeros(n, np.uint64),  # another for each match: what bots draw from
         }

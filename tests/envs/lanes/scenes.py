@@ -46,20 +46,14 @@ def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
     look(s)
 
 
-def legal_units(s: State, m: int, p: int, rows: int) -> np.ndarray:
-    """bool [8, rows]."""
-    out = np.empty((8, rows), bool)
-    sight.legal_units(s["units"][m], s["heroes"][m], s["seen"][m], s["shown"][m, p], s["age"][m], p, out)
-    return out
-
-
 def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
     """int64 [n, P, 4]: most are legal and most of those attack; some are drawn from all there are."""
     n, P = s["here"].shape
     sizes = [part.n for part in given.action.values()]
     out = np.stack([rng.integers(k, size=(n, P)) for k in sizes], -1)
+    legal = LaneGame(given).legal_units(s)
     for m, p in np.ndindex(n, P):
-        named = legal_units(s, m, p, sizes[1])
+        named = legal[m, p]
         able = [k for k in (2, 2, 2, 3, 6) if named[k].any()] + [1, 4, 5, 7]
         if rng.random() < 0.8:
             out[m, p, 0] = primary = rng.choice(able)
@@ -71,6 +65,6 @@ def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
 def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
     """Events."""
     events = np.zeros((*s["here"].shape, len(EVENTS)))
-    rules.step_lanes(*(s[k] for k in ("units", "heroes", "wave", "seen", "shown", "age")), action, given.repeat, events)
+    rules.step_lanes(*(s[k] for k in ("units", "heroes", "wave", "shown", "age")), action, given.repeat, events)
     look(s)
     return events

@@ -17,7 +17,7 @@ from polyplay.envs.lanes.game import BOTS, LaneGame
 from polyplay.envs.lanes.world import LaneWorld
 from polyplay.envs.make import connect
 from polyplay.envs.random_actions import random_actions
-from tests.envs.lanes.scenes import begun, legal_units, scatter
+from tests.envs.lanes.scenes import begun, scatter
 
 DUEL = LaneWorld(team=2, lanes=1)
 
@@ -91,13 +91,12 @@ def test_what_a_bot_does_is_legal(level):
         s = begun(given, 30, seed)
         if seed:
             scatter(given, s, np.random.default_rng(seed))
-        at, legal = seats_of(given, s), LaneGame(given).legal(s)
+        at, legal, named = seats_of(given, s), LaneGame(given).legal(s), LaneGame(given).legal_units(s)
         chosen = LaneBot(level)(None, None, at)
         for i, (m, p) in enumerate(zip(at.match, at.seat, strict=True)):
             primary = int(chosen["primary"][i])
             assert legal["primary"][m, p, primary]
-            named = legal_units(s, m, p, sum(given.sets))
-            assert primary not in world.USES["unit"] or named[primary, chosen["unit"][i]]
+            assert primary not in world.USES["unit"] or named[m, p, primary, chosen["unit"][i]]
             used.add(primary)
     assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
 

@@ -151,7 +151,7 @@ def test_randomised_matches_are_not_alike():
 @pytest.mark.parametrize(
     ("title", "said"),
     [
-        ("arena:lane", "--env: arena:lane given, did you mean 'arena:lanes'?; allowed: arena:ctf, arena:lanes"),
+        ("arena:lane", "--env: arena:lane given, did you mean 'lanes'?; allowed: arena:ctf, arena:lanes"),
         ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
         ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
         ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
@@ -167,5 +167,6 @@ def test_wrong_options_are_one_line(title, said):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_it_passes_the_check(capfd):
     assert main(["check", SHORT]) == 0, capfd.readouterr()

@@ -19,7 +19,7 @@ def drawn(n: int, team: int, seed: int) -> np.ndarray:
 @given(SIZES, st.integers(0, 9000))
 def test_events_are_weighed_by_the_table_and_all_but_the_win_by_time(size, age):
     n, team, seed = size
-    events = np.random.default_rng(seed).normal(0, 2, (n, 2 * team, len(EVENTS))).astype(np.float32)
+    events = np.random.default_rng(seed).normal(0, 2, (n, 2 * team, len(EVENTS)))
     found = weigh_events(events, np.repeat(time_weights(9000)[age], n))
     for m, p in np.ndindex(n, 2 * team):
         want = 0.0

@@ -36,7 +36,8 @@ def compare(s: State, m: int, twin: Match) -> None:
     assert s["heroes"][m, :, world.AIM].tolist() == [number[h.aim] for h in twin.players]
     assert s["heroes"][m, :, world.PRIMARY :].tolist() == [list(h.action) for h in twin.players]
     assert s["seen"][m].tolist() == [twin.visible(u) for u in everybody]
-    assert s["shown"][m].tolist() == [[number[c] for c in twin.creeps_shown(h)] for h in twin.players]
+    rows = [[number[u] if twin.knows(h, u) else -1 for u in twin.listing(h)] for h in twin.players]
+    assert s["shown"][m].tolist() == rows
 
 
 WORLDS = (

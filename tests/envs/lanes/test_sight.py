@@ -9,7 +9,7 @@ from polyplay.common import tree
 from polyplay.envs.lanes import world
 from polyplay.envs.lanes.game import LaneGame
 from polyplay.envs.lanes.world import LaneWorld
-from tests.envs.lanes.scenes import State, actions, begun, legal_units, look, scatter, step
+from tests.envs.lanes.scenes import State, actions, begun, look, scatter, step
 from tests.envs.lanes.test_rules import WORLDS, twin_of
 from tests.envs.lanes.twin import Hero, Match, Unit
 
@@ -31,7 +31,7 @@ def at(twin: Match, side: int, unit: Unit) -> list[float]:
 
 def row(twin: Match, hero: Hero, unit: Unit | None) -> list[float]:
     """Of a unit; nothing, of one that is dead or not seen."""
-    if unit is None or not unit.alive or (unit.side != hero.side and not twin.visible(unit)):
+    if unit is None or not twin.knows(hero, unit):
         return []
     place, own = place_of(twin, hero, unit), 1 if unit.side == hero.side else -1
     if isinstance(unit, Hero):
@@ -96,7 +96,7 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
     half = s["units"].shape[1] // 2
     for side in range(2):
         seats = slice(None), slice(side * given.team, (side + 1) * given.team)
-        before = [tree.at(told(s), seats) for told in (game.see, game.legal)]
+        before = [tree.at(told(s), seats) for told in (game.see, game.legal, lambda s: {"units": game.legal_units(s)})]
         for m, u in np.argwhere(~s["seen"]):
             if u // half == side:
                 continue
@@ -109,7 +109,7 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
                     s["units"][m, u, : world.HEALTH] = x, y
             changed += 1
         look(s)
-        after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
+        after = [tree.at(told(s), seats) for told in (game.see, game.legal, lambda s: {"units": game.legal_units(s)})]
         for one, two in zip(before, after, strict=True):
             assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
     assert changed > 10
@@ -134,9 +134,10 @@ def test_a_unit_comes_out_of_the_fog():
 @pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
 def test_no_legal_primary_is_without_a_target(given):
     s, game, named = scene(given, 12, 2), LaneGame(given), 0
-    masks, rows = game.legal(s), sum(given.sets)
+    masks, legal = game.legal(s), game.legal_units(s)
+    assert legal.shape == (12, given.seats, 8, sum(given.sets))
     for m, p in np.ndindex(s["here"].shape):
-        units = legal_units(s, m, p, rows)
+        units = legal[m, p]
         primary, unit = masks["primary"][m, p], masks["unit"][m, p]
         alive = s["units"][m, p % given.team + p // given.team * s["units"].shape[1] // 2, world.HEALTH] > 0
         assert primary[0]
@@ -157,11 +158,10 @@ def test_no_legal_primary_is_without_a_target(given):
 def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
     given = LaneWorld(team=3, lanes=1)
     s = scene(given, 40, 7)
-    masks, rows, column = LaneGame(given).legal(s)["primary"], sum(given.sets), world.BOLT + primary - 3
+    masks, column = LaneGame(given).legal(s)["primary"], world.BOLT + primary - 3
     action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
     action[:, :, 0], action[:, :, 2] = primary, 40
-    for m, p in np.ndindex(40, 6):
-        action[m, p, 1] = legal_units(s, m, p, rows)[3].argmax()
+    action[:, :, 1] = LaneGame(given).legal_units(s)[:, :, 3].argmax(2)
     half = s["units"].shape[1] // 2
     alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], world.HEALTH] > 0
     step(given, s, action)

@@ -102,6 +102,9 @@ class Match:
         others = [u for u in self.units(1 - unit.side) if u.alive]
         return unit.alive and any(unit.near(u, 5000 if u.kind == "creep" else 8000) for u in others)
 
+    def knows(self, hero: Hero, unit: Unit | None) -> bool:
+        return unit is not None and unit.alive and (unit.side == hero.side or self.visible(unit))
+
     def creeps_shown(self, hero: Hero) -> list[Unit | None]:
         found = [c for side in (hero.side, 1 - hero.side) for lane in self.creeps[side] for c in lane if c.alive]
         found = [c for c in found if c.side == hero.side or self.visible(c)]
@@ -118,9 +121,7 @@ class Match:
     def step(self, actions) -> bool:
         """What each hero has brought is in its events; whether a core has fallen."""
         aims = [self.listing(hero)[a[1]] for hero, a in zip(self.players, actions, strict=True)]
-        seen = [
-            u is not None and (u.side == h.side or self.visible(u)) for h, u in zip(self.players, aims, strict=True)
-        ]
+        seen = [self.knows(*pair) for pair in zip(self.players, aims, strict=True)]
         for hero, action, aim, known in zip(self.players, actions, aims, seen, strict=True):
             hero.action, hero.aim = tuple(action), aim if known else None
             hero.events = dict.fromkeys(TERMS, 0.0)
@@ -153,7 +154,7 @@ class Match:
             self.send_waves()
         for hero in self.players:
             self.recover(hero)
-        if self.age % 4 == 1:
+        if self.age % 8 == 1:
             for unit in self.everybody:
                 if unit.alive and unit.kind not in ("hero", "core"):
                     unit.target = self.target(unit)
