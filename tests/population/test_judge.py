@@ -81,7 +81,8 @@ def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
     assert rows[-1]["lag_mean"] > rows[-1]["updates"] / 3, "all rows are of version 0"
 
 
-@pytest.mark.parametrize("stop", [pytest.param(1_500, marks=pytest.mark.long), 3_000])
+@pytest.mark.parametrize("stop", [1_500, 3_000])
+@pytest.mark.long
 def test_a_run_in_one_thread_goes_on_to_the_bit(stop, tmp_path):
     """The second stops at an update whose weights are a candidate."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant"}

@@ -143,6 +143,7 @@ def test_members_go_on_after_copies_with_a_recurrent_core_and_with_other_rollout
         assert {k: config[k] for k in m["values"]} == m["values"]
 
 
+@pytest.mark.long
 def test_after_a_copy_the_parts_of_a_parameter_server_have_had_one_update_more(tmp_path):
     small = {"env": "toy:catch", "every": 120, "steps": 360, "lanes": 1, "batch": 16, "shards": 2}
     run = train("gorila", tmp_path, **EXACT, **small, seed=2)

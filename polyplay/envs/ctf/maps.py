@@ -49,6 +49,8 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
         grid[cell // N, cell % N] = moves[cell] < 0
     _write_centre(N, home, base[0])
     base[1] = N - base[0]
+    if _below(state, 2):  # cells as near to home are taken in order, so else a team would begin on the same side of it
+        base[:], spawn[:] = N - base, N - spawn
 
 
 @compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,34 @@ def test_levels_are_in_order():
         ahead = np.concatenate([one[:, 0] - one[:, 1], two[:, 1] - two[:, 0]])
         wins, losses = (ahead > 0).sum(), (ahead < 0).sum()
         assert wins - losses > 4 * (wins + losses) ** 0.5
+
+
+def two_sided(one: int, two: int) -> float:
+    """How probable it is that two equal chances differ by as much or more, by the binomial distribution."""
+    n = one + two
+    return min(1.0, 2 * sum(math.comb(n, k) for k in range(min(one, two) + 1)) / 2**n)
+
+
+def test_the_binomial_is_that_of_tables():
+    assert two_sided(2, 8) == two_sided(8, 2) == pytest.approx(0.109375)
+    assert two_sided(5, 5) == 1.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bot", "n"), [(None, 2000), (bots.level3, 400)])
+def test_both_sides_win_alike_in_whole_matches(bot, n):
+    """Bots hash the score, so equal scores to begin with, another in each match, make their numbers independent: else
+    the same start is the same match, and 9 x 9 maps have few.
+    """
+    rng, played = np.random.default_rng(6), Played(World(actions="small", size=9, repeat=3), n, seed=13)
+    begin = rng.integers(1, 10**9, (n, 1))
+    played.states["score"][:] = begin
+    who = bot or (lambda seats: rng.integers(len(FEW), size=seats))
+    score = played.play(who, who, played.world.length // 3) - begin
+    captures, wins = score.sum(0), [(score[:, k] > score[:, 1 - k]).sum() for k in (0, 1)]
+    for one, two in (captures.tolist(), [int(k) for k in wins]):
+        assert one + two > 200
+        assert two_sided(one, two) > 0.001, (one, two)
 
 
 # ------------------------------------------------------------------------------------------------------- roles

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.cli.main import main
 from polyplay.common import tree
@@ -11,6 +13,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.ctf.world import EVENTS
 from polyplay.envs.make import connect
+from polyplay.envs.pool import Pool
+from tests.envs.ctf.test_rules import scatter
 
 SHORT = "arena:ctf+size=9+length=40"
 
@@ -78,6 +82,66 @@ def test_a_state_goes_on_to_the_bit():
             rest.send(ids, action)
         after.append(rows)
     assert all(equal(a, b) for a, b in zip(*after, strict=True))
+
+
+def answered(pool: Pool, action: np.ndarray) -> dict:
+    """All rows that follow an action."""
+    pool.send(pool.recv()[0], action)
+    return pool.state()["rows"]
+
+
+def scattered(envs: Envs, pool: Pool, seed: int) -> Pool:
+    """Another pool that goes on from this one's state, with everybody near flags and bases."""
+    state, other = pool.state(), connect(envs, 99, 0)
+    scatter(np.random.default_rng(seed), state["game"])
+    other.load(state)
+    return other
+
+
+def check_turn(held: Pool, plain: Pool, action: np.ndarray, repeat: int) -> np.ndarray:
+    """Answers both, the second `repeat` times. Events [lanes, 2, E]: of all these steps, and of the last."""
+    begins = held.state()["over"].all()
+    row, rows = answered(held, action), [answered(plain, action) for _ in range(1 if begins else repeat)]
+    assert not any(step[k].any() for step in rows[:-1] for k in ("over", "terminated", "truncated", "first"))
+    sums = {k: np.sum([step[k] for step in rows], 0) for k in ("reward", "team_reward", "events")}
+    assert equal(row, {**rows[-1], **sums})
+    assert row["first"].all() == row["first"].any() == begins
+    assert equal(held.state()["game"], plain.state()["game"])
+    return np.stack([row["events"], rows[-1]["events"]], 1)
+
+
+def check_held(options: str, matches: int, repeat: int, turns: int, seed: int, loads: int) -> np.ndarray:
+    """Matches of so many turns with an action held are those in which it is given again and again; also when both go
+    on elsewhere from their states, every so many turns. Events as of check_turn, of all turns.
+    """
+    title = f"arena:ctf+size=9+length={repeat * turns}{options}"
+    lanes, small, total = matches * (2 if "team=1" in title else 4), "small" in title, []
+    both = [Envs(f"{title}+repeat={k}", lanes) for k in (repeat, 1)]
+    rng, pools = np.random.default_rng(seed), [connect(envs, seed, 0) for envs in both]
+    for turn in range(2 * turns + 3):
+        wild = np.stack([rng.integers(k, size=lanes) for k in (5, 3, 3, 3, 2, 2)], -1)
+        total.append(check_turn(*pools, rng.integers(11, size=lanes) if small else wild, repeat))
+        assert pools[0].state()["over"].all() == (turn % (turns + 1) == turns - 1)
+        if turn % loads == loads - 1:
+            pools = [scattered(envs, pool, turn) for envs, pool in zip(both, pools, strict=True)]
+    return np.sum(total, (0, 1))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["", "+actions=small", "+team=1", "+actions=small+reward=win"]),
+    *(st.integers(1, most) for most in (3, 5, 8)),
+    st.integers(0, 2**31),
+    st.integers(1, 6),
+)
+def test_an_action_held_is_that_action_given_again_and_again(options, matches, repeat, turns, seed, loads):
+    check_held(options, matches, repeat, turns, seed, loads)
+
+
+def test_what_happens_in_any_step_of_a_held_action_counts():
+    every, last = check_held("", 24, 3, 12, seed=1, loads=2)
+    assert (every > last).all()
+    assert last.any()
 
 
 def test_maps_for_training_and_held_out_ones_are_others():

@@ -68,6 +68,16 @@ class Map:
             assert near[cell] <= self.n + 2
 
 
+def test_teams_begin_on_all_sides_of_their_bases_alike():
+    """With one player of a side: how often it begins above its base and how often below, to its left and its right."""
+    steps = [m.spawn - m.base for m in (Map(key, key % 2 == 0, 9, 2) for key in range(2000))]
+    for axis in range(2):
+        for team in range(2):
+            less, more = (sum(sign * step[team, axis] > 0 for step in steps) for sign in (-1, 1))
+            assert less + more > 500
+            assert abs(less - more) < 4 * (less + more) ** 0.5
+
+
 def free_cells(grid: np.ndarray) -> set[Cell]:
     return {(int(r), int(c)) for r, c in np.argwhere(grid == 0)}
 
@@ -196,7 +206,7 @@ DRAWN: dict[bool, list[str]] = {
     ],
     False: [
         "#############",
-        "#Aaa......###",
+        "#Bbb......###",
         "#.........###",
         "#.........###",
         "#...........#",
@@ -206,7 +216,7 @@ DRAWN: dict[bool, list[str]] = {
         "#...........#",
         "###.........#",
         "###.........#",
-        "###......bbB#",
+        "###......aaA#",
         "#############",
     ],
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.envs.ctf import maps, rules
+from polyplay.envs.ctf import maps, rules, window
 from polyplay.envs.ctf.game import FLAGS, MOVED
-from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, HOME, SMALL, World
+from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, FACTS, HOME, SMALL, World
+from tests.envs.ctf.test_window import same_window, seen
 from tests.envs.ctf.twin import Match
 
 
@@ -45,18 +46,43 @@ def scatter(rng: np.random.Generator, s: dict[str, np.ndarray]) -> None:
                 s["at"][m, p] = spot
 
 
-def same(s: dict[str, np.ndarray], m: int, twin: Match) -> None:
-    for p, player in enumerate(twin.players):
-        assert (s["at"][m, p] == (player.x, player.y)).all()
-        assert s["z"][m, p] == player.z
-        assert (s["yaw"][m, p], s["pitch"][m, p], s["loads"][m, p]) == (player.yaw, player.pitch, player.loads)
-    for team, flag in enumerate(twin.flags):
-        carrier = -1 if flag.carrier is None else next(i for i, p in enumerate(twin.players) if p is flag.carrier)
-        state = CARRIED if carrier >= 0 else DROPPED if flag.dropped else HOME
-        assert (s["flag"][m, team], s["carrier"][m, team]) == (state, carrier)
-        assert (s["flag_at"][m, team] == (flag.x, flag.y)).all()
-    assert s["score"][m].tolist() == twin.score
-    assert s["age"][m] == twin.age
+def same(s: dict[str, np.ndarray], twins: list[Match]) -> None:
+    """Whether all that changes in a match is as in the twins."""
+    players, flags = [twin.players for twin in twins], [twin.flags for twin in twins]
+    assert s["at"].tolist() == [[[p.x, p.y] for p in row] for row in players]
+    for k in ("z", "rises", "yaw", "pitch", "loads"):
+        assert s[k].tolist() == [[getattr(p, k) for p in row] for row in players], k
+    seats = [[-1 if f.carrier is None else twin.players.index(f.carrier) for f in twin.flags] for twin in twins]
+    assert s["carrier"].tolist() == seats
+    states = [[CARRIED if f.carrier else DROPPED if f.dropped else HOME for f in row] for row in flags]
+    assert s["flag"].tolist() == states
+    assert s["flag_at"].tolist() == [[[f.x, f.y] for f in row] for row in flags]
+    assert s["score"].tolist() == [twin.score for twin in twins]
+    assert s["age"].tolist() == [twin.age for twin in twins]
+
+
+def told(twins: list[Match], P: int) -> np.ndarray:
+    """The events of the last step as numbers, [n, P, E]."""
+    out = np.zeros((len(twins), P, len(EVENTS)), np.float32)
+    for m, twin in enumerate(twins):
+        for p, player in enumerate(twin.players):
+            for event in player.events:
+                out[m, p, EVENTS.index(event)] += 1
+    return out
+
+
+def same_observations(s: dict[str, np.ndarray], twins: list[Match], m: int) -> None:
+    """What all know, and what the seats of match m see."""
+    out = np.empty((*s["yaw"].shape, FACTS), np.float32)
+    window.know(*(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), 400, out)
+    assert (out == np.array([[twin.facts(p, 400) for p in twin.players] for twin in twins], np.float32)).all()
+    out = seen({k: v[m : m + 1] for k, v in s.items()})
+    for p in range(s["yaw"].shape[1]):
+        same_window({k: v[m : m + 1] for k, v in s.items()}, out, 0, p)
+
+
+def many(*world: int) -> object:
+    return pytest.param(*world, marks=[pytest.mark.long, pytest.mark.timeout(900)])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +92,8 @@ def same(s: dict[str, np.ndarray], m: int, twin: Match) -> None:
         (24, 2, 9, 400),
         (12, 1, 9, 400),
         (6, 4, 21, 200),
-        pytest.param(10_000, 2, 9, 300, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        *(many(2_000, 2, 9, 300), many(2_000, 2, 11, 300), many(2_000, 2, 13, 300)),  # together 10,000 matches
+        *(many(3_000, 1, 9, 300), many(1_000, 3, 11, 300)),
     ],
 )
 def test_matches_go_as_those_of_a_slow_plain_twin(n, team, size, steps):
@@ -83,11 +110,11 @@ def test_matches_go_as_those_of_a_slow_plain_twin(n, team, size, steps):
             action = wandering(rng, len(twins), 2 * team, action)
             reward, events = step(s, action)
             total += events.sum((0, 1))
-            for m, twin in enumerate(twins):
-                assert twin.step(action[m].tolist()) == reward[m].tolist()
-                told = [sorted(p.events) for p in twin.players]
-                assert told == [sorted(np.repeat(EVENTS, events[m, p].astype(int))) for p in range(2 * team)]
-                same(s, m, twin)
+            assert [twin.step(a) for twin, a in zip(twins, action.tolist(), strict=True)] == reward.tolist()
+            assert (told(twins, 2 * team) == events).all()
+            same(s, twins)
+            if turn % 50 == 49:
+                same_observations(s, twins, int(rng.integers(len(twins))))
     seldom = {e for e in EVENTS if ("captured" in e and size > 13) or ("teammate" in e and team == 1)}
     assert {e for e, times in zip(EVENTS, total, strict=True) if not times} <= seldom
 
@@ -151,6 +178,39 @@ def test_walls_stop_tags(wall, hits):
     s["at"][0], s["yaw"][0] = ((2.5, 4.5), (6.5, 4.5)), 0
     _, events = step(s, np.array([[[2, 1, 1, 1, 1, 0], [2, 1, 1, 1, 0, 0]]]))
     assert (events[0, 0, EVENTS.index("tagged_other")] == 1) == hits
+
+
+def turned_by_half(s: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same matches with the teams' places swapped."""
+    size, P, out = s["grid"].shape[1], s["yaw"].shape[1], {k: v.copy() for k, v in s.items()}
+    for k in ("at", "spawn"):
+        out[k] = size - np.roll(s[k], P // 2, 1)
+    for k in ("base", "flag_at"):
+        out[k] = size - s[k][:, ::-1]
+    for k in ("z", "rises", "yaw", "pitch", "loads"):
+        out[k] = np.roll(s[k], P // 2, 1)
+    out["yaw"] = (out["yaw"] + 1800) % 3600
+    out["flag"], out["score"] = s["flag"][:, ::-1].copy(), s["score"][:, ::-1].copy()
+    out["carrier"] = np.where(s["carrier"] < 0, -1, (s["carrier"] + P // 2) % P)[:, ::-1].copy()
+    return out
+
+
+@pytest.mark.parametrize(("team", "size"), [(1, 13), (2, 9), (3, 11)])
+def test_no_rule_prefers_a_team(team, size):
+    """A step of a match turned by half, in which the teams do what the other does, is that step turned by half."""
+    rng, s, total = np.random.default_rng(team), begun(100, team, size, 41), np.zeros(len(EVENTS))
+    action = np.ones((100, 2 * team, 6), np.int64)
+    for turn in range(200):
+        if turn % 12 == 0:
+            scatter(rng, s)
+        action, other = wandering(rng, 100, 2 * team, action), turned_by_half(s)
+        results, turned = step(s, action), step(other, np.roll(action, team, 1))
+        for one, two in zip(results, turned, strict=True):
+            assert (np.roll(one, team, 1) == two).all()
+        for k, v in turned_by_half(s).items():
+            np.testing.assert_allclose(other[k], v, rtol=0, atol=1e-9, err_msg=k)
+        total += results[1].sum((0, 1))
+    assert {e for e, times in zip(EVENTS, total, strict=True) if not times} <= {e for e in EVENTS if "team" in e}
 
 
 def test_both_sides_win_alike_under_random_play():

@@ -9,6 +9,7 @@ import pytest
 
 from polyplay.envs.ctf import maps, rules, window
 from polyplay.envs.ctf.world import FACTS, PLANES, SEEN, World
+from tests.envs.ctf.twin import cosine, sine
 
 HALF = SEEN // 2
 
@@ -38,12 +39,12 @@ def seen(s: dict[str, np.ndarray]) -> np.ndarray:
 def plain(s: dict[str, np.ndarray], m: int, p: int) -> dict[str, set[tuple[int, int]]]:
     """The cells of each plane, one after the other."""
     grid, (x, y), team = s["grid"][m], s["at"][m, p], len(s["yaw"][m]) // 2
-    angle = s["yaw"][m, p] * 2 * math.pi / 3600
+    cos, sin = cosine(int(s["yaw"][m, p])), sine(int(s["yaw"][m, p]))
 
     def wall(i: float, j: float) -> bool:
         ahead, right = HALF - i, j - HALF
-        c = math.floor(x + ahead * math.cos(angle) - right * math.sin(angle))
-        r = math.floor(y + ahead * math.sin(angle) + right * math.cos(angle))
+        c = math.floor(x + ahead * cos - right * sin)
+        r = math.floor(y + ahead * sin + right * cos)
         return not (0 <= r < len(grid) and 0 <= c < len(grid) and not grid[r, c])
 
     def dark(i: int, j: int) -> bool:
@@ -60,7 +61,7 @@ def plain(s: dict[str, np.ndarray], m: int, p: int) -> dict[str, set[tuple[int, 
 
     def show(name: str, point: np.ndarray) -> None:
         dx, dy = point[0] - x, point[1] - y
-        ahead, right = dx * math.cos(angle) + dy * math.sin(angle), dy * math.cos(angle) - dx * math.sin(angle)
+        ahead, right = dx * cos + dy * sin, dy * cos - dx * sin
         cell = math.floor(HALF - ahead + 0.5), math.floor(HALF + right + 0.5)
         if cell in cells and cell not in found["dark"]:
             found[name].add(cell)
@@ -77,14 +78,18 @@ def plain(s: dict[str, np.ndarray], m: int, p: int) -> dict[str, set[tuple[int, 
     return found
 
 
+def same_window(s: dict[str, np.ndarray], out: np.ndarray, m: int, p: int) -> None:
+    want = plain(s, m, p)
+    for k, name in enumerate(PLANES):
+        assert {(int(i), int(j)) for i, j in np.argwhere(out[m, p, k])} == want[name], name
+
+
 @pytest.mark.parametrize(("team", "size"), [(2, 13), (1, 9), (4, 21)])
 def test_it_shows_what_a_plain_twin_shows(team, size):
     s = worlds(20, team, size, seed=team)
     out, shown = seen(s), np.zeros(len(PLANES), int)
     for m, p in np.ndindex(s["yaw"].shape):
-        want = plain(s, m, p)
-        for k, name in enumerate(PLANES):
-            assert {(int(i), int(j)) for i, j in np.argwhere(out[m, p, k])} == want[name], name
+        same_window(s, out, m, p)
         shown += out[m, p].any((1, 2))
     assert shown[[k for k, name in enumerate(PLANES) if team > 1 or not name.startswith("mate")]].all()
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
 
 YAW, PITCH = [-200, -33, 0, 33, 200], [-50, 0, 50]
 
 
+@cache
 def sine(turned: int) -> float:
     return round(math.sin(turned % 3600 * (2 * math.pi / 3600)), 12)
 
 
+@cache
 def cosine(turned: int) -> float:
     return round(math.cos(turned % 3600 * (2 * math.pi / 3600)), 12)
 
 
-@dataclass
+@dataclass(eq=False)
 class Player:
     team: int
     home: tuple[float, float]
@@ -49,8 +52,9 @@ class Match:
         self.score, self.age = [0, 0], 0
 
     def inside_wall(self, x: float, y: float) -> bool:
-        corners = [(y + dy, x + dx) for dx in (-0.25, 0.25) for dy in (-0.25, 0.25)]
-        return any((math.floor(r), math.floor(c)) in self.walls for r, c in corners)
+        left, right = math.floor(x - 0.25), math.floor(x + 0.25)
+        top, bottom = math.floor(y - 0.25), math.floor(y + 0.25)
+        return not self.walls.isdisjoint([(top, left), (top, right), (bottom, left), (bottom, right)])
 
     def sees(self, a: Player, b: Player) -> bool:
         """Whether the line between them passes through the inside of no wall."""
@@ -157,3 +161,12 @@ class Match:
                 flag.carrier, flag.x, flag.y = None, *flag.home
         self.score = [a + b for a, b in zip(self.score, gained, strict=True)]
         return [float(gained[p.team] - gained[1 - p.team]) for p in self.players]
+
+    def facts(self, p: Player, length: int) -> list[float]:
+        """What a player knows besides what it sees, in a match of so many steps."""
+        lead, theirs = self.score[p.team] - self.score[1 - p.team], self.flags[1 - p.team]
+        numbers = [lead / 5, 1 - self.age / length]
+        for flag in (self.flags[p.team], theirs):
+            away = flag.carrier is not None
+            numbers += [not away and not flag.dropped, away, flag.dropped]
+        return [*numbers, theirs.carrier is p, p.loads / 8, p.pitch / 400, p.z]
