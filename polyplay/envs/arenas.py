@@ -27,7 +27,7 @@ def arena(envs: Envs) -> Any:
         known = [PREFIX + k for k in ARENAS]
         near = closest_names(name, ARENAS)
         raise UserError(
-            f"--env: {envs.title} given{near}, allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
+            f"--env: {envs.title} given{near}; allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
         )
     world, game = ARENAS[name]
     return game(options(world, {**dict(map(switch, switches)), **envs.options}, PREFIX + name))
