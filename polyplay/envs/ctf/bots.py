@@ -83,7 +83,7 @@ class Floods(NamedTuple):
 
 @compiled
 def _draw(s: Scene, m: int, p: int, block: int, n: int) -> float:
-    """Uniform in [0, 1): number n of a seat in a block, another on every map and after every capture."""
+    """Uniform in [0, 1): number n of a seat in a block; others where teams begin elsewhere, and after a capture."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
