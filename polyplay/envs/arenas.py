@@ -10,7 +10,7 @@ from polyplay.envs.ctf.game import CaptureTheFlag
 from polyplay.envs.ctf.world import World
 from polyplay.envs.lanes.game import LaneGame
 from polyplay.envs.lanes.world import LaneWorld
-from polyplay.envs.pool import Envs, EnvSpec, closest_names, options
+from polyplay.envs.pool import Envs, EnvSpec, options
 from polyplay.envs.toys.games import spec_of, switch
 
 PREFIX = "arena:"
@@ -25,9 +25,8 @@ def arena(envs: Envs) -> Any:
     name, *switches = envs.title.removeprefix(PREFIX).split("+")
     if name not in ARENAS:
         known = [PREFIX + k for k in ARENAS]
-        near = closest_names(name, ARENAS)
         raise UserError(
-            f"--env: {envs.title} given{near}; allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
+            f"--env: {envs.title} given, allowed: {', '.join(known)}, with options after a +: {known[0]}+size=21"
         )
     world, game = ARENAS[name]
     return game(options(world, {**dict(map(switch, switches)), **envs.options}, PREFIX + name))

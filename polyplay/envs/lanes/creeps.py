@@ -72,23 +72,24 @@ def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: i
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
     """Creeps: the nearest. Towers: the nearest creep, else the nearest hero."""
-    half, targets, far, near = len(units) // 2, np.empty((len(units), 3), np.int64), CREEP_NOTICES, TOWER_RANGE
+    half, targets = len(units) // 2, np.empty((len(units), 3), np.int64)
     creeps = team + SLOTS * count_lanes(units, team)
     for own in (0, half):
-        n, heroes, all_creeps = 0, 0, 0
+        n = heroes = all_creeps = np.int64(0)
         for v in range(half - own, 2 * half - own):
             if units[v, HEALTH] > 0 and is_open(units, team, v):
                 targets[n, 0], targets[n, 1], targets[n, 2] = units[v, X], units[v, Y], v
                 n += 1
             heroes = n if v < half - own + team else heroes
             all_creeps = n if v < half - own + creeps else all_creeps
-        for u in range(own + team, own + creeps):
+        for u in range(own + team, own + half - 1):
             if units[u, HEALTH] > 0:
-                units[u, TARGET] = _nearest(units, u, targets, 0 * n, n, far)
-        for u in range(own + creeps, own + half - 1):
-            if units[u, HEALTH] > 0:
-                v = _nearest(units, u, targets, heroes, all_creeps, near)
-                units[u, TARGET] = v if v >= 0 else _nearest(units, u, targets, 0 * n, heroes, near)
+                creep = u < own + creeps
+                first, last, reach = (0, n, CREEP_NOTICES) if creep else (heroes, all_creeps, TOWER_RANGE)
+                v = _nearest(units, u, targets, first, last, reach)
+                if v < 0 and not creep:
+                    v = _nearest(units, u, targets, first - heroes, heroes, reach)
+                units[u, TARGET] = v
 
 
 @compiled

@@ -74,10 +74,8 @@ compiled = cached_njit()
 @compiled
 def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
     """Where seat p begins."""
-    side = 1 if p >= team else 0
-    return forward(side, np.int64(SPAWN_X)), middle(count_lanes(units, team)) + (
-        2 * (p - side * team) - team + 1
-    ) * SPREAD
+    side, y = (1 if p >= team else 0), middle(count_lanes(units, team))
+    return forward(side, np.int64(SPAWN_X)), y + (2 * (p - side * team) - team + 1) * SPREAD
 
 
 @compiled

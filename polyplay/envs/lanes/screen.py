@@ -26,6 +26,7 @@ from polyplay.envs.lanes.world import (
 
 DOT = 50  # of length, to a pixel
 GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
+RIM = (240, 240, 230)
 SIDES = ((214, 62, 56), (66, 120, 226))
 GREEN, SKY = (96, 220, 96), (120, 190, 255)
 HERO, CREEP, TOWER, CORE = 8, 3, 9, 16  # pixels from the middle of a unit to its edge
@@ -49,6 +50,8 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
             continue
         size = HERO if k < team else CORE if k == half - 1 else TOWER if k >= team + SLOTS * lanes else CREEP
         column, row = int(unit[X]) // DOT, int(unit[Y]) // DOT
+        if size == HERO:
+            _mark(out, column, row, size + 2, False, RIM)
         _mark(out, column, row, size, k >= team + SLOTS * lanes, SIDES[side])
         if size != CREEP:
             _bar(out, column, row - size - 2 * BAR - 1, unit[HEALTH] / unit[MOST], GREEN)

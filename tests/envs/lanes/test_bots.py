@@ -102,8 +102,8 @@ def test_what_a_bot_does_is_legal(level):
 
 
 def test_who_plays_better_wins():
-    given = LaneWorld(team=2, lanes=1, length=2400)
-    assert shares(given, bots.level1, AtRandom(), 4, 1) == (8, 0)
+    given = LaneWorld(team=2, lanes=1, length=1600)
+    assert shares(given, bots.level1, AtRandom(), 4, 1)[0] >= 7
     assert shares(given, bots.level4, bots.level1, 4, 3)[0] >= 7
 
 

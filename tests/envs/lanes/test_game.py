@@ -151,7 +151,7 @@ def test_randomised_matches_are_not_alike():
 @pytest.mark.parametrize(
     ("title", "said"),
     [
-        ("arena:lane", "--env: arena:lane given, did you mean 'lanes'?; allowed: arena:ctf, arena:lanes"),
+        ("arena:lane", "--env: arena:lane given, allowed: arena:ctf, arena:lanes"),
         ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
         ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
         ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
@@ -162,7 +162,7 @@ def test_randomised_matches_are_not_alike():
     ],
 )
 def test_wrong_options_are_one_line(title, said):
-    with pytest.raises(UserError, match=said.replace("+", r"\+").replace("?", r"\?")) as raised:
+    with pytest.raises(UserError, match=said.replace("+", r"\+")) as raised:
         _ = Envs(title, 10).spec
     assert "\n" not in str(raised.value)
 
