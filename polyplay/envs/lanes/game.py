@@ -6,7 +6,7 @@ import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
-from polyplay.envs.lanes import rewards, rules, sight
+from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS
 from polyplay.envs.lanes.world import (
     DELAYS,
@@ -105,7 +105,7 @@ class LaneGame:
         n, P = s["here"].shape
         rows = sum(self.world.sets)
         primary, unit, named = (np.empty((n, P, k), kind) for k, kind in ((8, bool), (rows, bool), (rows, np.uint8)))
-        sight.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit, named)
+        legal.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit, named)
         every = {k: np.broadcast_to(True, (n, P, size)) for k, size in (("offset", OFFSETS**2), ("delay", DELAYS))}
         return {"primary": primary, "unit": unit, **every}, named
 

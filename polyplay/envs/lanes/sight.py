@@ -1,4 +1,4 @@
-"""What heroes of the lane game see, and what they may do, compiled. Imports no torch.
+"""What heroes of the lane game see, compiled. Imports no torch.
 
 A side sees all that is within sight of one of its units that are alive. Nothing about other units is in an observation:
 their rows are 0. Each side sees the map from its own base, so both see the same where they stand alike.
@@ -11,33 +11,24 @@ import numpy as np
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.lanes.units import (
     apart,
-    can_use,
     count_lanes,
     forward,
     is_open,
-    lacks,
     middle,
     most_mana,
     strength,
     unit_of,
 )
 from polyplay.envs.lanes.world import (
-    ATTACK,
     BLAST,
     BLAST_WAIT,
     BOLT,
-    BOLT_RANGE,
     BOLT_WAIT,
-    CAST_BLAST,
-    CAST_BOLT,
-    CAST_HEAL,
     CREEP_HEALTH,
     CREEP_SIGHT,
     DELAY,
     DELAYS,
     EXPERIENCE,
-    FOLLOW,
-    GO_HOME,
     GOLD,
     HEAL,
     HEAL_WAIT,
@@ -260,69 +251,3 @@ def observe(
                     out = towers[m, p, i - A - team - C]
                     _show(units[m], facts, u, v, 3, 1, out)
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
-
-
-# ------------------------------------------------------------------------------------------------- what is legal
-
-
-@compiled
-def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
-    """By which primaries an enemy may name each unit, seen and near, into out uint8 [U]: bit k is for primary k."""
-    half = len(units) // 2
-    bodies = team + SLOTS * count_lanes(units, team)
-    for first in (0, half):
-        for u in range(first, first + half):
-            hit = (1 << ATTACK) if is_open(units, team, u) else 0
-            out[u] = hit | (1 << FOLLOW) | ((1 << CAST_BOLT) if u < first + bodies else 0)
-
-
-@compiled
-def legal_units(
-    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: int, p: int, hurt_by: np.ndarray, out: np.ndarray
-) -> int:
-    """By which primaries seat p may name the unit in each row, into out uint8 [rows], as hurt_by uint8 [U] has them;
-    none where its hero is dead. shown int16 [rows]. Gives all bits that some row has.
-    """
-    team, half, some = len(heroes) // 2, len(units) // 2, 0
-    u, bolt = unit_of(units, team, p), 1 << CAST_BOLT
-    alive, bolts = units[u, HEALTH] > 0, can_use(heroes, p, np.int64(CAST_BOLT), age + 1)
-    for i in range(len(out)):
-        v, named = np.int64(shown[i]), 0
-        if alive and v >= 0:
-            named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
-            if named & bolt and not (bolts and apart(units, u, v) <= BOLT_RANGE * BOLT_RANGE):
-                named -= bolt
-        out[i] = named
-        some |= named
-    return some
-
-
-@compiled
-def legal_actions(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    primary: np.ndarray,
-    unit: np.ndarray,
-    named: np.ndarray,
-) -> None:
-    """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, rows]: any that a legal primary may
-    name; all, where none names one. named uint8 [n, P, rows]: see legal_units. Who lacks nothing does not go home.
-    """
-    n, P, rows = unit.shape
-    hurt_by = np.empty(units.shape[1], np.uint8)
-    for m in range(n):
-        _hurt_by(units[m], P // 2, hurt_by)
-        for p in range(P):
-            some = legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named[m, p])
-            alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
-            for i in range(rows):
-                unit[m, p, i] = named[m, p, i] != 0 or some == 0
-            for k in range(8):
-                able = k < CAST_BLAST or k > CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
-                if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
-                    able = (some >> k) & 1 == 1
-                elif k == GO_HOME:
-                    able = lacks(units[m], heroes[m], p)
-                primary[m, p, k] = k == 0 or (alive and able)
