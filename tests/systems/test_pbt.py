@@ -54,9 +54,8 @@ def directory(run: polyplay.Run, i: int) -> Path:
     return Store(run.directory).member(i)
 
 
-@pytest.mark.parametrize(
-    "over", ["impala", *(pytest.param(n, marks=LONG) for n in ("dqn", "a2c", "ppo", "apex", "ga3c"))]
-)
+@LONG
+@pytest.mark.parametrize("over", ["impala", "dqn", "a2c", "ppo", "apex", "ga3c"])
 def test_a_population_of_every_kind_of_system(over, tmp_path):
     """As processes: each member ends where --steps says, with two decisions behind it, and is a run as any other."""
     run = train(over, tmp_path)

@@ -158,7 +158,7 @@ def test_maps_for_training_and_held_out_ones_are_others():
 @pytest.mark.parametrize(
     ("title", "said"),
     [
-        ("arena:soccer", "--env: arena:soccer given; allowed: arena:ctf, arena:lanes"),
+        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
         ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
         ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
         ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),

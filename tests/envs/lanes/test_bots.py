@@ -101,6 +101,7 @@ def test_what_a_bot_does_is_legal(level):
     assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
 
 
+@pytest.mark.long
 def test_who_plays_better_wins():
     given = LaneWorld(team=2, lanes=1, length=1600)
     assert shares(given, bots.level1, AtRandom(), 4, 1)[0] >= 7
