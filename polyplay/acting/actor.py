@@ -23,7 +23,7 @@ from polyplay.buffers.rollout_slots import RolloutSlots
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.rng import LaneUniforms
-from polyplay.common.tree import Batch
+from polyplay.common.tree import Batch, Index
 from polyplay.envs.pool import Pool
 from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.device import to_host
@@ -111,7 +111,7 @@ class Actor:
                     self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
                     group.outputs, group.after = self._act(group, group.step)
                 if group.slot is not None:
-                    tree.write(self.out.state, group.slot, tree.map(lambda x: x.numpy(), group.state))
+                    self._write_state(group, 0)
                     self.out.rows["agent"][group.slot] = group.player.agent
                     self._write(group, 0, group.step, group.outputs)
                 group.at, group.parked, group.step = 0, False, {}
@@ -132,6 +132,14 @@ class Actor:
             if hasattr(player.policy, "hold"):
                 with self.ctx.counters.timed("infer"):
                     player.policy.hold()
+
+    def _write_state(self, group: LaneGroup, at: int) -> None:
+        """The state before row `at`, where a rollout or a window begins there."""
+        window = self.out.window
+        if at == 0 or (window and at % window == 0 and at < self.out.T):
+            slot = cast("int", group.slot)
+            where: Index = (slot, at // window) if window else slot
+            tree.write(self.out.state, where, tree.map(lambda x: x.numpy(), group.state))
 
     def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
         write_row(self.out.rows, (cast("int", group.slot), at), step, outputs, group.player.version)
@@ -154,6 +162,7 @@ class Actor:
             last = group.at < 0 or group.at == self.out.T
             outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
             if group.slot is not None:
+                self._write_state(group, group.at)
                 self._write(group, group.at, step, outputs)
             if last:
                 group.step, group.outputs, group.after, group.parked = step, outputs, after, True

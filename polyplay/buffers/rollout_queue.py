@@ -1,6 +1,7 @@
 """Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
 
-A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0.
+A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
+its windows.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
 consumer p mod consumers. Where consumers learn `apart`, each the policy of another agent, a producer feeds all, and a
 commit names the one. So every ring has one writer and one reader. Imports no torch.
@@ -59,14 +60,20 @@ class RolloutQueue(SharedQueue):
         consumers: int = 1,
         groups: int = 1,
         apart: bool = False,
+        window: int = 0,
     ):
-        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds all consumers."""
+        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds all consumers.
+        window: rows of a window, of which each has the state before it (0: only the rollout has).
+        """
         if slots % producers or (producers < consumers and not apart):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
+        if window and T % window:
+            raise ValueError(f"rollouts of {T} steps do not divide into windows of {window}")
         self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups
+        self.window = window
         fields = {
             "rows": tree.widen(rows, (slots, T + 1, lanes)),
-            "state": tree.widen(state, (slots, lanes)),
+            "state": tree.widen(state, (slots, T // window, lanes) if window else (slots, lanes)),
             "by": (slots, np.int64),
             "base": (producers, np.int64),
             "turns": (consumers, np.int64),
@@ -85,13 +92,14 @@ class RolloutQueue(SharedQueue):
         slots: int = 4,
         readers: int = 1,
         apart: bool = False,
+        window: int = 0,
     ) -> RolloutQueue:
         """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
         actor.
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
-        return cls(rows, policy.state_spec(), T, width, n, actors, readers, envs.groups, apart)
+        return cls(rows, policy.state_spec(), T, width, n, actors, readers, envs.groups, apart, window)
 
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"
@@ -153,6 +161,7 @@ class Producer:
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
+        self.window = queue.window
         pairs = queue.pairs(p)
         self._empty, self._full, self._bell = queue._empty[pairs], queue._full[pairs], queue.writer_bell(pairs.start)
         self._reclaimed = queue.held(pairs, FILLING)  # by a lost predecessor

@@ -56,6 +56,7 @@ class RolloutSlots:
     """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
 
     committed = 0  # rollouts given away before
+    window = 0  # only the rollout has the state before it
 
     def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int):
         self.T, self.lanes, self.slots = T, lanes, slots

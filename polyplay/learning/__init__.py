@@ -3,6 +3,7 @@
 from polyplay.common.control import Hyperparameters
 from polyplay.learning.agents import learn_agents
 from polyplay.learning.epochs import Epochs
+from polyplay.learning.optimiser import optimise
 from polyplay.learning.replica import episodic_replica, replica
 from polyplay.learning.sources import ReplayOfRollouts
 from polyplay.learning.spec import LearnerSpec
@@ -16,5 +17,6 @@ __all__ = [
     "episodic_replica",
     "learn",
     "learn_agents",
+    "optimise",
     "replica",
 ]

@@ -99,6 +99,13 @@ class Learner:
         if (follow := getattr(self.policy, "follow", None)) is not None:
             follow(self.spec.hyperparameters.all())
 
+    def adjust(self) -> None:
+        """Take over what changes as the run goes on: before an update, the same for all its passes."""
+        self.now = self.remaining()
+        if "left" in self.spec.hyperparameters.all():
+            self.spec.hyperparameters.set("left", self.now)
+        self.follow()
+
     def remaining(self) -> float:
         """The part of the run that is left."""
         return max(0.0, 1.0 - self.progress / self.spec.total)
@@ -127,10 +134,7 @@ class Learner:
         `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
-        self.now = self.remaining()  # the same for all passes
-        if "left" in self.spec.hyperparameters.all():
-            self.spec.hyperparameters.set("left", self.now)
-        self.follow()
+        self.adjust()
         if self.spec.passes is not None:
             yield from run_epochs(self, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version))
             return

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from polyplay.envs.team_spirit import OWN_REWARD, TEAM_REWARD
+
 PREFIX = "reward_"  # of the hyperparameter that is an event's weight
+SPIRIT = "team_spirit"  # the hyperparameter τ: r = (1 − τ) · own + τ · team's mean (Berner et al. 2019, appendix G)
 
 
 class EventRewards(nn.Module):
@@ -26,6 +29,9 @@ class EventRewards(nn.Module):
 
     def follow(self, values: Mapping[str, float]) -> None:
         """Take over the weights that are hyperparameters."""
+        known = dict(values)
+        if SPIRIT in values:
+            known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
         for i, name in enumerate(self.names):
-            if name in values:
-                self.weights[i] = values[name]
+            if name in known:
+                self.weights[i] = known[name]

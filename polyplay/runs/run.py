@@ -201,7 +201,7 @@ def _resume(
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
-    if any(role.served for role in crew.roles):
+    if any(role.in_league for role in crew.roles):
         seed = context.seed_of(crew.seed, 1000 * crew.resumes)
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
@@ -242,7 +242,7 @@ def complete_plan(
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
-    if not any(role.served for role in crew.roles):
+    if not any(role.in_league for role in crew.roles):
         return
     for name in ("eval_every", "until_return"):
         if (value := getattr(options, name)) is not None:

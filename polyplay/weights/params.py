@@ -7,6 +7,7 @@ gradient; publishing, pulling, checkpoints and replicas carry both parts.
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,12 @@ from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, shared_array
 
 # cells of the header, int64; those of the two copies begin at _COPIES
 _VERSION, _ROUND, _COPIES = 0, 1, 8
+
+
+class Vector(Protocol):
+    """Weights as one vector."""
+
+    flat: torch.Tensor
 
 
 class Params(SharedArrays):
@@ -70,7 +77,7 @@ class Params(SharedArrays):
 
     def publish(
         self,
-        vector: FlatParams,
+        vector: Vector,
         version: int,
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,

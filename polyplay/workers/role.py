@@ -137,6 +137,11 @@ class Role:
         return self.spec is not None and self.spec.update.apart
 
     @property
+    def in_league(self) -> bool:
+        """Whether it has to do with agents that play each other, or their past selves."""
+        return bool(self.served) or self.league is not None
+
+    @property
     def learns_own(self) -> bool:
         """Whether it learns from what it acts itself."""
         return self.spec is not None and self.source is None

@@ -7,7 +7,7 @@ import numpy as np
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
-from polyplay.envs.lanes.rewards import EVENTS
+from polyplay.envs.lanes.rewards import EVENTS, SHARES
 from polyplay.envs.lanes.world import (
     DELAYS,
     GOLD,
@@ -32,7 +32,7 @@ LOOKED_AT = ("units", "heroes", "shown", "age")
 class LaneGame:
     """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
 
-    events = EVENTS
+    events = (*EVENTS, *SHARES)
     team_reward = True
     uses = USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.envs.lanes.bots:{name}" for name in BOTS}  # noqa: RUF012
@@ -73,7 +73,14 @@ class LaneGame:
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
-        row = {"reward": self._reward(s, events, won), "team_reward": won, "events": events}
+        own = self._own_reward(s, events, won)
+        shared = rewards.share_in_team(own, 1.0)
+        reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared
+        row = {
+            "reward": reward,
+            "team_reward": won,
+            "events": np.concatenate([events, np.stack([own, shared], -1)], -1),
+        }
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -86,11 +93,11 @@ class LaneGame:
         standing = np.where(fallen, -1, health[:, :, team + SLOTS * self.world.lanes :].sum(2))
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.world.length)
 
-    def _reward(self, s: Arrays, events: np.ndarray, won: np.ndarray) -> np.ndarray:
+    def _own_reward(self, s: Arrays, events: np.ndarray, won: np.ndarray) -> np.ndarray:
+        """Of each hero, before it is shared in the team."""
         if self.world.reward == "win":
             return won
-        raw = rewards.weigh_events(events, self._weights[s["age"]])
-        return rewards.share_in_team(rewards.make_zero_sum(raw), self.world.spirit)
+        return rewards.make_zero_sum(rewards.weigh_events(events, self._weights[s["age"]]))
 
     def legal(self, s: Arrays) -> Tree:
         """Masks of the action's parts, bool [n, P, …]."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.envs.lanes.world import STEPS_A_SECOND
+from polyplay.envs.team_spirit import OWN_REWARD, TEAM_REWARD
 
 REWARDS = {
     "win": 5.0,
@@ -22,6 +23,7 @@ REWARDS = {
     "core": 5.0,  # as its health falls
 }
 EVENTS = tuple(REWARDS)
+SHARES = OWN_REWARD, TEAM_REWARD  # what rows say besides: the hero's reward, and the mean of its team's
 DECAY, DECAY_TIME = 0.6, 600 * STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
 
 

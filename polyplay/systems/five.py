@@ -1,0 +1,102 @@
+"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays itself and its past selves, each hero by itself.
+
+act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
+                 │    ▲          ▲                                                windows at random: PPO ─► AllReduce
+   matches ◄─────┘    │          └── Params, published every so many updates ◄───────────────┴─► past selves ─┐
+      └─► referee ────┴─► whether a past self sits at the table, by quality ◄──────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from polyplay.acting import act_at_table
+from polyplay.buffers import RolloutQueue
+from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.envs import Envs
+from polyplay.learning import LearnerSpec, optimise
+from polyplay.learning.losses import PPO
+from polyplay.learning.optimiser import METRICS, discount_of
+from polyplay.population.league import League
+from polyplay.population.matchmaking import Opponents
+from polyplay.population.referee import referee
+from polyplay.systems._five import TEAMS, experience_of, hyperparameters_of, network
+from polyplay.systems._wiring import Crew, System
+from polyplay.weights import AgentParams, OptimizerSpec, averaged
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults: the paper's Rerun (table 2), on a game of ours: its Dota 2 can't be played any more."""
+
+    env: str = "arena:lanes"  # a game of two teams, whose heroes are seats
+    actors: SomeWorkers = 1  # acting workers, each with a table of two teams: forward passes, and games
+    lanes: Count = 320  # heroes in matches (num-envs) of each actor
+    learners: SomeWorkers = 512  # optimisers, whose gradients are averaged
+    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    unroll: Count = 256  # agent steps per lane in a rollout, which give advantages their context
+    window: Count = 16  # agent steps that are learnt from at once, from the state that acting had there
+    batch: Count = 61_440  # windows in an update, over all learners
+    capacity: Count = 4096  # newest windows that each learner draws from
+    sample_reuse: NonNegative = 1.0  # windows drawn for each that came (0: as many as there is time for)
+    publish: Count = 32  # updates from one version of the weights that acts to the next
+    staleness: Whole = 0  # versions that acting is kept behind, for experiments
+    opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past selves, probability P)
+    matches: Count = 32  # that a table plays before its opponent is drawn anew
+    selves: Count = 320  # updates from one past self to the next
+    team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
+    horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
+    step_time: Positive = 4 / 30  # seconds of an agent step
+    lam: Fraction = 0.95  # λ of generalized advantage estimation
+    clip_range: Positive = 0.2  # ε: the ratio π/μ is clipped to 1 ± ε
+    value_cost: NonNegative = 1.0  # weight of the value loss (R − V)², rewards divided by the size of returns
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    learning_rate: Positive = 5e-5  # Adam's; each number of a gradient is clipped to 5 of its own deviations
+    network: str = "five"  # five (sets of units), or as other systems
+    core_size: Count = 4096  # of the LSTM
+    inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
+    budget: Count = 400_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
+
+
+def blog() -> Config:
+    """As it was in June 2018: an LSTM of 1,024."""
+    return replace(Config(), core_size=1024)
+
+
+def quick() -> Config:
+    """For two cores: two heroes a side, one lane, matches of 80 seconds."""
+    game = Config("arena:lanes+team=2+lanes=1+length=2400", lanes=128, learners=1, unroll=64, budget=60_000_000)
+    windows = replace(game, batch=256, capacity=1024, publish=1, selves=200, core_size=256)
+    return replace(windows, learning_rate=3e-4, horizon=60.0, inputs="raw")
+
+
+def duel() -> Config:
+    """One against one: for experiments with batch, staleness and reuse."""
+    return replace(quick(), env="arena:lanes+team=1+lanes=1+length=1800")
+
+
+PRESETS = {"paper": Config, "blog": blog, "quick": quick, "duel": duel}
+ROW = {"envs": "a table of two teams per actor", "policy runs": "own copy of each team, CPU"}
+ROW |= {"between": "RolloutQueue to a buffer of windows in each learner", "pace": "free, or a ratio"}
+ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "published every 32 updates"}
+ROW |= {"source": "Berner et al. 2019"}
+
+
+def build(c: Config, crew: Crew) -> System:
+    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(c.actors), agents=TEAMS, **crew.stepping)
+    policy = network(c, envs)
+    net, opponents = policy(), Opponents.parse(c.opponents)
+    loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, value_cost=c.value_cost)
+    loss = replace(loss, reward="scale", normalize_advantage=True)
+    update = averaged(OptimizerSpec("adam"), c.learners, net)
+    hyper = hyperparameters_of(c)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), "constant")
+    league, params = League(1, c.actors, envs.spec.sides, TEAMS), AgentParams(net, 1, c.actors)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.learners, window=c.window)
+    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
+    actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
+    learner = crew.add(optimise, n=c.learners, name="learn", learner=True, spec=spec, selves=c.selves)
+    learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
+    return System(envs, policy, (*loss.metrics, *METRICS), {})
