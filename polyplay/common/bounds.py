@@ -37,7 +37,7 @@ class Range:
 
 
 VAST = 10**9  # what only a slip of the finger gives
-SEATS = 1024  # workers at once: of a role, and of a run, on all machines
+SEATS = 2048  # workers at once: of a role, and of a run, on all machines
 PLAYERS = 64  # of a match, and agents that learn in one run
 MATCH = 10_000  # games of a match, all played at once
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits

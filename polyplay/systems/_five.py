@@ -1,4 +1,4 @@
-"""What OpenAI Five's page takes for granted: its network, and what can be learnt of which windows."""
+"""What OpenAI Five's page takes for granted: its network, and how windows are drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
     if c.team_spirit and not shares:
         given = f"--team-spirit {c.team_spirit:g} given"
         raise UserError(f"{given}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
-    given = {"core": "lstm", "core_size": c.core_size, "init": "orthogonal", "inputs": c.inputs}
+    given = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
     given |= {"returns": discount_of(c.horizon, c.step_time), "rewards": spec.events if shares else ()}
     return NetworkFactory(c.network, spec, given)
 
@@ -38,22 +38,19 @@ def hyperparameters_of(c: Any) -> Hyperparameters:
     return Hyperparameters(**{name: getattr(c, name) for name in names})
 
 
-def experience_of(c: Any, rollouts: RolloutQueue) -> Experience:
-    """How windows are drawn. Raises UserError: what cannot be drawn so."""
+def check_windows(c: Any) -> None:
+    """Raises UserError: windows that cannot be cut, drawn or waited for so."""
     if c.unroll % c.window:
         raise UserError(f"--window {c.window} given, allowed: what divides --unroll {c.unroll}")
-    if c.batch % c.learners:
-        raise UserError(f"--batch {c.batch} given, allowed: a multiple of --learners {c.learners}")
-    batch = c.batch // c.learners
-    if batch > c.capacity:
-        given = f"--batch {c.batch} of --learners {c.learners} takes {batch} windows of each"
-        raise UserError(f"{given}, --capacity has {c.capacity}: raise it")
+    if c.batch > c.capacity:
+        raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
     came = c.actors * c.lanes // TEAMS * (c.unroll // c.window)  # in a round of which one team is a past self
     made = int(c.sample_reuse * came / c.batch)
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
-        given = f"--lag {c.lag} with --publish {c.publish}"
-        fix = f"{given}: a round makes {made} updates at --sample-reuse {c.sample_reuse:g}"
-        raise UserError(
-            f"{fix}, so acting would wait for a version that never comes; allowed: at most {made}, and a reuse"
-        )
-    return Experience(rollouts, c.capacity, batch, c.sample_reuse, c.publish, c.staleness)
+        given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
+        raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
+
+
+def experience_of(c: Any, rollouts: RolloutQueue) -> Experience:
+    """How windows are drawn."""
+    return Experience(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)

@@ -21,7 +21,7 @@ from polyplay.learning.optimiser import METRICS, discount_of
 from polyplay.population.league import League
 from polyplay.population.matchmaking import Opponents
 from polyplay.population.referee import referee
-from polyplay.systems._five import TEAMS, experience_of, hyperparameters_of, network
+from polyplay.systems._five import TEAMS, check_windows, experience_of, hyperparameters_of, network
 from polyplay.systems._wiring import Crew, System
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 
@@ -31,13 +31,13 @@ class Config:
     """Defaults: the paper's Rerun (table 2), on a game of ours: its Dota 2 can't be played any more."""
 
     env: str = "arena:lanes"  # a game of two teams, whose heroes are seats
-    actors: SomeWorkers = 1  # acting workers, each with a table of two teams: forward passes, and games
-    lanes: Count = 320  # heroes in matches (num-envs) of each actor
     learners: SomeWorkers = 512  # optimisers, whose gradients are averaged
+    actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
+    lanes: Count = 1000  # heroes in matches (num-envs) of each actor
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 256  # agent steps per lane in a rollout, which give advantages their context
     window: Count = 16  # agent steps that are learnt from at once, from the state that acting had there
-    batch: Count = 61_440  # windows in an update, over all learners
+    batch: Count = 120  # windows of each learner in an update
     capacity: Count = 4096  # newest windows that each learner draws from
     sample_reuse: NonNegative = 1.0  # windows drawn for each that came (0: as many as there is time for)
     publish: Count = 32  # updates from one version of the weights that acts to the next
@@ -84,7 +84,9 @@ ROW |= {"source": "Berner et al. 2019"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(c.actors), agents=TEAMS, **crew.stepping)
+    check_windows(c)
+    n = c.actors * c.learners
+    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
     policy = network(c, envs)
     net, opponents = policy(), Opponents.parse(c.opponents)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, value_cost=c.value_cost)
@@ -92,9 +94,9 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam"), c.learners, net)
     hyper = hyperparameters_of(c)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), "constant")
-    league, params = League(1, c.actors, envs.spec.sides, TEAMS), AgentParams(net, 1, c.actors)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.learners, window=c.window)
-    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=policy)
+    league, params = League(1, n, envs.spec.sides, TEAMS), AgentParams(net, 1, n)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
+    actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(optimise, n=c.learners, name="learn", learner=True, spec=spec, selves=c.selves)
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league

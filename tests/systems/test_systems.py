@@ -287,7 +287,7 @@ def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_
         ("a2c", {"lanes": 9, "replicas": 2}, "--lanes 9 does not divide"),
         ("impala", {"batch": 33}, "--batch 33 is not a multiple"),
         ("impala", {"actors": 3, "lanes": 4, "batch": 8, "lag": 0}, "--lag 0 allow 1"),
-        ("impala", {"actors": 1024}, "at most 1024 workers"),
+        ("impala", {"actors": 2048}, "at most 2048 workers"),
         ("impala", {"optimizer": "adamw"}, "adam"),
     ],
 )

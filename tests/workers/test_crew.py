@@ -334,11 +334,11 @@ def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(count, 4, name="learn")
     with pytest.raises(
-        UserError, match=r"^--actors: 1200 given, allowed: at most 1020; a run has at most 1024 workers"
+        UserError, match=r"^--actors: 3000 given, allowed: at most 2044; a run has at most 2048 workers"
     ):
-        crew.add(count, 1200, name="act")
-    with pytest.raises(UserError, match=r"^--predictors: 1021 given"):
-        crew.add(count, 1021, name="act", drain=True)
+        crew.add(count, 3000, name="act")
+    with pytest.raises(UserError, match=r"^--predictors: 2045 given"):
+        crew.add(count, 2045, name="act", drain=True)
 
 
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():

@@ -263,7 +263,7 @@ def test_a_process_that_leaves_is_not_lost():
     assert (said, role.lost) == ([], 0)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 4), (3, 4), (1, 1), (1, 1025)])
+@pytest.mark.parametrize(("low", "high"), [(0, 4), (3, 4), (1, 1), (1, 2049)])
 def test_a_dial_has_room_for_what_the_role_has(low, high):
     crew = Crew()
     role = crew.add(busy, n=2)
@@ -274,8 +274,8 @@ def test_a_dial_has_room_for_what_the_role_has(low, high):
 def test_dials_share_the_places_of_a_crew():
     crew = Crew()
     one, two = crew.add(busy, n=2, name="one"), crew.add(busy, n=2, name="two")
-    crew.dial(one, 1, 1000)
-    with pytest.raises(UserError, match="30 given, allowed: at most 24; a run has at most 1024 workers"):
+    crew.dial(one, 1, 2024)
+    with pytest.raises(UserError, match="30 given, allowed: at most 24; a run has at most 2048 workers"):
         crew.dial(two, 1, 30)
 
 
