@@ -12,6 +12,7 @@ from polyplay.envs.team_spirit import OWN_REWARD
 from polyplay.learning import Hyperparameters
 from polyplay.learning.optimiser import discount_of
 from polyplay.nets import NetworkFactory
+from polyplay.population.matchmaking import LATEST
 
 TEAMS = 2  # at a table: groups of an actor's lanes
 
@@ -44,7 +45,8 @@ def check_windows(c: Any) -> None:
         raise UserError(f"--window {c.window} given, allowed: what divides --unroll {c.unroll}")
     if c.batch > c.capacity:
         raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
-    came = c.actors * c.lanes // TEAMS * (c.unroll // c.window)  # in a round of which one team is a past self
+    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past self
+    came = c.actors * lanes * (c.unroll // c.window)  # in a round
     made = int(c.sample_reuse * came / c.batch)
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
         given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
