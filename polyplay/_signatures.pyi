@@ -308,6 +308,35 @@ class Dqn(RunOptions, total=False):
     reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
     budget: int  # frames to train for when neither --frames nor --steps is given
 
+class Five(RunOptions, total=False):
+    env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
+    learners: int  # optimisers, whose gradients are averaged
+    actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
+    lanes: int  # heroes in matches (num-envs) of each actor
+    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    unroll: int  # agent steps per lane in a rollout, which give advantages their context
+    window: int  # agent steps that are learnt from at once, from the state that acting had there
+    batch: int  # windows of each learner in an update
+    capacity: int  # newest windows that each learner draws from
+    sample_reuse: float  # windows drawn for each that came (0: as many as there is time for)
+    publish: int  # updates from one version of the weights that acts to the next
+    staleness: int  # versions that acting is kept behind, for experiments
+    opponents: str  # who plays against it: latest (itself), or past:P (past selves, probability P)
+    matches: int  # that a table plays before its opponent is drawn anew
+    selves: int  # updates from one past self to the next
+    team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
+    horizon: float  # seconds H: the discount is 1 − --step-time / H
+    step_time: float  # seconds of an agent step
+    lam: float  # λ of generalized advantage estimation
+    clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
+    value_cost: float  # weight of the value loss (R − V)², rewards divided by the size of returns
+    entropy_cost: float  # weight of the entropy bonus
+    learning_rate: float  # Adam's; each number of a gradient is clipped to 5 of its own deviations
+    network: str | Callable[..., Any]  # five (sets of units), or as other systems
+    core_size: int  # of the LSTM
+    inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
+    budget: int  # heroes' steps to train for when neither --frames nor --steps is given
+
 class Ftw(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of teams that counts events
     agents: int  # of the population
@@ -578,6 +607,10 @@ def train(
 @overload
 def train(
     system: Literal["dqn"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Dqn]
+) -> Run: ...
+@overload
+def train(
+    system: Literal["five"], config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Unpack[Five]
 ) -> Run: ...
 @overload
 def train(

@@ -36,7 +36,8 @@ def wired(name: str, preset: str) -> dict[str, Any]:
     shown = {path: list(field.shape) for path, field in tree.leaves(spec.obs)}
     found = vars(config) | {"observation": shown.get("", shown), "test_epsilon": system.epsilon}
     found["parameters"] = sum(p.numel() for p in net.parameters())
-    found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]
+    if not isinstance(spec.action, dict):
+        found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]
     learner = next(role for role in crew.roles if role.learner)
     if (replay := learner.drawn_replay) is not None:
         found["priority"] = getattr(replay.sampler, "alpha", 0.0)

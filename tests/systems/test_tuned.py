@@ -16,7 +16,7 @@ from polyplay.workers.crew import Crew
 
 PAGES = {name: systems.load(name) for name in systems.ordinary()}
 SECTIONS = [(name, domain) for name, page in PAGES.items() for domain in _presets.tuned(page)]
-CLASSIC = [name for name in PAGES if name not in ("apex_dpg", "alphago_zero", "ftw", "league")]
+CLASSIC = [name for name in PAGES if name not in ("apex_dpg", "alphago_zero", "five", "ftw", "league")]
 
 
 def resolved(name: str, **given):
