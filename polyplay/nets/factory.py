@@ -149,7 +149,8 @@ def make_values(
     middle = recurrent.make_core(core, features, core_size, init)
     features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
-    return _set_exact(QNetwork(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs, torso), support), exact)
+    given = _inputs(inputs, spec.obs, torso)
+    return _set_exact(QNetwork(torso, head, middle, previous, clipped, given, support), exact)
 
 
 def make_deterministic(

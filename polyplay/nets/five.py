@@ -1,4 +1,4 @@
-"""A torso in kind as OpenAI Five has it (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, numbers
+"""A torso in OpenAI Five's kind (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
 beside them join in front of the last layer.
 """
 

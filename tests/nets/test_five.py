@@ -148,7 +148,7 @@ SEVERAL = Conditional({**PARTS, "other": Discrete(9)}, {**FIGHT.action.uses, "ot
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        ({"obs": vector(5)}, {}, r"takes a Dict of real vectors and sets \[units, numbers\], here they are float32 \[5\]"),
+        ({"obs": vector(5)}, {}, r"takes a Dict of real vectors and sets \[units, numbers\], here they are float32"),
         ({"obs": OBS["allies"]}, {}, "takes a Dict of real vectors and sets"),
         ({"obs": {"own": vector(5)}}, {}, "takes a Dict of real vectors and sets"),
         ({"obs": {**OBS, "map": image()}}, {}, "takes a Dict of real vectors and sets"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from polyplay import nets
 from polyplay.common import tree
@@ -13,6 +14,10 @@ from polyplay.nets.precision import set_precision
 from polyplay.nets.unit_pointer import UnitPointer
 from tests.nets.fights import FIGHT, OBS, SETS, doubles, rows
 from tests.nets.helpers import bind, play
+
+
+def naming(unit: Tensor, primary: int) -> dict[str, Tensor]:
+    return {"primary": torch.full_like(unit, primary), "unit": unit, "offset": torch.zeros_like(unit)}
 
 
 def test_its_numbers_are_a_plain_twins_and_stand_where_the_head_looks_for_them():
@@ -33,8 +38,7 @@ def test_its_numbers_are_a_plain_twins_and_stand_where_the_head_looks_for_them()
         np.testing.assert_allclose(row, [*expected, *beside[4:]], atol=1e-5)
     params = torch.from_numpy(got)
     for place, value in enumerate((1, 3)):
-        action = {"primary": torch.full((9,), value), "unit": torch.arange(9), "offset": torch.zeros(9, dtype=torch.int64)}
-        whole = head.logp(params[:1].expand(9, -1), action)
+        whole = head.logp(params[:1].expand(9, -1), naming(torch.arange(9), value))
         own = params[0, 4 + 9 * place : 13 + 9 * place].log_softmax(0)
         torch.testing.assert_close(whole - whole[0], own - own[0])
 
@@ -44,7 +48,8 @@ def test_acting_and_learning_say_the_same_to_the_bit(core, previous):
     for seed in range(8):
         torch.manual_seed(seed)
         n, lanes, hidden, embedding = 2 + seed % 5, 1 + 3 * seed % 17, (128, 21, 5)[seed % 3], (32, 5, 16)[seed % 3]
-        policy = nets.make("five", FIGHT, core, 19, previous, width=(0, 12)[seed % 2], hidden=hidden, embedding=embedding)
+        options = {"width": (0, 12)[seed % 2], "hidden": hidden, "embedding": embedding}
+        policy = nets.make("five", FIGHT, core, 19, previous, **options)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
@@ -105,9 +110,9 @@ def test_who_stands_elsewhere_in_a_set_is_named_there_with_the_same_probability(
     place, order = SETS[path], torch.arange(9)
     order[place] = order[place].flip(0)
 
-    def told(seen: dict, unit: torch.Tensor) -> dict:
-        action = {"primary": torch.full((1, 9), 3), "unit": unit[None], "offset": torch.zeros(1, 9, dtype=torch.int64)}
-        return policy.unroll({"obs": tree.map(lambda x: x[None], seen), "first": torch.zeros(1, 9), "action": action}, {})
+    def told(seen: dict, unit: Tensor) -> dict:
+        whole = {"obs": seen, "first": torch.zeros(9, dtype=torch.bool), "action": naming(unit, 3)}
+        return policy.unroll(tree.map(lambda x: x[None], whole), {})
 
     before, after = told(obs, order), told({**obs, path: obs[path].flip(1)}, torch.arange(9))
     torch.testing.assert_close(after["logp"], before["logp"])
@@ -121,8 +126,8 @@ def test_other_heads_hear_features_alone():
     assert policy.auxiliary.reward.hidden.in_features == 3 * 12
     batch, state = rows(3, 4, policy.noise), policy.initial(4)
     said, _ = play(policy, batch, state)
-    recent = {k: v[:, :2] for k, v in rows(3, 4, 1)["obs"].items()}
-    out = policy.unroll({**batch, "action": said["action"], "recent": recent, "replayed": {**batch, "state": state}}, state)
+    more = {"recent": {k: v[:, :2] for k, v in rows(3, 4, 1)["obs"].items()}, "replayed": {**batch, "state": state}}
+    out = policy.unroll({**batch, "action": said["action"], **more}, state)
     assert out["reward_logits"].shape == (2, 3)
     assert torch.equal(out["replayed_value"], out["value"])
 
