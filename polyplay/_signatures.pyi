@@ -267,7 +267,7 @@ class Appo(RunOptions, total=False):
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     gamma: float  # discount
     lam: float  # λ of V-trace
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
@@ -469,7 +469,7 @@ class League(RunOptions, total=False):
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
     gamma: float  # discount
     lam: float  # λ of V-trace
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
@@ -502,7 +502,7 @@ class Ppo(RunOptions, total=False):
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
-    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal

@@ -5,7 +5,7 @@ Shapes and bits are as nets.torso_policy has them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -24,9 +24,11 @@ from polyplay.nets.recurrent import Core
 from polyplay.nets.running_stats import ReturnScale
 from polyplay.nets.temporal import Temporal, kl_terms
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
+from polyplay.nets.unit_pointer import UnitPointer
 
 if TYPE_CHECKING:
     from polyplay.nets.atari import Conv
+    from polyplay.nets.conditional_head import ConditionalHead
 
 
 class ActorCritic(TorsoPolicy):
@@ -65,12 +67,18 @@ class ActorCritic(TorsoPolicy):
         if core is not None and core.inputs != features:
             raise ValueError(f"the core takes {core.inputs} numbers, but gets {features}")
         features = features if core is None else core.features
+        pointer = getattr(torso, "pointer", None)  # a part of the actions, and how many numbers a unit has
+        self.units = getattr(torso, "unit_features", 0)
         own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
         if own and (core is not None or previous):
             raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
         self.split = features - own if own else None
         self.hidden = nn.ModuleList(Linear(n, width) for n in (features - own, own or features) if width)
-        self.actions = Linear(width or features - own, head.size)
+        self.actions = (
+            UnitPointer(width or features, cast("ConditionalHead", head), *pointer)
+            if pointer
+            else Linear(width or features - own, head.size)
+        )
         self.value = Linear(width or own or features, 1)
         initialise(self.hidden, init)
         initialise(self.actions, init, 0.01)
@@ -103,8 +111,9 @@ class ActorCritic(TorsoPolicy):
         noise, drawn = step.get("noise"), None
         if self.latents and noise is not None:
             drawn, noise = normal(noise[:, : self.latents]), noise[:, self.latents :]
-        x, after, _ = self._behind_core(self._features(torso, step["obs"]), rows, state, drawn)
-        params = self._params(x, step.get("mask"))
+        features, units = self._seen(torso, step["obs"])
+        x, after, _ = self._behind_core(features, rows, state, drawn)
+        params = self._params(x, step.get("mask"), units)
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
@@ -123,9 +132,9 @@ class ActorCritic(TorsoPolicy):
         batch = self.rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         torso = self.torso if tape is None else partial(cast("Conv", self.torso).recall, tape=tape)
-        features, noise = self._features(torso, rows["obs"]), batch.get("latent_noise")
-        x, _, latent = self._behind_core(features, batch, state, noise)
-        params = self._params(x, rows.get("mask"))
+        features, units = self._seen(torso, rows["obs"])
+        x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
+        params = self._params(x, rows.get("mask"), units)
         out = {
             "logp": self.head.logp(params, rows["action"]),
             "value": self._value(x),
@@ -154,15 +163,15 @@ class ActorCritic(TorsoPolicy):
             out["pixel_chosen"], out["pixel_best"] = pixel_control_values(heads.pixel, behind, batch)
         if heads.reward is not None and "recent" in batch:
             rows = tree.map(lambda obs: obs.flatten(0, 1), batch["recent"])
-            seen = self._features(self.torso, rows).unflatten(0, (FRAMES, -1))
-            out["reward_logits"] = heads.reward(seen)
+            seen, _ = self._seen(self.torso, rows)
+            out["reward_logits"] = heads.reward(seen.unflatten(0, (FRAMES, -1)))
         if heads.value and "replayed" in batch:
             out["replayed_value"] = self._replayed_value(batch["replayed"])
         return out
 
     def _replayed_value(self, rows: Batch) -> Tensor:
         """V [T+1, N] of rows that are kept, from rows["state"] on."""
-        features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), rows["obs"]))
+        features, _ = self._seen(self.torso, tree.map(lambda x: x.flatten(0, 1), rows["obs"]))
         x, _, _ = self._behind_core(features, rows, rows["state"], rows.get("latent_noise"))
         return self._value(x).unflatten(0, rows["first"].shape)
 
@@ -172,10 +181,18 @@ class ActorCritic(TorsoPolicy):
             rows if self.rewards is None or "events" not in rows else {**rows, "reward": self.rewards(rows["events"])}
         )
 
-    def _params(self, x: Tensor, mask: Tree) -> Tensor:
+    def _seen(self, torso: Callable[[Tree], Tensor], obs: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """What the core takes of observations [N, …], and what beside it the head does: numbers of units."""
+        x = self._features(torso, obs)
+        if not self.units:
+            return x, ()
+        features, units = x.split((x.shape[1] - self.units, self.units), 1)
+        return features.contiguous(), (units,)
+
+    def _params(self, x: Tensor, mask: Tree, units: tuple[Tensor, ...]) -> Tensor:
         """The head's numbers, those of illegal actions out of the game."""
         x = x if self.split is None else x[:, : self.split]
-        params: Tensor = self.actions(F.relu(self.hidden[0](x)) if self.hidden else x)
+        params: Tensor = self.actions(F.relu(self.hidden[0](x)) if self.hidden else x, *units)
         return params if mask is None else self.head.masked(params, mask)
 
     def _value(self, x: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.auxiliary import AuxiliaryHeads
 from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.event_rewards import EventRewards
+from polyplay.nets.five import FiveTorso
 from polyplay.nets.ftw import FTWTorso
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.log_prob import LogProbGuard
@@ -52,7 +53,7 @@ LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and wh
 INPUTS = ("raw", "centre", "signed", "normalize")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
-NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso}
+NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
 
 
 def make(
@@ -98,9 +99,9 @@ def make(
     features = torso_features(torso, head.inputs if previous else None)
     middle = _core(core, features, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
-    sizes = (features if middle is None else middle.features), int(torso.features)  # type: ignore[arg-type]
+    sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
-    given = _inputs(inputs, spec.obs), size, own, width, heads
+    given = _inputs(inputs, spec.obs, torso), size, own, width, heads
     return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
 
 
@@ -148,7 +149,8 @@ def make_values(
     middle = recurrent.make_core(core, features, core_size, init)
     features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
-    return _set_exact(QNetwork(torso, head, middle, previous, clipped, _inputs(inputs, spec.obs), support), exact)
+    given = _inputs(inputs, spec.obs, torso)
+    return _set_exact(QNetwork(torso, head, middle, previous, clipped, given, support), exact)
 
 
 def make_deterministic(
@@ -207,12 +209,12 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
     return torso
 
 
-def _inputs(how: str, obs: Spec) -> Inputs | None:
+def _inputs(how: str, obs: Spec, torso: nn.Module) -> Inputs | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
     if how not in ("centre", "signed"):
-        return Normalize(obs) if how == "normalize" else None
+        return Normalize(obs, getattr(torso, "unit_sets", ())) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")

@@ -152,8 +152,10 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def torso_features(torso: nn.Module, action: int | None) -> int:
-    """Numbers per row behind a torso, with a previous action of `action` numbers and its reward beside them."""
-    features: int = torso.features  # type: ignore[assignment]
+    """Numbers per row behind a torso, with a previous action of `action` numbers and its reward beside them; without
+    those of units, which go around the core to a UnitPointer.
+    """
+    features: int = torso.features - getattr(torso, "unit_features", 0)  # type: ignore[operator, assignment]
     return features if action is None else features + action + 1
 
 

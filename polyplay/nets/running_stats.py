@@ -7,6 +7,8 @@ so that this plain average is the statistic of all replicas' rows: sums, and mom
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -60,28 +62,38 @@ class RunningMoments(nn.Module):
 
 
 class Normalize(nn.Module):
-    """Observations whose real numbers have mean 0 and deviation 1, each by itself; all others pass as they are."""
+    """Observations whose real numbers have mean 0 and deviation 1, each by itself; all others pass as they are.
 
-    def __init__(self, obs: Spec):
+    sets: paths of units [units, numbers] whose first number says whether one is there. It passes, and units share the
+    moments of all others, which are of those that are there.
+    """
+
+    def __init__(self, obs: Spec, sets: Sequence[str] = ()):
         super().__init__()
         leaves = [(path, field) for path, field in tree.leaves(obs) if field.dtype.startswith("float")]
         if not leaves:
             given = ", ".join(f"{path} {field.dtype}".strip() for path, field in tree.leaves(obs))
             raise UserError(f"--inputs normalize: takes real numbers, the observations are {given}; use raw or centre")
         self.paths = [path for path, _ in leaves]
-        self.moments = nn.ModuleList(RunningMoments(field.shape) for _, field in leaves)
+        self.sets = [path in sets for path in self.paths]
+        shapes = zip(self.sets, leaves, strict=True)
+        self.moments = nn.ModuleList(RunningMoments(f.shape[1:] if one else f.shape) for one, (_, f) in shapes)
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))
-        for path, moments in zip(self.paths, self.moments, strict=True):
-            flat[path] = moments(flat[path])
+        for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
+            x, made = flat[path], moments(flat[path])
+            flat[path] = torch.cat([x[..., :1].float(), made[..., 1:]], -1) if one else made
         return tree.nest(flat)
 
     def observe(self, obs: Tree) -> None:
         """Learn from rows [T+1, B, ...]; the last row is the next rollout's first, and counts there."""
         flat = dict(tree.leaves(obs))
-        for path, moments in zip(self.paths, self.moments, strict=True):
-            moments.observe(flat[path][:-1].flatten(0, 1))  # type: ignore[operator]
+        for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
+            rows = flat[path][:-1].flatten(0, 1)
+            rows = rows[rows[..., 0] > 0] if one else rows
+            if len(rows):
+                moments.observe(rows)  # type: ignore[operator]
 
 
 class ReturnScale(nn.Module):

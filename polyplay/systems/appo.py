@@ -40,7 +40,7 @@ class Config:
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε

@@ -42,7 +42,7 @@ class Config:
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
-    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal

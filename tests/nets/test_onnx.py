@@ -22,6 +22,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import onnx as export
 from polyplay.nets import recurrent
+from tests.nets.fights import FIGHT
 from tests.nets.helpers import conditional
 
 MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
@@ -94,6 +95,14 @@ def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_pa
     assert told["lanes"] == "any"
     assert told["inputs"]["mask/b"] == {"shape": ["lanes", 4, 5], "dtype": "bool"}
     assert [k for k in told["outputs"] if "action" in k][:4] == ["action/a", "action/b", "action/c", "action/d"]
+    assert told["checked"].endswith("100 % of actions are the same")
+
+
+def test_actions_that_name_a_unit(tmp_path: Path):
+    policy = nets.make("five", FIGHT, "lstm", 8, init="torch", inputs="normalize", hidden=8, embedding=8)
+    told = export.export_onnx(policy, FIGHT, tmp_path / "p.onnx", {})
+    assert told["lanes"] == "any"
+    assert told["inputs"]["obs/towers"] == {"shape": ["lanes", 4, 2], "dtype": "float32"}
     assert told["checked"].endswith("100 % of actions are the same")
 
 

@@ -9,14 +9,12 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS, SHARES
 from polyplay.envs.lanes.world import (
-    DELAYS,
     GOLD,
     GOLD_LOT,
     HEALTH,
     HEALTH_AT_FIRST,
     LOT,
     MOST,
-    OFFSETS,
     PARTS,
     SLOTS,
     STEPS_A_SECOND,
@@ -100,21 +98,10 @@ class LaneGame:
         return rewards.make_zero_sum(rewards.weigh_events(events, self._weights[s["age"]]))
 
     def legal(self, s: Arrays) -> Tree:
-        """Masks of the action's parts, bool [n, P, …]."""
-        return self._legal(s)[0]
-
-    def legal_units(self, s: Arrays) -> np.ndarray:
-        """Which units each primary may name, bool [n, P, 8, rows]."""
-        named = self._legal(s)[1]
-        return (named[:, :, None] >> np.arange(8, dtype=np.uint8)[:, None]) & 1 == 1
-
-    def _legal(self, s: Arrays) -> tuple[Tree, np.ndarray]:
-        n, P = s["here"].shape
-        rows = sum(self.world.sets)
-        primary, unit, named = (np.empty((n, P, k), kind) for k, kind in ((8, bool), (rows, bool), (rows, np.uint8)))
-        legal.legal_actions(*(s[k] for k in LOOKED_AT), primary, unit, named)
-        every = {k: np.broadcast_to(True, (n, P, size)) for k, size in (("offset", OFFSETS**2), ("delay", DELAYS))}
-        return {"primary": primary, "unit": unit, **every}, named
+        """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
+        masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
+        legal.legal_actions(*(s[k] for k in LOOKED_AT), masks["primary"], masks["unit"])
+        return masks
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""

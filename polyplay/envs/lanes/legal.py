@@ -40,7 +40,7 @@ def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
 
 
 @compiled
-def legal_units(
+def _legal_units(
     units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: int, p: int, hurt_by: np.ndarray, out: np.ndarray
 ) -> int:
     """By which primaries seat p may name the unit in each row, into out uint8 [rows], as hurt_by uint8 [U] has them;
@@ -61,31 +61,34 @@ def legal_units(
 
 
 @compiled
+def _allow(named: np.ndarray, primary: int, out: np.ndarray) -> None:
+    """Into out bool [rows] which of them a primary may name, by named uint8 [rows]."""
+    bit = np.uint8(1 << primary)
+    for i in range(len(out)):
+        out[i] = (named[i] & bit) != 0
+
+
+@compiled
 def legal_actions(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    primary: np.ndarray,
-    unit: np.ndarray,
-    named: np.ndarray,
+    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: np.ndarray, primary: np.ndarray, unit: np.ndarray
 ) -> None:
-    """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, rows]: any that a legal primary may
-    name; all, where none names one. named uint8 [n, P, rows]: see legal_units. Who lacks nothing does not go home.
+    """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
+    name: all, where it names none. Who lacks nothing does not go home.
     """
-    n, P, rows = unit.shape
-    hurt_by = np.empty(units.shape[1], np.uint8)
+    n, P, rows = len(unit), unit.shape[1], unit.shape[3]
+    hurt_by, named = np.empty(units.shape[1], np.uint8), np.empty(rows, np.uint8)
     for m in range(n):
         _hurt_by(units[m], P // 2, hurt_by)
         for p in range(P):
-            some = legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named[m, p])
+            some = _legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named)
             alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
-            for i in range(rows):
-                unit[m, p, i] = named[m, p, i] != 0 or some == 0
+            unit[m, p] = True
             for k in range(8):
                 able = k < CAST_BLAST or k > CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
                 if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
                     able = (some >> k) & 1 == 1
+                    if able:
+                        _allow(named, k, unit[m, p, k])
                 elif k == GO_HOME:
                     able = lacks(units[m], heroes[m], p)
                 primary[m, p, k] = k == 0 or (alive and able)

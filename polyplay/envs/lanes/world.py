@@ -133,7 +133,8 @@ class LaneWorld:
 
     @property
     def legality(self) -> Spec:
-        return {name: Field((part.n,), "bool") for name, part in self.action.items()}  # type: ignore[union-attr]
+        """Of offset and delay all are legal: they have no mask."""
+        return {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")}
 
     @property
     def obs(self) -> Spec:

@@ -102,10 +102,13 @@ class MatchPool(BasePool):
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
-        masks = {}
-        if "mask" in self._rows:  # who does not play has no illegal action
-            masks["mask"] = tree.map(lambda m: m | ~states["here"][..., None], self.game.legal(states))  # type: ignore[attr-defined]
+        masks = {"mask": self._legal(states)} if "mask" in self._rows else {}
         tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
+
+    def _legal(self, states: Arrays) -> Tree:
+        """Masks; who does not play has no illegal action."""
+        masks, here = self.game.legal(states), states["here"]  # type: ignore[attr-defined]
+        return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams, seating and turns."""

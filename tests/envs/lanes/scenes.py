@@ -46,12 +46,18 @@ def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
     look(s)
 
 
+def nameable(given: LaneWorld, s: State) -> np.ndarray:
+    """Which units each primary may name, bool [n, P, 8, rows]; none, where it is illegal or names none."""
+    masks, names = LaneGame(given).legal(s), np.isin(np.arange(8), world.USES["unit"])
+    return masks["unit"] & (masks["primary"] & names)[..., None]
+
+
 def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
     """int64 [n, P, 4]: most are legal and most of those attack; some are drawn from all there are."""
     n, P = s["here"].shape
     sizes = [part.n for part in given.action.values()]
     out = np.stack([rng.integers(k, size=(n, P)) for k in sizes], -1)
-    legal = LaneGame(given).legal_units(s)
+    legal = nameable(given, s)
     for m, p in np.ndindex(n, P):
         named = legal[m, p]
         able = [k for k in (2, 2, 2, 3, 6) if named[k].any()] + [1, 4, 5, 7]

@@ -17,7 +17,7 @@ from polyplay.envs.lanes.game import BOTS, LaneGame
 from polyplay.envs.lanes.world import LaneWorld
 from polyplay.envs.make import connect
 from polyplay.envs.random_actions import random_actions
-from tests.envs.lanes.scenes import begun, scatter
+from tests.envs.lanes.scenes import begun, nameable, scatter
 
 DUEL = LaneWorld(team=2, lanes=1)
 
@@ -91,7 +91,7 @@ def test_what_a_bot_does_is_legal(level):
         s = begun(given, 30, seed)
         if seed:
             scatter(given, s, np.random.default_rng(seed))
-        at, legal, named = seats_of(given, s), LaneGame(given).legal(s), LaneGame(given).legal_units(s)
+        at, legal, named = seats_of(given, s), LaneGame(given).legal(s), nameable(given, s)
         chosen = LaneBot(level)(None, None, at)
         for i, (m, p) in enumerate(zip(at.match, at.seat, strict=True)):
             primary = int(chosen["primary"][i])

@@ -49,6 +49,9 @@ def test_a_match_has_two_teams_events_and_an_end():
     ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
     assert ends == [20, 41]
     assert all(rows[t + 1]["first"].all() for t in ends)
+    assert {k: v.shape for k, v in rows[0]["mask"].items()} == {"primary": (8, 8), "unit": (8, 8, 17)}
+    legal = [row["mask"]["primary"].all() and row["mask"]["unit"].all() for row in rows]
+    assert [t for t, all_are in enumerate(legal) if all_are] == ends, "nobody plays there"
     assert not any(row["truncated"].any() for row in rows)
     assert max(abs(row["reward"]).max() for row in rows) > 0
 

@@ -9,7 +9,7 @@ from polyplay.common import tree
 from polyplay.envs.lanes import world
 from polyplay.envs.lanes.game import LaneGame
 from polyplay.envs.lanes.world import LaneWorld
-from tests.envs.lanes.scenes import State, actions, begun, look, scatter, step
+from tests.envs.lanes.scenes import State, actions, begun, look, nameable, scatter, step
 from tests.envs.lanes.test_rules import WORLDS, twin_of
 from tests.envs.lanes.twin import Hero, Match, Unit
 
@@ -96,7 +96,7 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
     half = s["units"].shape[1] // 2
     for side in range(2):
         seats = slice(None), slice(side * given.team, (side + 1) * given.team)
-        before = [tree.at(told(s), seats) for told in (game.see, game.legal, lambda s: {"units": game.legal_units(s)})]
+        before = [tree.at(told(s), seats) for told in (game.see, game.legal)]
         for m, u in np.argwhere(~s["seen"]):
             if u // half == side:
                 continue
@@ -109,7 +109,7 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
                     s["units"][m, u, : world.HEALTH] = x, y
             changed += 1
         look(s)
-        after = [tree.at(told(s), seats) for told in (game.see, game.legal, lambda s: {"units": game.legal_units(s)})]
+        after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
         for one, two in zip(before, after, strict=True):
             assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
     assert changed > 10
@@ -131,27 +131,40 @@ def test_a_unit_comes_out_of_the_fog():
     assert game.see(s)["enemies"].sum() == 0
 
 
+def plain_masks(twin: Match, hero: Hero) -> tuple[list[bool], list[list[bool]]]:
+    """Of primary, and of units for each primary, as the guide's table has it."""
+    ready = {
+        name: hero.mana >= mana and hero.casts[name] <= twin.age + 1
+        for name, mana in (("bolt", 30), ("blast", 40), ("heal", 50))
+    }
+    units = {2: [], 3: [], 6: []}
+    for unit in twin.listing(hero):
+        known = hero.alive and twin.knows(hero, unit)
+        foe = known and unit.side != hero.side
+        units[2].append(foe and twin.open(unit))
+        units[3].append(foe and ready["bolt"] and unit.kind in ("hero", "creep") and unit.near(hero, 5000))
+        units[6].append(known)
+    lacks = hero.health < hero.most or hero.mana < hero.most_mana
+    able = [True, any(units[2]), any(units[3]), ready["blast"], ready["heal"], any(units[6]), lacks]
+    every = [True] * len(units[2])
+    return [True, *(hero.alive and x for x in able)], [x if any(x := units.get(k, [])) else every for k in range(8)]
+
+
 @pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
-def test_no_legal_primary_is_without_a_target(given):
-    s, game, named = scene(given, 12, 2), LaneGame(given), 0
-    masks, legal = game.legal(s), game.legal_units(s)
-    assert legal.shape == (12, given.seats, 8, sum(given.sets))
-    for m, p in np.ndindex(s["here"].shape):
-        units = legal[m, p]
-        primary, unit = masks["primary"][m, p], masks["unit"][m, p]
-        alive = s["units"][m, p % given.team + p // given.team * s["units"].shape[1] // 2, world.HEALTH] > 0
-        assert primary[0]
-        assert alive or not primary[1:].any()
-        assert unit.any()
-        for k in game.uses["unit"]:
-            assert primary[k] == units[k].any()
-            assert not (units[k] & ~unit).any()
-        assert unit.all() or (unit == units.any(0)).all()
-        assert not np.delete(units, game.uses["unit"], 0).any()
-        named += int(units.sum())
-    assert named > 100
-    assert masks["offset"].all()
-    assert masks["delay"].all()
+def test_each_primary_may_name_the_units_of_plain_code(given):
+    """All, where it names none: so no legal primary is without a target."""
+    s, kinds = scene(given, 6, 2), set()
+    masks = LaneGame(given).legal(s)
+    shapes = {k: (6, given.seats, *field.shape) for k, field in given.legality.items()}
+    assert {k: v.shape for k, v in masks.items()} == shapes
+    for m in range(6):
+        twin = twin_of(given, s, m)
+        for p, hero in enumerate(twin.players):
+            primary, units = plain_masks(twin, hero)
+            assert masks["primary"][m, p].tolist() == primary
+            assert masks["unit"][m, p].tolist() == units
+            kinds |= {(k, all(units[k])) for k in world.USES["unit"] if primary[k]}
+    assert kinds >= {(k, False) for k in world.USES["unit"]}
 
 
 @pytest.mark.parametrize("primary", [3, 4, 5])
@@ -161,7 +174,7 @@ def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
     masks, column = LaneGame(given).legal(s)["primary"], world.BOLT + primary - 3
     action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
     action[:, :, 0], action[:, :, 2] = primary, 40
-    action[:, :, 1] = LaneGame(given).legal_units(s)[:, :, 3].argmax(2)
+    action[:, :, 1] = nameable(given, s)[:, :, 3].argmax(2)
     half = s["units"].shape[1] // 2
     alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], world.HEALTH] > 0
     step(given, s, action)
