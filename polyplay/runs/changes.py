@@ -72,7 +72,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
         steps = [point.steps(spec.total) for point in schedule.points]
         if steps != sorted(set(steps)):
             text = ", ".join(f"{at:,.0f}" for at in steps)
-            raise UserError(f"--change: {name} from {text} agent steps on given, allowed: each later than the one before")
+            raise UserError(f"--change: {name} from {text} agent steps on given, allowed: each later than the last")
     return [("changes", "; ".join(_told(schedule, spec.total) for schedule in crew.schedules))]
 
 

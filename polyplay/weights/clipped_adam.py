@@ -22,9 +22,9 @@ class ClippedAdam(WithoutCompiler):
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than 0.158
-    of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are updated in
-    place. On a CPU it is one pass over memory (clipped_adam_kernel).
+    v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
+    0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
+    updated in place. On a CPU it is one pass over memory (clipped_adam_kernel).
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):

@@ -123,7 +123,8 @@ class CellsMirror(ObjectMirror):
 
 
 class HyperparametersMirror(CellsMirror):
-    """But what learners write themselves: what is scheduled, and `left`, of the run. The first one's of that comes home.
+    """But what learners write themselves: what is scheduled, and `left`, of the run, of which the first one's comes
+    home.
     """
 
     def __init__(self, thing: Hyperparameters):
