@@ -92,10 +92,8 @@ class Crew:
     say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.stepping: dict[str, Any] = {
-            k: getattr(self, k) for k in ("step_timeout", "max_restarts", "kwargs", "wrappers")
-        }
-        self.stepping["inline"] = self.serial
+        named = "step_timeout", "max_restarts", "kwargs", "wrappers"
+        self.stepping: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
