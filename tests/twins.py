@@ -262,3 +262,19 @@ def batch(there: list[int], n: int, turn: int, in_turn: bool) -> tuple[list[int]
         there[chosen[-1]] -= 1
         turn += k + 1
     return chosen, turn
+
+
+def clipped_adam(
+    grads: list[float], rates: list[float], eps: float, beta1: float, beta2: float
+) -> tuple[list[float], bool]:
+    """θ after each gradient, from 0: sums over all gradients so far; whether any was clipped to 5 deviations."""
+    path, kept, theta = [], [], 0.0
+    for t, rate in enumerate(rates, 1):
+        past = [(1 - beta2) * beta2 ** (t - 1 - i) * grads[i] ** 2 for i in range(t)]
+        deviation = math.sqrt(sum(past) / (1 - beta2**t))
+        reach = 5.0 * deviation
+        kept.append(-reach if grads[t - 1] < -reach else reach if grads[t - 1] > reach else grads[t - 1])
+        mean = sum((1 - beta1) * beta1 ** (t - 1 - i) * kept[i] for i in range(t)) / (1 - beta1**t)
+        theta -= rate * mean / (deviation + eps)
+        path.append(theta)
+    return path, kept != grads

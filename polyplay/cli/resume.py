@@ -25,6 +25,9 @@ class ResumeOptions:
     """learning rate from now on; if it falls over the run, it falls from this value"""
     entropy_cost: NonNegative | None = None
     """weight of the entropy bonus from now on"""
+    change: tuple[str, ...] = ()
+    """values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run
+    has (empty: none)"""
     report_every: Seconds | None = None
     """seconds between reports"""
     checkpoint_every: Seconds | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.errors import Closed
+from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
 from polyplay.common.shared_memory import SharedObject
 
 
@@ -21,6 +22,7 @@ class Hyperparameters(SharedObject):
 
     def __init__(self, **values: float):
         self.configured = values  # whatever they become
+        self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
         self._names = {name: i for i, name in enumerate(values)}
         super().__init__(_values=(len(values), np.float64))
         self._values[:] = list(values.values())
@@ -34,6 +36,20 @@ class Hyperparameters(SharedObject):
     def set(self, name: str, value: float) -> None:
         getattr(self, name)
         self._values[self._names[name]] = value
+
+    def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
+        """Give what is scheduled its value after `learnt` agent steps of `total`: the configured one before its first
+        point. The points that hold now, by name.
+        """
+        held = {s.name: s.reached(learnt, total) for s in self.schedules}
+        for name, point in held.items():
+            self.set(name, self.configured[name] if point is None else point.value)
+        return {name: point for name, point in held.items() if point is not None}
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present values of what is scheduled."""
+        return {s.name: getattr(self, s.name) for s in self.schedules}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
         """Values of a checkpoint, of a run that was configured with `configured` (None: nobody wrote that down): what

@@ -74,6 +74,7 @@ def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpe
     """The spec of one agent, which begins with hyperparameters of its own."""
     own = spec.initial[agent] if spec.initial else {}
     hyperparameters = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+    hyperparameters.schedules = spec.hyperparameters.schedules
     return replace(spec, agent=agent, among=params, hyperparameters=hyperparameters)
 
 

@@ -18,6 +18,7 @@ from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import JsonLines, LogWrites
+from polyplay.common.schedule import SchedulePoint
 from polyplay.common.tree import Batch
 from polyplay.learning.epochs import run_epochs
 from polyplay.learning.gradient_parts import GradientParts, parts_of
@@ -69,6 +70,7 @@ class Learner:
         self.auxiliary = AuxiliaryRows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
+        self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
         self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
@@ -104,7 +106,16 @@ class Learner:
         self.now = self.remaining()
         if "left" in self.spec.hyperparameters.all():
             self.spec.hyperparameters.set("left", self.now)
+        self.keep_to_schedules()
         self.follow()
+
+    def keep_to_schedules(self) -> None:
+        """Give hyperparameters the values that are scheduled for now; worker 0 tells of each that is new."""
+        total, before = self.spec.total, self.scheduled
+        self.scheduled = self.spec.hyperparameters.keep_to_schedules(self.progress, total)
+        for name, point in self.scheduled.items():
+            if before.get(name) != point and self.ctx.index == 0:
+                self.ctx.say("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
 
     def remaining(self) -> float:
         """The part of the run that is left."""
@@ -165,6 +176,7 @@ class Learner:
         if observe:
             self.observe({"obs": batch["obs"]})
         self.now = self.remaining()
+        self.keep_to_schedules()
 
         assert self.spec.outputs is not None
         with self.ctx.counters.timed("learn"):
@@ -297,7 +309,8 @@ class Learner:
         counters.set("updates", self.version - self.counts.begun)
         self._set_learnt()
         if self.version % self.spec.report == 0:
-            counters.losses(to_floats(metrics) | {"grad_norm": norm, "learning_rate": rate})
+            own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
+            counters.losses(to_floats(metrics) | own)
         show = self.ctx.control.show
         if show is not None and show.asked and self.ctx.index == self.spec.agent == 0:
             show.answer(self.vector, self.version)
@@ -391,7 +404,8 @@ class Learner:
             part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
         hyper = self.spec.hyperparameters
-        part.json(f"{agent}/learner", {**counts, "hyperparameters": hyper.all(), "configured": hyper.configured})
+        values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
+        part.json(f"{agent}/learner", {**counts, **values})
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
@@ -403,7 +417,8 @@ class Learner:
         saved = found.json(f"{agent}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
-        self.spec.hyperparameters.restore(saved["hyperparameters"], saved.get("configured"))
+        values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
+        self.spec.hyperparameters.restore(values, saved.get("configured"))
 
 
 def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:

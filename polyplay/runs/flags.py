@@ -38,6 +38,7 @@ ELSEWHERE = {  # what other libraries call it: only to suggest, never accepted
     "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity", "learning_starts": "start",
 }  # fmt: skip
 HELP = ("-h", "--help")
+ADDED = ("change",)  # options whose values add up, if they are given several times
 NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 SHORT = re.compile(r"([+-]?\d[\d_]*\.?\d*)([kmb]|e\+?\d+)", re.IGNORECASE)
 ASSIGNED = re.compile(r",(?=[A-Za-z_][\w-]*=)")  # a comma between two NAME=VALUE
@@ -89,7 +90,7 @@ def option_types(*classes: type) -> OptionTypes:
 
 
 def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict[str, list[str]]:
-    """Option → the words given for it. If a flag comes twice the last counts."""
+    """Option → the words given for it. If a flag comes twice the last counts, but for ADDED."""
     given: dict[str, list[str]] = {}
     current = None
     for arg in args:
@@ -100,7 +101,8 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
             current, off = _option(head, options, command)
             if off and equals:
                 raise UserError(f"{head} takes no value, '{value}' given: write {flag(current)}={value}")
-            given[current] = ["false"] if off else [value] if equals else []
+            before = given.get(current, []) if current in ADDED else []
+            given[current] = ["false"] if off else [*before, value] if equals else [*before]
         elif current is None or (given[current] and get_origin(options[current]) is not tuple):
             hint = f"; did you mean --env {arg}?" if "env" in options and current is None else ""
             raise UserError(f"unexpected '{arg}' for {command}: options begin with --{hint}")

@@ -15,6 +15,7 @@ from polyplay.common.files import Row, read_object, write_json
 from polyplay.population.lineage import read_lineage, schedule_of
 from polyplay.population.ranking import best_member
 from polyplay.runs import run
+from polyplay.runs.changes import scheduled_names
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.member import amend_values, learnt
@@ -34,6 +35,9 @@ def train(
     """A run of one agent by the schedule of the population that --follow names. Raises UserError: it has none."""
     given = [name for name, source in sources.items() if source.partition(" ")[0] in GIVEN]
     schedule = schedule_from(Path(str(options.follow)), system, given)
+    for name in sorted(scheduled_names(options.change) & {*schedule[0][1]}):
+        text = f"--change: {name} given, and --follow {options.follow} says when it has what value"
+        raise UserError(f"{text}: leave one out")
     settings = replace(settings, **schedule[0][1])
     sources = sources | dict.fromkeys(schedule[0][1], "population")
     if options.dry_run:
@@ -53,7 +57,7 @@ def resume(
 ) -> RunResult:
     """Go on with such a run. Raises UserError: its schedule cannot be read, or says what is to change."""
     schedule = _read(directory)
-    for name in changes.keys() & schedule[0][1].keys():
+    for name in ({*changes} | scheduled_names(changes.get("change") or ())) & {*schedule[0][1]}:
         raise UserError(f"{name}: the run follows a population, which says it; delete {directory / FILE} to end that")
     given = [dict(changes)]  # to the first part only: from then on the run has them
 

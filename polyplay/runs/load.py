@@ -14,6 +14,7 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
 from polyplay.population.match_log import has_league
+from polyplay.runs.changes import parse_changes
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
@@ -127,6 +128,7 @@ def crew_of(options: RunOptions) -> Crew:
         where=where,
         **how_made(options),
         reuse=options.reuse,
+        schedules=parse_changes(options.change),
         fleet=fleet_of(options),
         host_wait=options.host_wait,
     )

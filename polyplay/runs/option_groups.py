@@ -14,7 +14,9 @@ GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorit
     ),
     "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),
     ALGORITHM: (),
-    "optimizer": ("learning_rate", "anneal", "optimizer", "optimizer_eps", "alpha", "max_grad_norm", "reduction"),
+    "optimizer": (
+        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "alpha", "max_grad_norm", "reduction"),
+    ),
     "exploration": ("entropy_cost", "epsilon", "epsilon_over", "sigma", "noise"),
     "replay": (
         *("ratio", "capacity", "start", "trim", "priority", "weighting", "prefetch", "memories"),

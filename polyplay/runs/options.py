@@ -18,6 +18,7 @@ from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
+from polyplay.runs.changes import parse_changes
 from polyplay.runs.env_instances import is_instance, made_from
 from polyplay.runs.option_file import OptionFile
 from polyplay.runs.option_groups import grouped
@@ -34,7 +35,8 @@ MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
 LIMITS = ("frames", "steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
-CHANGEABLE = (*ADJUSTABLE, *LIMITS, "report_every", "checkpoint_every", "keep", "device", "chaos", *HOSTS)  # of all
+REPORTS = ("report_every", "checkpoint_every", "keep")
+CHANGEABLE = (*ADJUSTABLE, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -91,6 +93,9 @@ class RunOptions:
     follow: str | None = None
     """hyperparameters of the best member of a population, as they changed while it was trained (directory of `polyplay
     train pbt`)"""
+    change: tuple[str, ...] = ()
+    """hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
+    run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)"""
     serial: bool = False
     """run all workers in one process and one thread: deterministic, and a debugger works"""
     on: Literal["process", "thread"] = "process"
@@ -172,6 +177,7 @@ class RunOptions:
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
+        parse_changes(self.change)
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
                 raise UserError(f"--wrapper: {name} given, allowed: module:callable, a function of an environment")

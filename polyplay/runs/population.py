@@ -14,6 +14,7 @@ from polyplay.common.machine import cores, share
 from polyplay.population.evolution import TRIES, Evolution
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
 from polyplay.runs import flags, run
+from polyplay.runs.changes import scheduled_names
 from polyplay.runs.directory import amend_config, write_config
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.load import crew_of, load_run, wire_system
@@ -132,6 +133,8 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     if evolution.exploit != "none" and evolution.every >= evolution.total:
         text = f"--every: {evolution.every:,} agent steps given, but each member has {evolution.total:,} in all"
         raise UserError(f"{text}, so none would copy another: lower it, raise --steps, or give --exploit none")
+    for name in sorted(scheduled_names(options.change) & {*evolution.priors}):
+        raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
     with share(role.n):
         evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))

@@ -18,8 +18,9 @@ from polyplay.common.files import Row, write_json
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
+from polyplay.runs.changes import check_changes, scheduled_names
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
-from polyplay.runs.flags import flag
+from polyplay.runs.flags import flag, option_types
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -170,6 +171,9 @@ def _resume(
 ) -> RunResult:
     page, settings, options, config = load_run(directory, trust)
     settings, others = adjust(page, settings, changes)
+    for name in sorted(() if "change" in changes else scheduled_names(options.change) & {*changes}):
+        text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
+        raise UserError(f"{text}: leave it out, or give --change anew too")
     elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
     options = override(options, {"run": str(directory), **elsewhere, **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
@@ -232,7 +236,8 @@ def complete_plan(
     settled = [("settings", f"preset {options.preset}: {source}")] if source else []
     if crew.fleet is not None:
         settled.append(("machines", crew.fleet.check(crew)))
-    plan = replace(plan, lines=settled + plan.lines + add_evaluator(crew, wired, options, steps))
+    changes = check_changes(crew, option_types(page.Config))
+    plan = replace(plan, lines=settled + plan.lines + changes + add_evaluator(crew, wired, options, steps))
     if options.chaos is not None:
         fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
     if plan.warning:

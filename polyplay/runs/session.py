@@ -83,7 +83,8 @@ class RunSetup:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return (*self.wired.metrics, *METRICS)
+        scheduled = (schedule.name for schedule in self.crew.schedules)
+        return tuple(dict.fromkeys((*self.wired.metrics, *METRICS, *scheduled)))
 
     @property
     def frames_per_step(self) -> int:

@@ -7,6 +7,7 @@ rmsprop_torch  0        outside √     PyTorch: TorchBeast
 rmsprop_dqn    0        inside √      centred: DQN (Mnih et al. 2015, its released code), Ape-X
 adagrad        0        outside √     a sum instead of a mean (Duchi et al. 2011): Gorila
 adam           –        outside √     PyTorch's own (Kingma & Ba 2015)
+adam_clipped   –        outside √     gradients within ±5·√v (clipped_adam): OpenAI Five
 sgd            –        –             momentum, as PyTorch has it: AlphaGo Zero
 """
 
@@ -16,7 +17,6 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from torch import Tensor
 
 from polyplay.common.errors import UserError
 from polyplay.common.team import Team
+from polyplay.weights.clipped_adam import ClippedAdam
+from polyplay.weights.torch_optimizer import Group, State, WithoutCompiler, in_one_pass
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,7 @@ FLAVOURS = {
     "rmsprop_dqn": Flavour(eps_inside=True, centred=True),
     "adagrad": Flavour(eps_inside=False, sums=True),
 }
-NAMES = (*FLAVOURS, "adam", "sgd")
-State = dict[str, Tensor]  # of one parameter, by name
-Group = dict[str, Any]  # settings of some parameters, as torch has them
-
-
-class WithoutCompiler(torch.optim.Optimizer):
-    """Torch's methods without the decorators that import its compiler (1.1 s, 70 MB of memory) to switch it off."""
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
 
 
 class Adam(WithoutCompiler, torch.optim.Adam):
@@ -111,12 +103,9 @@ class RMSProp(WithoutCompiler):
         return loss
 
 
-FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
-
-
 def _update(p: Tensor, grad: Tensor, state: State, group: Group, team: Team | None) -> None:
-    if _simple(p, grad, state["square"]):
-        _in_one_pass(p, grad, state, group, team=team)
+    if in_one_pass(p, grad, state["square"]):
+        _update_in_one_pass(p, grad, state, group, team=team)
         return
     variance = _variance(grad, state, group)
     if group["eps_inside"]:  # a sixth faster than a root to divide by
@@ -140,13 +129,7 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _simple(*tensors: Tensor) -> bool:
-    """Whether one pass over them will do."""
-    plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
-    return tensors[0].numel() > FEW and all(plain)
-
-
-def _in_one_pass(
+def _update_in_one_pass(
     p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: Team | None = None
 ) -> None:
     """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
@@ -187,6 +170,8 @@ def make_optimizer(
         return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
     if name == "adam":
         return Adam(params, lr=lr, eps=eps, fused=True)
+    if name == "adam_clipped":
+        return ClippedAdam(params, lr, eps)
     return RMSProp(params, FLAVOURS[name], lr, alpha, eps)
 
 
@@ -201,7 +186,7 @@ def statistics(name: str) -> tuple[str, ...]:
     """What the optimiser called `name` keeps per weight."""
     if name == "sgd":
         return ("momentum_buffer",)
-    if name == "adam":
+    if name in ("adam", "adam_clipped"):
         return "exp_avg", "exp_avg_sq"
     return ("mean", "square") if FLAVOURS[name].centred else ("square",)
 
@@ -238,8 +223,8 @@ def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     """
     group: Group = optimizer.param_groups[0]
     p, grad = group["params"][0], group["params"][0].grad
-    if isinstance(optimizer, RMSProp) and _simple(out, p, grad, optimizer.state[p]["square"]):
-        _in_one_pass(p, grad, optimizer.state[p], group, out)
+    if isinstance(optimizer, RMSProp) and in_one_pass(out, p, grad, optimizer.state[p]["square"]):
+        _update_in_one_pass(p, grad, optimizer.state[p], group, out)
         p.data = out
     else:
         p.data = out.copy_(p)

@@ -26,6 +26,7 @@ from polyplay.common.control import Adjustable, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import Closed, UserError, WorkerLost
 from polyplay.common.forkserver import LOST, ForkedProcess
+from polyplay.common.schedule import HyperparameterSchedule
 from polyplay.envs.pool import Envs
 from polyplay.workers.placement import Placement
 from polyplay.workers.process import (
@@ -85,15 +86,14 @@ class Crew:
     reuse: bool = True
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
     wrappers: tuple[str, ...] = ()  # around every environment
+    schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
     host_wait: float = 300.0  # seconds that a seat waits for a machine
     say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.stepping: dict[str, Any] = {
-            k: getattr(self, k) for k in ("step_timeout", "max_restarts", "kwargs", "wrappers")
-        }
-        self.stepping["inline"] = self.serial
+        named = "step_timeout", "max_restarts", "kwargs", "wrappers"
+        self.stepping: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
@@ -131,6 +131,8 @@ class Crew:
         held = {k: holds.pop(k) for k in Role.HOLDS if k in holds}
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
+        if role.spec is not None:
+            role.spec.hyperparameters.schedules = self.schedules
         self._reserve(role, n)
         role.served = tuple(itertools.islice(self._rows, serves))
         self.roles.append(role)

@@ -17,6 +17,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import Counters
 from polyplay.common.errors import NotFinite
+from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
 from polyplay.common.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner, unroll_before_last
@@ -380,3 +381,32 @@ def test_replayed_values_have_a_gradient_and_their_rows_what_it_takes():
     assert value.requires_grad
     assert value.shape == batch["replayed"]["reward"].shape == (5, 6)
     assert {*batch["replayed"]} == {"obs", "reward", "first", "terminated", "action", "state"}
+
+
+def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
+    def begin(index: int, resume: Path | None = None) -> tuple[Learner, list[str]]:
+        spec = _task(total=200.0, anneal="constant")
+        points = (SchedulePoint(0.5, 0.3, True), SchedulePoint(0.25, 80, False))
+        spec.hyperparameters.schedules = (HyperparameterSchedule("entropy_cost", points),)
+        told: list[str] = []
+        ctx = _me(index, 2, tmp_path, resume)
+        ctx.say = lambda kind, text: told.append(f"{kind}: {text}")
+        return Learner(ctx, spec), told
+
+    lines = ["note: from 60 agent steps on: entropy_cost 0.5", "note: from 80 agent steps on: entropy_cost 0.25"]
+    for index, expected in ((0, lines), (1, [])):
+        learner, told = begin(index)
+        for i in range(5):
+            before = learner.learnt
+            _finish(learner.step(_rows(i), {}))
+            held = learner.spec.hyperparameters.entropy_cost
+            assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
+        assert told == expected
+        if index == 0:
+            learner.save()
+            path = checkpoint.complete(tmp_path, learner.version, {})
+    again, told = begin(0, path)
+    assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"
+    _finish(again.step(_rows(1), {}))
+    assert told == lines[1:]
+    assert again.spec.hyperparameters.entropy_cost == 0.25

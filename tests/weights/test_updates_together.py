@@ -112,7 +112,7 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     assert torch.equal(vectors[0].flat, vectors[-1].flat)
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop_tf", "rmsprop_dqn"])
+@pytest.mark.parametrize("name", ["adam", "adam_clipped", "rmsprop_tf", "rmsprop_dqn"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 @pytest.mark.parametrize("weights", [5001, 41])  # of 41 the first replica has none
 def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights):

@@ -123,7 +123,9 @@ class CellsMirror(ObjectMirror):
 
 
 class HyperparametersMirror(CellsMirror):
-    """But what learners write themselves: `left`, of the run. The first one's comes home."""
+    """But what learners write themselves: what is scheduled, and `left`, of the run, of which the first one's comes
+    home.
+    """
 
     def __init__(self, thing: Hyperparameters):
         super().__init__(thing, "_values")
@@ -132,8 +134,8 @@ class HyperparametersMirror(CellsMirror):
 
     def sit(self, seat: RemoteSeat) -> None:
         for i, name in enumerate(self.thing.configured if seat.learns else ()):  # type: ignore[attr-defined]
-            self._own[i] = name != "left"
-        self._first |= 0 in seat.group and not self._own.all()
+            self._own[i] = name not in ("left", *self.thing.scheduled)  # type: ignore[attr-defined]
+        self._first |= 0 in seat.group and "left" in self.thing.configured  # type: ignore[attr-defined]
 
     def changes(self, now: float) -> Iterator[Frame]:
         if self.away and self._first and (left := float(self.thing.left)) != self._last:  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import pytest
 from polyplay.common.control import Hyperparameters, RunControl
 from polyplay.common.counters import EPISODES, Counters
 from polyplay.common.errors import Closed
+from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
 from polyplay.common.semaphores import Semaphores
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import params_mirror, twins
@@ -148,6 +149,19 @@ def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
     pair.home.thing.set("learning_rate", 0.5)
     pair.out()
     assert pair.away.thing.all() == {"learning_rate": 0.5, "left": 0.3}
+
+
+def test_what_is_scheduled_is_its_learners_own():
+    hyper = Hyperparameters(learning_rate=1.0, entropy_cost=0.1)
+    hyper.schedules = (HyperparameterSchedule("entropy_cost", (SchedulePoint(0.2, 0.0, True),)),)
+    pair = Pair(HyperparametersMirror(hyper))
+    for side in (pair.home, pair.away):
+        side.sit(RemoteSeat(0, 2, (0,), "learn"))
+    pair.away.thing.keep_to_schedules(0.0, 1.0)
+    pair.home.thing.set("learning_rate", 0.5)
+    pair.back()
+    pair.out()
+    assert pair.away.thing.all() == {"learning_rate": 0.5, "entropy_cost": 0.2}
 
 
 class TestCounters:
