@@ -91,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     net, opponents = policy(), Opponents.parse(c.opponents)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, value_cost=c.value_cost)
     loss = replace(loss, reward="scale", normalize_advantage=True)
-    update = averaged(OptimizerSpec("adam"), c.learners, net)
+    update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
     hyper = hyperparameters_of(c)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), "constant")
     league, params = League(1, n, envs.spec.sides, TEAMS), AgentParams(net, 1, n)

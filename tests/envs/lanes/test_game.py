@@ -11,7 +11,7 @@ from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.lanes import world
 from polyplay.envs.lanes.game import LaneGame
-from polyplay.envs.lanes.rewards import EVENTS, REWARDS
+from polyplay.envs.lanes.rewards import EVENTS, REWARDS, SHARES
 from polyplay.envs.lanes.world import LaneWorld
 from polyplay.envs.make import connect
 from polyplay.envs.random_actions import random_actions
@@ -43,7 +43,7 @@ def equal(a, b) -> bool:
 
 def test_a_match_has_two_teams_events_and_an_end():
     spec = Envs(SHORT, 8).spec
-    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), tuple(REWARDS), True)
+    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), (*REWARDS, *SHARES), True)
     assert {k: v.n for k, v in spec.action.items()} == {"primary": 8, "unit": 1 + 2 + 8 + 6, "offset": 81, "delay": 4}
     rows = played(SHORT, 8, 45)
     ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
@@ -99,6 +99,9 @@ def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
         chosen = actions(given, s, rng)
         s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(world.PARTS)}, rng.random)
         np.testing.assert_allclose(row["reward"].sum(1), 0.0, atol=1e-9)
+        own, team = np.moveaxis(row["events"][..., len(EVENTS) :], -1, 0)
+        np.testing.assert_allclose(row["reward"], (1 - spirit) * own + spirit * team, atol=1e-9)
+        np.testing.assert_allclose(team, np.repeat(own.reshape(8, 2, 3).mean(2), 3, 1), atol=1e-9)
         teams, most = row["reward"].reshape(8, 2, 3), max(most, abs(row["reward"]).max())
         assert spirit < 1 or np.ptp(teams, 2).max() < 1e-9
     assert most > 0.3
