@@ -86,10 +86,11 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(numbers: int, embedding: int) -> nn.Sequential:
-    return nn.Sequential(Linear(numbers, embedding), nn.ReLU(), Linear(embedding, embedding), nn.ReLU())
+    first, second = Linear(numbers, embedding), Linear(embedding, embedding)
+    return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:
     """[N, units, numbers] → [N, units, embedding], from 0 on, and 0 where none is."""
-    made = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
-    return torch.where(units[:, :, :1] > 0, made, 0.0)
+    made: Tensor = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
+    return made * (units[:, :, :1] > 0)

@@ -98,6 +98,7 @@ def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_pa
     assert told["checked"].endswith("100 % of actions are the same")
 
 
+@pytest.mark.long
 def test_actions_that_name_a_unit(tmp_path: Path):
     policy = nets.make("five", FIGHT, "lstm", 8, init="torch", inputs="normalize", hidden=8, embedding=8)
     told = export.export_onnx(policy, FIGHT, tmp_path / "p.onnx", {})
