@@ -144,9 +144,7 @@ class Rater:
             yield
         self.ctx.counters.tally(METRIC, now.skill[0], 1)
 
-    def _play(
-        self, now: RatedVersion, name: str, reference: float, matches: int
-    ) -> Generator[None, None, Row]:
+    def _play(self, now: RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
         """Matches against a reference; their line."""
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
         player = policy_player(self.net, PlayOptions(matches, seed))
@@ -170,7 +168,8 @@ class Rater:
                 return
             except OSError as e:
                 if not self.warned:
-                    self.ctx.say("warning", f"{name}: {e.strerror or e}; versions are rated once it can be written again")
+                    later = "versions are rated once it can be written again"
+                    self.ctx.say("warning", f"{name}: {e.strerror or e}; {later}")
                 self.warned = True
                 time.sleep(self.ctx.patience)
             yield

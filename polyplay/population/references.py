@@ -1,5 +1,5 @@
-"""References that versions of an agent are rated against: their own skills, by matches of every two, the same in every run
-of an environment. Pure; imports no torch.
+"""References that versions of an agent are rated against: their own skills, by matches of every two of them, the same in
+every run of an environment. Pure; imports no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def rate_references(names: Sequence[str], pairs: Pairs, rules: TrueSkill = RULES
     """Skills of references by matches of every two of them, `random` among them, whose μ is 0. They are taken in
     rounds: the first match of each two, the second of each, and so on.
     """
-    skills: dict[str, Skill] = {name: (rules.mu, rules.sigma) for name in names}
+    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
     for match in range(max((len(points) for points in pairs.values()), default=0)):
         for (one, other), points in pairs.items():
             if match < len(points):

@@ -32,7 +32,7 @@ class RankingOptions:
     """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, or of TrueSkill
+    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
     over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
     levels: tuple[str, ...] = ()
     """with --picture, of a league: whose Elo it shows as lines, by 40 matches of every two of them and its best agent:
