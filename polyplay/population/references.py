@@ -1,5 +1,5 @@
-"""References that versions of an agent are rated against: their own skills, by matches of every two of them, the same in
-every run of an environment. Pure; imports no torch.
+"""References that versions of an agent are rated against: their own skills, by matches of every two of them, the same
+in every run of an environment. Pure; imports no torch.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ SMALL |= {"opponents": "past:0.2", "unroll": 4, "tensorboard": False}
 
 @pytest.mark.usefixtures("rated_league")
 def test_a_run_reports_it_and_resumes_with_what_the_checkpoint_knows(tmp_path):
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=2400, serial=True, report_every=0.1, **SMALL)
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=1000, serial=True, report_every=0.5, **SMALL)
     lines = list(read_lines(run.directory / RATINGS))
     assert len(lines) >= 2
     assert [line["version"] for line in lines] == sorted({line["version"] for line in lines})
@@ -227,7 +227,7 @@ def test_a_run_reports_it_and_resumes_with_what_the_checkpoint_knows(tmp_path):
     late = {**lines[-1], "version": run.summary["updates"] + 1}
     with open(run.directory / RATINGS, "a") as file:
         file.write(json.dumps(late) + "\n")
-    polyplay.resume(run.directory, steps=3600)
+    polyplay.resume(run.directory, steps=1500)
     after = list(read_lines(run.directory / RATINGS))
     assert after[: len(lines)] == lines
     assert late not in after
