@@ -28,8 +28,9 @@ def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Map
     axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     for name, skill in references.items():
         axes.axhline(skill, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
-        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        axes.annotate(name, (1, skill), fontsize=8, color=INK, **place)
+        axes.annotate(
+            name, (1, skill), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom", color=INK
+        )
     matches, env = sum(version.matches for version in rated), read_config(directory)["config"].get("env", "")
     dress(axes, "agent steps", f"{len(rated)} versions, {matches:,} matches · {env}")
     axes.set_ylabel("TrueSkill, ± 2σ", color=INK)
