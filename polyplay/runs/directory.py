@@ -19,6 +19,7 @@ from polyplay.common.files import Row, is_number, is_row, parse_json, read_objec
 from polyplay.common.machine import stamp
 from polyplay.population.match_log import LOG, has_league
 from polyplay.population.ranking import rank_members
+from polyplay.population.rated_versions import RATINGS
 from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.trust import signature
 
@@ -73,6 +74,8 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     played = max(updates, 1)  # the match of the checkpoint's own update is played again
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
         _cut(directory / LOG, _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
+    rated = learnt.get("0", 0)
+    _cut(directory / RATINGS, _rows(("version", "steps")), lambda row: row["version"] <= rated, say)
     for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
         _cut(path, _rows(("update",)), _up_to("update", learnt.get(path.stem.partition("-")[2] or "0", 0)), say)
     _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)

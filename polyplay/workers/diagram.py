@@ -45,6 +45,10 @@ def _holds(role: Role) -> list[str]:
         rows += role.held_replay.describe()
     if role.settings.get("trim"):
         rows.append(f"trims   every {role.settings['trim']:,} updates")
+    if "references" in role.settings:
+        held = role.settings
+        rows.append(f"games   {held['games'].title} against {', '.join(held['references'])}")
+        rows.append(f"rates   every {held['every']:,} updates, by {held['matches']} matches")
     if role.explore is not None:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:

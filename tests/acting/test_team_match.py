@@ -11,6 +11,7 @@ import torch
 
 from polyplay.acting.play import SEED, PlayOptions
 from polyplay.acting.team_match import (
+    both_side_steps,
     play_both_sides,
     play_teams,
     policy_player,
@@ -141,3 +142,55 @@ def test_masks_are_kept():
     envs = Envs(f"toy:{__name__}:OneLegal", 2)
     found = play_both_sides(envs, random_player(0), random_player(1), 40, 0)
     assert found.tolist() == [1.0] * 20 + [0.0] * 20
+
+
+class Bought(OneLegal):
+    """The first seat has all rewards, the second the team's."""
+
+    team_reward = True
+
+    def step(self, s: Batch, action: np.ndarray, draw: Any) -> tuple[Batch, Batch]:
+        after, row = super().step(s, action, draw)
+        return after, {**row, "team_reward": 1e-3 * np.array([[-1.0, 1.0]]).repeat(len(row["reward"]), 0)}
+
+
+class Apart(Bought):
+    """Two a side, of whom the second seat leaves after its first step: seats share what their team gets."""
+
+    seats, teams = 4, (0, 0, 1, 1)
+
+    def reset(self, draw: Any, n: int) -> Batch:
+        return {"here": np.ones((n, 4), bool), "age": np.zeros(n, np.int64)}
+
+    def legal(self, s: Batch) -> np.ndarray:
+        return np.ones((len(s["age"]), 4, 4), bool)
+
+    def step(self, s: Batch, action: np.ndarray, draw: Any) -> tuple[Batch, Batch]:
+        n, age = len(s["age"]), s["age"] + 1
+        end = np.repeat((age == 3)[:, None], 4, 1) | (np.arange(4) == 1)
+        shared = np.where((age == 2)[:, None], [3.0, 3.0, 2.0, 2.0], [0.0, 0.0, 1.0, 1.0])  # 3 against 4 in all
+        row = {"reward": np.zeros((n, 4)), "team_reward": shared, "terminated": end, "truncated": end & ~end}
+        return {"here": s["here"] & ~end, "age": age}, row
+
+    def see(self, s: Batch) -> np.ndarray:
+        return np.zeros((len(s["age"]), 4, 1), np.float32)
+
+
+@pytest.mark.parametrize("toy", ["Bought", "Apart"])
+def test_the_team_reward_says_who_has_won_where_there_is_one(toy):
+    envs = Envs(f"toy:{__name__}:{toy}", 4)
+    assert play_teams(envs, (random_player(0), random_player(1)), 5, 0).tolist() == [0.0] * 5
+
+
+def test_step_by_step_it_is_the_same():
+    envs, steps = Envs("toy:skirmish", 4), 0
+    playing = both_side_steps(envs, BOT, BEST, 6, 3)
+    while True:
+        try:
+            next(playing)
+        except StopIteration as end:
+            found = end.value
+            break
+        steps += 1
+    assert (found == play_both_sides(envs, BOT, BEST, 6, 3)).all()
+    assert 10 < steps < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from polyplay.common.files import Row
 from polyplay.population.league_history import LeagueHistory, read_history
 from polyplay.population.lineage import read_lineage
 from polyplay.population.match_log import has_league
+from polyplay.population.rated_versions import RatedVersion, read_rated
+from polyplay.population.references import read_references
 from polyplay.runs.population_file import read_population
 from polyplay.runs.reports.population_table import population_report, population_title
 from polyplay.runs.reports.screen import default_console, print_all
@@ -24,13 +27,13 @@ MATCHES = 40  # of every two, to find levels
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """Lists the members of a population, best first, and the winner's ancestors; of a run of league or ftw its agents.
-    Also while it trains.
+    """Lists the members of a population, best first, and the winner's ancestors; of a run of league or ftw its agents;
+    of a run whose versions are rated by TrueSkill the newest one, and the references. Also while it trains.
     """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches: .png, .svg or
-    .pdf (none: no picture). Needs polyplay[plots]"""
+    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
+    over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
     levels: tuple[str, ...] = ()
     """with --picture, of a league: whose Elo it shows as lines, by 40 matches of every two of them and its best agent:
     random, bot:NAME, or other runs"""
@@ -45,6 +48,9 @@ class RankingOptions:
 def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
+    if rated := read_rated(directory):
+        _show_ratings(directory, rated, options)
+        return
     if has_league(directory):
         _show_league(directory, options)
         return
@@ -56,6 +62,28 @@ def command(words: list[str]) -> None:
         from polyplay.cli.population.picture import draw_population
 
         print_picture(draw_population(directory, population, rows), Path(options.picture), "--picture")
+
+
+def _show_ratings(directory: Path, rated: Sequence[RatedVersion], options: RankingOptions) -> None:
+    from rich import box
+    from rich.table import Table
+
+    if options.levels:
+        given = f"--levels {' '.join(options.levels)} given, but versions of {directory} are rated against references"
+        raise UserError(f"{given}, which the picture shows: leave it out")
+    references, console, last = read_references(directory), default_console(), rated[-1]
+    (mu, sigma), matches = last.skill, sum(version.matches for version in rated)
+    newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
+    print_all(console, [Text(f"{newest} · {len(rated)} versions · {matches:,} matches", style="bold")])
+    table = Table("reference", "TrueSkill", "points of that version", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, skill in sorted(references.items(), key=lambda found: -found[1]):
+        points = last.points.get(name, [])
+        table.add_row(name, f"{skill:.1f}", f"{sum(points):g} of {len(points)}" if points else "not played")
+    print_all(console, [table])
+    if options.picture is not None:
+        from polyplay.cli.population.rating_picture import draw_ratings
+
+        print_picture(draw_ratings(directory, rated, references), Path(options.picture), "--picture")
 
 
 def _show_league(directory: Path, options: RankingOptions) -> None:
