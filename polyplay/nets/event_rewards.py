@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from polyplay.nets.axes import Axes, Segment, TensorAxes
+
 PREFIX = "reward_"  # of the hyperparameter that is an event's weight
 
 
@@ -29,3 +31,7 @@ class EventRewards(nn.Module):
         for i, name in enumerate(self.names):
             if name in values:
                 self.weights[i] = values[name]
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return {"weights": TensorAxes("weights", (tuple(Segment(name, (1,), part=name) for name in self.names),))}
