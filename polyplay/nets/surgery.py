@@ -90,7 +90,7 @@ class Growth:
             new = growth.fresh(fresh[name])
             out[name] = new if growth.source is None else growth.keep(state[growth.source], new)
             if growth.axes.counts and name.rpartition(".")[0] in modules:
-                out[name] = np.minimum(out[name], np.float32(RENEWED))
+                out[name] = np.asarray(np.minimum(out[name], np.float32(RENEWED)))
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:

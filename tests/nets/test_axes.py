@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.common.tree import Field
@@ -20,6 +22,7 @@ def numbered(name: str, shape: tuple[int, ...]) -> list[tuple]:
     return [(name, *at) for at in np.ndindex(*shape)]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(SHAPES, min_size=1, max_size=3), st.permutations(range(3)))
 def test_every_old_number_stands_where_it_has_its_name(segments: list, order: list[int]):
     before = [Segment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
@@ -43,9 +46,8 @@ def test_every_old_number_stands_where_it_has_its_name(segments: list, order: li
     ],
 )
 def test_what_would_be_lost_is_refused(after: list[Segment], says: str):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         match_axes((Segment("a", (3,)), Segment("b", (4,), fixed=True)), tuple(after))
-    assert str(caught.value) == says
 
 
 def test_a_part_may_be_missing_as_a_whole():
