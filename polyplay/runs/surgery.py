@@ -22,7 +22,7 @@ from polyplay.runs import directory as run_directory
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import find_checkpoint
 from polyplay.runs.grown_options import change_options, check_games
-from polyplay.runs.load import crew_of, load_run, wire_system
+from polyplay.runs.load import compute_threads, crew_of, load_run, wire_system
 from polyplay.runs.lock import is_locked
 from polyplay.runs.options import RunOptions, Settings, to_json
 
@@ -69,15 +69,15 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     if found is None or not counters["updates"]:
         raise UserError(f"RUN: {directory} has learnt nothing yet: begin a new one instead")
     after = change_options(page, settings, options, config["system"], changes)
-    old = _side(page, settings, options, config["system"])
-    new = _side(page, *after, config["system"])
-    check_games(old.system.envs, new.system.envs, has_league(directory))
-    grown = _GrownRun(directory, found, old, new, changes)
-    report = grown.report(settle)
-    try:
-        grown.write(out, config, counters, report)
-    except OSError as e:
-        raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
+    with compute_threads(1):  # two that wait for each other gain nothing in rows this few
+        old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
+        check_games(old.system.envs, new.system.envs, has_league(directory))
+        grown = _GrownRun(directory, found, old, new, changes)
+        report = grown.report(settle)
+        try:
+            grown.write(out, config, counters, report)
+        except OSError as e:
+            raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
     return report
 
 
@@ -134,7 +134,7 @@ class _GrownRun:
             )
         sizes = [sum(p.numel() for p in side.policy.parameters()) for side in (old, new)]
         learnt = sum(float(self.saved.json(f"agents/{a}/learner")["learnt"]) for a in self.agents)
-        changed = {name: {"was": was, "is": now} for name, (was, now) in self.growth.changed.items()}
+        changed = {name: {"was": shapes[0], "is": shapes[1]} for name, shapes in self.growth.changed.items()}
         return {
             "from": str(self.directory.absolute()),
             "checkpoint": self.found.name,
