@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from polyplay.common.rng import uniform
 from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import All, Envs
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Leaf, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Box, Conditional, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.axes import Segment, match_axes
 from polyplay.nets.policy import Policy
 
@@ -108,7 +108,8 @@ class WiderRows:
             if leaf.classes and (path in masks or leaf.classes != getattr(old.get(path), "classes", ())):
                 found[path] = _legal(old.get(path), leaf, masks.get(path), n)
                 if found[path].dim() == 3:  # one for each value of the first part, whose new ones are illegal
-                    more = self.new.action[self.new.action.first].n - found[path].shape[1]
+                    action = cast("Conditional", self.new.action)
+                    more = action[action.first].n - found[path].shape[1]
                     found[path] = F.pad(found[path], (0, 0, 0, more))
         return tree.nest(found) if found else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
@@ -33,7 +33,7 @@ def change_options(
         _check_core(both, changes["core_size"])
     own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
-    return replace(settings, **own), replace(options, **others)  # type: ignore[type-var]
+    return replace(settings, **own), replace(options, **others)
 
 
 def _check_core(before: Mapping[str, Any], size: int) -> None:
@@ -80,7 +80,7 @@ def _acted_flaw(was: EnvSpec, is_: EnvSpec) -> str:
     shown = f"{describe_actions(is_.action)} instead of {describe_actions(was.action)}"
     if type(was.action) is not type(is_.action) or not before.keys() & after.keys():
         return shown
-    if isinstance(was.action, Conditional) and was.action.first != is_.action.first:
+    if isinstance(was.action, Conditional) and was.action.first != cast("Conditional", is_.action).first:
         return shown
     same = all(type(before[path]) is type(after[path]) for path in before.keys() & after.keys())
     return "" if same else shown

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 import polyplay
+from polyplay import systems
 from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.files import read_lines
+from polyplay.runs.directory import write_config
 from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.options import resolve, to_json
 from polyplay.runs.surgery import grow_run
 
 QUIET: dict[str, Any] = {"tensorboard": False, "network": "mlp", "quiet": True}
@@ -111,11 +114,31 @@ def test_a_directory_that_is_there_and_a_run_that_is_written_are_refused(old: Pa
     assert "is being written: end that run first" in capfd.readouterr().err
 
 
-def test_a_system_with_a_replay_is_named(tmp_path: Path, capfd):
-    given = {**QUIET, "serial": True, "env": "toy:catch", "lanes": 2, "replicas": 1, "start": 20}
-    run = polyplay.train("dqn", run=str(tmp_path / "dqn"), steps=60, **given).directory
-    assert main.main(["surgery", str(run), "--out", str(tmp_path / "new"), "--hidden", "64"]) == 2
-    assert "RUN: a run of dqn, which cannot grow: its replay has states of the old size" in capfd.readouterr().err
+def begun(directory: Path, system: str, **given: Any) -> Path:
+    """A run that never ran, with a checkpoint."""
+    page = systems.load(system)
+    settings, options, sources = resolve(page, **given)
+    directory.mkdir()
+    told = {"config": to_json(settings), "options": to_json(options), "sources": sources}
+    write_config(directory, {"system": system, **told, "environment": {}})
+    checkpoint.CheckpointPart(directory, 5).json("agents/0/learner", {})
+    checkpoint.complete(directory, 5, {"steps": 9, "frames": 9, "updates": 5})
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("system", "env", "why"),
+    [
+        ("dqn", "toy:catch", "its replay has states of the old size"),
+        ("gorila", "toy:catch", "its replay has states of the old size"),
+        ("alphago_zero", "game:tic_tac_toe", "its replay has states of the old size"),
+    ],
+)
+def test_systems_that_cannot_grow_are_named(system: str, env: str, why: str, tmp_path: Path, capfd):
+    run = begun(tmp_path / "old", system, env=env, network="mlp") if system != "alphago_zero" else None
+    run = run or begun(tmp_path / "old", system, env=env)
+    assert main.main(["surgery", str(run), "--out", str(tmp_path / "new"), "--env", f"{env}+rows=11"]) == 2
+    assert f"RUN: a run of {system}, which cannot grow: {why}; ppo, impala" in capfd.readouterr().err
 
 
 def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
