@@ -20,7 +20,7 @@ from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import All, Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Conditional, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.axes import Segment, match_axes
+from polyplay.nets.axes import AxisSegment, match_axes
 from polyplay.nets.policy import Policy
 
 LANES = 8
@@ -135,6 +135,6 @@ def _legal(old: Leaf | None, new: Leaf, mask: Tensor | None, n: int) -> Tensor:
     return found
 
 
-def _values(leaf: Leaf) -> tuple[Segment, ...]:
+def _values(leaf: Leaf) -> tuple[AxisSegment, ...]:
     shape = leaf.shape if isinstance(leaf, MultiDiscrete | MultiBinary) else ()
-    return tuple(Segment(str(at), (n,)) for at, n in zip(np.ndindex(*shape), leaf.classes, strict=True))
+    return tuple(AxisSegment(str(at), (n,)) for at, n in zip(np.ndindex(*shape), leaf.classes, strict=True))

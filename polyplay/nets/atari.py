@@ -17,7 +17,7 @@ from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
-from polyplay.nets.axes import Axes, Segment, linear_axes
+from polyplay.nets.axes import Axes, AxisSegment, linear_axes
 from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
@@ -90,7 +90,9 @@ class Conv(nn.Module):
 def _behind_convolutions(fc: Linear | None) -> Axes:
     if fc is None:
         return {}
-    return linear_axes("fc", (Segment("features", (fc.out_features,)),), (Segment("pixels", (fc.in_features,), True),))
+    return linear_axes(
+        "fc", (AxisSegment("features", (fc.out_features,)),), (AxisSegment("pixels", (fc.in_features,), True),)
+    )
 
 
 def _least(layers: Layers) -> int:

@@ -15,7 +15,7 @@ from polyplay.envs.pool import EnvSpec
 
 
 @dataclass(frozen=True)
-class Segment:
+class AxisSegment:
     """Numbers beside each other that belong together; `shape` is what they have before they are flattened.
 
     fixed: they are as many in every network of the kind. part: the leaf of observations or the part of actions that
@@ -33,7 +33,7 @@ class Segment:
         return math.prod(self.shape)
 
 
-Axis = tuple[Segment, ...]
+Axis = tuple[AxisSegment, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ Axes = dict[str, TensorAxes]  # by the tensor's name in state_dict
 def fixed_axes(tensors: Mapping[str, Tensor]) -> Axes:
     """Of tensors that never grow."""
     return {
-        name: TensorAxes(name, tuple((Segment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
+        name: TensorAxes(name, tuple((AxisSegment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
         for name, x in tensors.items()
     }
 
@@ -83,18 +83,18 @@ def linear_axes(name: str, rows: Axis, columns: Axis) -> Axes:
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
     """Observations' leaves, flattened, in the spec's order; those with classes one-hot."""
-    found: list[Segment] = []
+    found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
         if path not in without:
             found += _leaf(path, field, spec.classes.get(path, 0) if one_hot else 0)
     return tuple(found)
 
 
-def _leaf(path: str, field: Field, classes: int | tuple[int, ...]) -> list[Segment]:
+def _leaf(path: str, field: Field, classes: int | tuple[int, ...]) -> list[AxisSegment]:
     name = f"observation {path}".strip()
     if isinstance(classes, tuple):
-        return [Segment(f"{name}[{i}]", (n,), part=path) for i, n in enumerate(classes)]
-    return [Segment(name, (classes,) if classes else field.shape, part=path)]
+        return [AxisSegment(f"{name}[{i}]", (n,), part=path) for i, n in enumerate(classes)]
+    return [AxisSegment(name, (classes,) if classes else field.shape, part=path)]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class AxisMatch:
 
 def match_axes(before: Axis, after: Axis) -> AxisMatch:
     """ValueError: some would be lost."""
-    there, at = dict[str, tuple[Segment, int]](), 0
+    there, at = dict[str, tuple[AxisSegment, int]](), 0
     for segment in after:
         there[segment.name] = segment, at
         at += segment.size
@@ -133,7 +133,7 @@ def match_axes(before: Axis, after: Axis) -> AxisMatch:
     return AxisMatch(numbers[0], numbers[1], numbers[2], tuple(missing))
 
 
-def _corner(old: Segment, new: Segment) -> np.ndarray:
+def _corner(old: AxisSegment, new: AxisSegment) -> np.ndarray:
     """Places of the old numbers among the new ones."""
     fits = len(old.shape) == len(new.shape) and all(a <= b for a, b in zip(old.shape, new.shape, strict=True))
     if not fits or (old.shape != new.shape and (old.fixed or new.fixed)):

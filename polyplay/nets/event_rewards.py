@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from polyplay.nets.axes import Axes, Segment, TensorAxes
+from polyplay.nets.axes import Axes, AxisSegment, TensorAxes
 
 PREFIX = "reward_"  # of the hyperparameter that is an event's weight
 
@@ -34,4 +34,4 @@ class EventRewards(nn.Module):
 
     def axes(self) -> Axes:
         """See nets.axes."""
-        return {"weights": TensorAxes("weights", (tuple(Segment(name, (1,), part=name) for name in self.names),))}
+        return {"weights": TensorAxes("weights", (tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}

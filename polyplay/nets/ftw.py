@@ -13,7 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import describe_fields
-from polyplay.nets.axes import Axes, Segment, linear_axes, observed_axis
+from polyplay.nets.axes import Axes, AxisSegment, linear_axes, observed_axis
 from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
 LARGE = 36  # pixels of a side, from which on it is the paper's
@@ -45,7 +45,7 @@ class FTWTorso(nn.Module):
             raise UserError(
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
-        view = Segment("view", (channels, *sides), fixed=True)
+        view = AxisSegment("view", (channels, *sides), fixed=True)
         self.columns = view, *observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
         self.features = hidden
@@ -62,4 +62,4 @@ class FTWTorso(nn.Module):
 
     def axes(self) -> Axes:
         """See nets.axes."""
-        return linear_axes("fc", (Segment("features", (self.features,)),), self.columns)
+        return linear_axes("fc", (AxisSegment("features", (self.features,)),), self.columns)

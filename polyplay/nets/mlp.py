@@ -10,7 +10,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
-from polyplay.nets.axes import Axes, Segment, axes_within, linear_axes, observed_axis
+from polyplay.nets.axes import Axes, AxisSegment, axes_within, linear_axes, observed_axis
 from polyplay.nets.layers import Linear, initialise
 
 # Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
@@ -53,7 +53,7 @@ class MLP(nn.Module):
         found, columns = Axes(), self.columns
         for i, layer in enumerate(self.layers):
             if isinstance(layer, Linear):
-                rows = (Segment("features", (layer.out_features,)),)
+                rows = (AxisSegment("features", (layer.out_features,)),)
                 found |= linear_axes(f"layers.{i}", rows, columns)
                 columns = rows
         return found

@@ -9,7 +9,7 @@ import numpy as np
 from polyplay.nets.action_heads import ActionHead, Bernoulli, Composite, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.auxiliary import FRAMES, PixelControl
-from polyplay.nets.axes import Axes, Axis, Segment, TensorAxes, axes_within, fixed_axes, linear_axes, module_axes
+from polyplay.nets.axes import Axes, Axis, AxisSegment, TensorAxes, axes_within, fixed_axes, linear_axes, module_axes
 from polyplay.nets.conditional_head import ConditionalHead
 from polyplay.nets.recurrent import Core
 from polyplay.nets.temporal import Temporal
@@ -22,32 +22,32 @@ def policy_axes(policy: ActorCritic) -> Axes:
         if (module := getattr(policy, name)) is not None:
             found |= module_axes(module, name)
     size: int = policy.torso.features  # type: ignore[assignment]
-    torso = (Segment("features", (size,)),)
-    before = (*_embedded_axis(policy.head), Segment("reward", (1,))) if policy.previous else ()
+    torso = (AxisSegment("features", (size,)),)
+    before = (*_embedded_axis(policy.head), AxisSegment("reward", (1,))) if policy.previous else ()
     behind: Axis = (*torso, *before)
     if isinstance(policy.core, Core | Temporal):
         found |= _core_axes(policy.core, behind)
-        behind = (Segment("core", (policy.core.features,)),)
+        behind = (AxisSegment("core", (policy.core.features,)),)
     acting, valued = (behind, behind) if policy.split is None else _split(policy.split, size)
     if policy.hidden:
-        hidden = (Segment("hidden", (policy.hidden[0].out_features,)),)  # type: ignore[arg-type]
+        hidden = (AxisSegment("hidden", (policy.hidden[0].out_features,)),)  # type: ignore[arg-type]
         found |= linear_axes("hidden.0", hidden, acting) | linear_axes("hidden.1", hidden, valued)
         acting = valued = hidden
     found |= linear_axes("actions", head_axis(policy.head), acting)
-    found |= linear_axes("value", (Segment("value", (1,), fixed=True),), valued)
+    found |= linear_axes("value", (AxisSegment("value", (1,), fixed=True),), valued)
     return found | _auxiliary_axes(policy, torso, behind)
 
 
 def _split(at: int, features: int) -> tuple[Axis, Axis]:
-    return (Segment("the policy's features", (at,)),), (Segment("the value's features", (features - at,)),)
+    return (AxisSegment("the policy's features", (at,)),), (AxisSegment("the value's features", (features - at,)),)
 
 
 def _core_axes(core: Core | Temporal, columns: Axis) -> Axes:
     if isinstance(core, Temporal):  # its own size stays
-        rows: Axis = (Segment("gates", (4, core.features), fixed=True),)
+        rows: Axis = (AxisSegment("gates", (4, core.features), fixed=True),)
         return linear_axes("core.input", rows, columns)
-    rows = (Segment("gates", (core.cell.gates, core.features)),)
-    found = linear_axes("core.cell.recurrent", rows, (Segment("core", (core.features,)),))
+    rows = (AxisSegment("gates", (core.cell.gates, core.features)),)
+    found = linear_axes("core.cell.recurrent", rows, (AxisSegment("core", (core.features,)),))
     if not core.cell.bias:
         del found["core.cell.recurrent.bias"]
     return found | linear_axes("core.input", rows, columns)
@@ -60,19 +60,19 @@ def _auxiliary_axes(policy: ActorCritic, torso: Axis, behind: Axis) -> Axes:
     if heads.pixel is not None:
         found |= axes_within("auxiliary.pixel", _pixel_axes(heads.pixel, behind))
     if heads.reward is not None:
-        rows = (Segment("hidden", (heads.reward.hidden.out_features,), fixed=True),)
-        seen = tuple(Segment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
+        rows = (AxisSegment("hidden", (heads.reward.hidden.out_features,), fixed=True),)
+        seen = tuple(AxisSegment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
         found |= linear_axes("auxiliary.reward.hidden", rows, seen)
     return found
 
 
 def _pixel_axes(head: PixelControl, behind: Axis) -> Axes:
-    maps = (Segment("maps", (head.fc.out_features,), fixed=True),)
-    parts = (Segment(f"advantages {i}", (n,), silent=True) for i, n in enumerate(head.parts))
-    values: Axis = (Segment("value", (1,), fixed=True), *parts)
+    maps = (AxisSegment("maps", (head.fc.out_features,), fixed=True),)
+    parts = (AxisSegment(f"advantages {i}", (n,), silent=True) for i, n in enumerate(head.parts))
+    values: Axis = (AxisSegment("value", (1,), fixed=True), *parts)
     channels, _, *kernel = head.deconv.weight.shape
-    rest = tuple((Segment("kernel", (n,), fixed=True),) for n in kernel)
-    weight = (Segment("channels", (channels,), fixed=True),), values, *rest
+    rest = tuple((AxisSegment("kernel", (n,), fixed=True),) for n in kernel)
+    weight = (AxisSegment("channels", (channels,), fixed=True),), values, *rest
     found = {"deconv.weight": weight, "deconv.bias": (values,)}
     return linear_axes("fc", maps, behind) | {key: TensorAxes(key, axes) for key, axes in found.items()}
 
@@ -112,9 +112,9 @@ def _numbers(path: str, head: ActionHead, whose: str = "", silent: bool = True) 
     name, part = f"action {path}".strip(), path or None
     if isinstance(head, MultiCategorical):
         places = zip(np.ndindex(*head.action.shape), head.nvec, strict=True)
-        return tuple(Segment(f"{name}{list(i)}{whose}", (n,), part=part, silent=silent) for i, n in places)
+        return tuple(AxisSegment(f"{name}{list(i)}{whose}", (n,), part=part, silent=silent) for i, n in places)
     shape = head.action.shape if isinstance(head, Bernoulli | Gaussian) else (head.size,)
-    return (Segment(f"{name}{whose}", tuple(shape), part=part, silent=silent),)
+    return (AxisSegment(f"{name}{whose}", tuple(shape), part=part, silent=silent),)
 
 
 def _head_axes(head: ActionHead) -> Axes:

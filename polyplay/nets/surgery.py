@@ -54,7 +54,7 @@ class TensorGrowth:
         return out
 
 
-class Growth:
+class NetworkGrowth:
     """How each tensor of `new` comes from one of `old`. Raises UserError: something would be lost, or is no part of an
     observation, an action or a layer that is there.
     """

@@ -28,7 +28,7 @@ from polyplay.runs.options import RunOptions, Settings, to_json
 
 if TYPE_CHECKING:
     from polyplay.nets.actor_critic import ActorCritic
-    from polyplay.nets.surgery import Growth
+    from polyplay.nets.surgery import NetworkGrowth
     from polyplay.workers.crew import Crew
 
 REPORT = "surgery.json"
@@ -102,10 +102,10 @@ class _GrownRun:
     """What is written, computed from a checkpoint."""
 
     def __init__(self, directory: Path, found: Path, old: _Side, new: _Side, changes: Mapping[str, Any]):
-        from polyplay.nets.surgery import Growth
+        from polyplay.nets.surgery import NetworkGrowth
 
         self.directory, self.found, self.old, self.new, self.changes = directory, found, old, new, changes
-        self.growth: Growth = Growth(old.policy, new.policy)
+        self.growth: NetworkGrowth = NetworkGrowth(old.policy, new.policy)
         if not self.growth.changed and old.game == new.game:
             raise UserError("surgery: nothing changes: neither a size of the network nor the game")
         self.saved = checkpoint.OpenCheckpoint(found)

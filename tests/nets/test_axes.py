@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyplay.common.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.nets.axes import Segment, match_axes, observed_axis
+from polyplay.nets.axes import AxisSegment, match_axes, observed_axis
 
 SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=0, max_size=3)
 
@@ -25,8 +25,8 @@ def numbered(name: str, shape: tuple[int, ...]) -> list[tuple]:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(SHAPES, min_size=1, max_size=3), st.permutations(range(3)))
 def test_every_old_number_stands_where_it_has_its_name(segments: list, order: list[int]):
-    before = [Segment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
-    after = [Segment(f"s{i}", tuple(n + more for n, more in dims), silent=True) for i, dims in enumerate(segments)]
+    before = [AxisSegment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
+    after = [AxisSegment(f"s{i}", tuple(n + more for n, more in dims), silent=True) for i, dims in enumerate(segments)]
     after = [after[i] for i in order if i < len(after)]
     match = match_axes(tuple(before), tuple(after))
     old = [x for s in before for x in numbered(s.name, s.shape)]
@@ -39,23 +39,23 @@ def test_every_old_number_stands_where_it_has_its_name(segments: list, order: li
 @pytest.mark.parametrize(
     ("after", "says"),
     [
-        ([Segment("a", (2,)), Segment("b", (4,))], "the a would go from [3] to [2]"),
-        ([Segment("a", (3, 1)), Segment("b", (4,))], "the a would go from [3] to [3, 1]"),
-        ([Segment("a", (3,)), Segment("b", (5,))], "the b would go from [4] to [5]"),
-        ([Segment("b", (4,))], "the a would be missing"),
+        ([AxisSegment("a", (2,)), AxisSegment("b", (4,))], "the a would go from [3] to [2]"),
+        ([AxisSegment("a", (3, 1)), AxisSegment("b", (4,))], "the a would go from [3] to [3, 1]"),
+        ([AxisSegment("a", (3,)), AxisSegment("b", (5,))], "the b would go from [4] to [5]"),
+        ([AxisSegment("b", (4,))], "the a would be missing"),
     ],
 )
-def test_what_would_be_lost_is_refused(after: list[Segment], says: str):
+def test_what_would_be_lost_is_refused(after: list[AxisSegment], says: str):
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        match_axes((Segment("a", (3,)), Segment("b", (4,), fixed=True)), tuple(after))
+        match_axes((AxisSegment("a", (3,)), AxisSegment("b", (4,), fixed=True)), tuple(after))
 
 
 def test_a_part_may_be_missing_as_a_whole():
-    before = Segment("x[0]", (2,), part="x"), Segment("x[1]", (3,), part="x"), Segment("y", (1,), part="y")
-    match = match_axes(before, (Segment("y", (2,), part="y"),))
+    before = AxisSegment("x[0]", (2,), part="x"), AxisSegment("x[1]", (3,), part="x"), AxisSegment("y", (1,), part="y")
+    match = match_axes(before, (AxisSegment("y", (2,), part="y"),))
     assert (match.old.tolist(), match.new.tolist(), match.missing) == ([5], [0], ("x",))
     with pytest.raises(ValueError, match=r"the x\[1\] would be missing"):
-        match_axes(before, (Segment("x[0]", (2,), part="x"), Segment("y", (2,), part="y")))
+        match_axes(before, (AxisSegment("x[0]", (2,), part="x"), AxisSegment("y", (2,), part="y")))
 
 
 def test_observations_are_named_by_their_leaves_and_classes():

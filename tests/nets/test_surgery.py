@@ -17,7 +17,7 @@ from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import build_network
-from polyplay.nets.surgery import RENEWED, Growth
+from polyplay.nets.surgery import RENEWED, NetworkGrowth
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import continuous
@@ -37,7 +37,7 @@ def pair(old: EnvSpec, new: EnvSpec, was: dict[str, Any], now: dict[str, Any]) -
     with torch.no_grad():
         for p in before.parameters():
             p += 0.1 * torch.randn(p.shape, generator=generator)
-    checkpoint.load_into(after, Growth(before, after).grow(arrays(before), arrays(after)))
+    checkpoint.load_into(after, NetworkGrowth(before, after).grow(arrays(before), arrays(after)))
     return before, after
 
 
@@ -159,7 +159,7 @@ def test_gradients_reach_new_units_at_once():
 def test_statistics_stand_where_the_weights_do():
     was = {"core": "gru", "core_size": 6, "hidden": (7,), "previous": True}
     before, after = pair(VECTOR, replace(LONGER, action=Discrete(5)), was, {**was, "core_size": 9, "hidden": (8,)})
-    growth = Growth(before, after)
+    growth = NetworkGrowth(before, after)
     nothing = {k: np.zeros_like(v) for k, v in arrays(after).items()}
     wanted = growth.grow(arrays(before), nothing)
     flat = np.concatenate([p.detach().numpy().ravel() for p in before.parameters()])
@@ -175,7 +175,7 @@ def test_statistics_stand_where_the_weights_do():
 def test_an_update_at_rate_0_with_carried_moments_changes_nothing():
     was = {"core": "lstm", "core_size": 32}
     before, after = pair(VECTOR, VECTOR, was, {**was, "core_size": 48})
-    growth, vector = Growth(before, after), FlatParams(after)
+    growth, vector = NetworkGrowth(before, after), FlatParams(after)
     optimizer = optimizers.make_optimizer("adam", vector.parameter, 0.0, 1e-5)
     moments = np.random.default_rng(0).random(sum(p.numel() for p in before.parameters())).astype("float32")
     saved = {k: torch.from_numpy(growth.grow_statistics(moments)) for k in ("exp_avg", "exp_avg_sq")}
@@ -194,7 +194,7 @@ def test_deviations_of_real_actions_and_running_statistics_are_kept():
         before.observe(rows)
     with torch.no_grad():
         before.head.log_std.copy_(torch.tensor([0.5, -0.5]))
-    grown = Growth(before, after).grow(arrays(before), arrays(after))
+    grown = NetworkGrowth(before, after).grow(arrays(before), arrays(after))
     assert grown["head.log_std"].tolist() == [0.5, -0.5, 0.0, 0.0]
     checkpoint.load_into(after, grown)
     moments = after.inputs.moments[0]
@@ -207,7 +207,7 @@ def test_deviations_of_real_actions_and_running_statistics_are_kept():
 def test_parts_of_observations_can_be_taken_away():
     few = EnvSpec({"a": DICT.obs["a"]}, DICT.action)
     before, after = (build_network(NetworkFactory("mlp", spec), 1) for spec in (DICT, few))
-    growth = Growth(before, after)
+    growth = NetworkGrowth(before, after)
     assert growth.missing == ["b"]
     grown = growth.grow(arrays(before), arrays(after))
     assert np.array_equal(grown["torso.layers.0.weight"], before.torso.layers[0].weight.detach().numpy()[:, :6])
@@ -226,7 +226,7 @@ def test_parts_of_observations_can_be_taken_away():
 def test_what_is_no_growth_is_refused_in_one_line(was: dict, now: dict, says: str):
     before, after = (build_network(NetworkFactory("mlp", VECTOR, given), 1) for given in (was, now))
     with pytest.raises(UserError, match=r"networks only grow|none is added") as caught:
-        Growth(before, after)
+        NetworkGrowth(before, after)
     assert says in str(caught.value)
 
 
@@ -240,7 +240,7 @@ VIEW = {"view": Field((3, 9, 9), "uint8"), "own": Field((4,), "float32")}
 def test_layers_behind_convolutions_grow(name: str, spec: EnvSpec, hidden: tuple[int, int]):
     was, now = ({"hidden": n, "network": name, "core": "lstm", "core_size": n} for n in hidden)
     before, after = pair(spec, spec, was, now)
-    growth = Growth(before, after)
+    growth = NetworkGrowth(before, after)
     assert not any("convs" in tensor for tensor in growth.changed)
     rng = np.random.default_rng(0)
     obs = tree.map(lambda f: torch.from_numpy((rng.random((LANES, *f.shape)) * 255).astype(f.dtype)), spec.obs)
@@ -248,3 +248,25 @@ def test_layers_behind_convolutions_grow(name: str, spec: EnvSpec, hidden: tuple
     (out, _), (more, _) = (policy.act(step, policy.initial(LANES)) for policy in (before, after))
     torch.testing.assert_close(out["value"], more["value"], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(out["logp"], more["logp"], rtol=1e-6, atol=1e-6)
+
+
+def test_auxiliary_heads_and_rewards_of_events_grow():
+    old, new = (EnvSpec(VIEW, Discrete(n)) for n in (3, 5))
+    was = {"network": "ftw", "core": "lstm", "previous": True, "auxiliary": ("pixel", "reward")}
+    was, now = ({**was, "hidden": n, "core_size": n, "width": n, "rewards": e} for n, e in ((8, "ab"), (16, "cab")))
+    before, after = pair(old, new, was, now)
+    with torch.no_grad():
+        before.rewards.weights.copy_(torch.tensor([1.0, 2.0]))
+    grown = NetworkGrowth(before, after).grow(arrays(before), arrays(after))
+    assert grown["rewards.weights"].tolist() == [0.0, 1.0, 2.0]
+    obs = {k: torch.zeros(LANES, *f.shape, dtype=getattr(torch, f.dtype)) + 3 for k, f in VIEW.items()}
+    seen = [torch.stack([policy.torso(obs)] * 3) for policy in (before, after)]
+    torch.testing.assert_close(before.auxiliary.reward(seen[0]), after.auxiliary.reward(seen[1]), rtol=0, atol=1e-6)
+    x = torch.randn(LANES, 8, generator=torch.Generator().manual_seed(0))
+    maps = before.auxiliary.pixel(x), after.auxiliary.pixel(torch.cat([x, torch.ones(LANES, 8)], 1))
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-6)
+    value, (advantage,) = before.auxiliary.pixel.values(maps[0])
+    more, (wider,) = after.auxiliary.pixel.values(maps[1])
+    torch.testing.assert_close(value, more, rtol=0, atol=1e-6)
+    torch.testing.assert_close(advantage, wider[:, :3], rtol=0, atol=1e-6)
+    assert not wider[:, 3:].any()

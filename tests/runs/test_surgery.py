@@ -14,6 +14,7 @@ from polyplay import systems
 from polyplay.cli import main
 from polyplay.common import checkpoint
 from polyplay.common.files import read_lines
+from polyplay.runs import surgery
 from polyplay.runs.directory import write_config
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import resolve, to_json
@@ -22,6 +23,11 @@ from polyplay.runs.surgery import grow_run
 QUIET: dict[str, Any] = {"tensorboard": False, "network": "mlp", "quiet": True}
 PPO: dict[str, Any] = {**QUIET, "env": "toy:memory", "core": "lstm", "core_size": 32, "lanes": 4, "unroll": 8}
 PPO |= {"serial": True, "replicas": 1, "minibatches": 2, "epochs": 1, "inputs": "normalize", "anneal": "constant"}
+
+
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surgery, "STEPS", 50)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd
     assert "not carried: games under way, recurrent states" in said
     assert files_of(old) == before
     report = json.loads((new / "surgery.json").read_text())
-    assert report["rows_compared"] == 2048
+    assert report["rows_compared"] == 400
     assert max(report["largest_difference_logp"], report["largest_difference_value"]) <= 1e-6
     assert report["parameters_after"] > report["parameters_before"]
     config = json.loads((new / "config.json").read_text())
