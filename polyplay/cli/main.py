@@ -22,6 +22,7 @@ from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, W
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
     "resume": ("RUN", "continue a run from its newest checkpoint"),
+    "surgery": ("RUN --out RUN2", "let a run's network or game grow"),
     "evaluate": ("RUN", "play full games with a run's weights"),
     "play": ("RUN", "play a board game against a run's agent"),
     "plot": ("RUN … --out FILE", "write a picture of learning curves"),

@@ -67,6 +67,7 @@ class Learner:
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
+        self.settle_until = 0.0  # agent steps learnt from before which the rate is 0 (nets.surgery)
         self.auxiliary = AuxiliaryRows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
@@ -75,6 +76,9 @@ class Learner:
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.say("warning", text))
+        if ctx.resume is not None:
+            saved = checkpoint.open_checkpoint(ctx.resume).json(f"agents/{spec.agent}/learner")
+            self.settle_until = float(saved.get("settle_until", 0.0))
         if ctx.resume is not None and self.counts.fresh:
             self._load()
         elif self.counts.fresh and not ctx.incarnation % 1000:
@@ -133,6 +137,8 @@ class Learner:
         return self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def rate(self, left: float | None = None) -> float:
+        if self.progress < self.settle_until:
+            return 0.0
         left = self.remaining() if left is None else left
         return self.spec.hyperparameters.learning_rate * (left if self.spec.anneal == "linear" else 1.0)
 
@@ -403,6 +409,7 @@ class Learner:
         if self.target_net is not None:
             part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
+        counts |= {"settle_until": self.settle_until} if self.settle_until else {}
         hyper = self.spec.hyperparameters
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
         part.json(f"{agent}/learner", {**counts, **values})

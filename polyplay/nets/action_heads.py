@@ -129,7 +129,7 @@ class MultiCategorical(_Independent):
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
         super().__init__(sum(nvec), len(nvec), Field(tuple(shape), "int64"), guard)
-        self.most = max(nvec)
+        self.nvec, self.most = nvec, max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
         self.register_buffer("at", torch.tensor(at), persistent=False)
 

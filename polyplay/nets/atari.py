@@ -17,6 +17,7 @@ from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
+from polyplay.nets.axes import Axes, AxisSegment, linear_axes
 from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
@@ -81,6 +82,18 @@ class Conv(nn.Module):
             return x.flatten(1)
         return activation_reuse.recall(self.fc, x.flatten(1), tape[-1])
 
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return _behind_convolutions(self.fc)
+
+
+def _behind_convolutions(fc: Linear | None) -> Axes:
+    if fc is None:
+        return {}
+    return linear_axes(
+        "fc", (AxisSegment("features", (fc.out_features,)),), (AxisSegment("pixels", (fc.in_features,), True),)
+    )
+
 
 def _least(layers: Layers) -> int:
     """The smallest side that unpadded convolutions leave at least one pixel of."""
@@ -144,6 +157,10 @@ class Impala(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         x = F.relu(self.sections(pixels(obs)), inplace=True).flatten(1)
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return _behind_convolutions(self.fc)
 
 
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.envs.team_spirit import OWN_REWARD, TEAM_REWARD
+from polyplay.nets.axes import Axes, AxisSegment, TensorAxes
 
 PREFIX = "reward_"  # of the hyperparameter that is an event's weight
 SPIRIT = "team_spirit"  # the hyperparameter τ: r = (1 − τ) · own + τ · team's mean (Berner et al. 2019, appendix G)
@@ -35,3 +36,7 @@ class EventRewards(nn.Module):
         for i, name in enumerate(self.names):
             if name in known:
                 self.weights[i] = known[name]
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return {"weights": TensorAxes("weights", (tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}

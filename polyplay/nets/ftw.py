@@ -13,6 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import describe_fields
+from polyplay.nets.axes import Axes, AxisSegment, linear_axes, observed_axis
 from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
 LARGE = 36  # pixels of a side, from which on it is the paper's
@@ -44,8 +45,9 @@ class FTWTorso(nn.Module):
             raise UserError(
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
-        beside = sum(fields[path].shape[0] if fields[path].shape else 1 for path in self.paths if path != self.view)
-        self.fc = Linear(channels * sides[0] * sides[1] + beside, hidden)
+        view = AxisSegment("view", (channels, *sides), fixed=True)
+        self.columns = view, *observed_axis(spec, one_hot=False, without=(self.view,))
+        self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
         self.features = hidden
         initialise(self, init)
 
@@ -57,3 +59,7 @@ class FTWTorso(nn.Module):
             x = x + y if y.shape == x.shape else y
         numbers = [leaves[path].reshape(len(x), -1).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return linear_axes("fc", (AxisSegment("features", (self.features,)),), self.columns)

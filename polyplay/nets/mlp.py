@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +10,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
+from polyplay.nets.axes import Axes, AxisSegment, axes_within, linear_axes, observed_axis
 from polyplay.nets.layers import Linear, initialise
 
 # Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
@@ -35,7 +34,8 @@ class MLP(nn.Module):
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
-        size = sum(_width(spec.classes.get(path, 0)) or math.prod(field.shape) for path, field in tree.leaves(spec.obs))
+        self.columns = observed_axis(spec)
+        size = sum(segment.size for segment in self.columns)
         layers: list[nn.Module] = []
         for width in hidden:
             layers += [Linear(size, width), ACTIVATIONS[activation]()]
@@ -47,6 +47,16 @@ class MLP(nn.Module):
         leaves = dict(tree.leaves(obs))
         flat = [_floats(leaves[path], n) for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        found, columns = Axes(), self.columns
+        for i, layer in enumerate(self.layers):
+            if isinstance(layer, Linear):
+                rows = (AxisSegment("features", (layer.out_features,)),)
+                found |= linear_axes(f"layers.{i}", rows, columns)
+                columns = rows
+        return found
 
 
 class SeparateMLPs(nn.Module):
@@ -66,9 +76,9 @@ class SeparateMLPs(nn.Module):
     def forward(self, obs: Tree) -> Tensor:
         return torch.cat([self.policy(obs), self.value(obs)], 1)
 
-
-def _width(n: int | tuple[int, ...]) -> int:
-    return n if isinstance(n, int) else sum(n)
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return axes_within("policy", self.policy.axes()) | axes_within("value", self.value.axes())
 
 
 def _floats(x: Tensor, n: int | tuple[int, ...]) -> Tensor:

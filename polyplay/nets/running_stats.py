@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Spec, Tree
+from polyplay.nets.axes import Axes, AxisSegment, TensorAxes
 
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
 BOUND = 10.0  # of what leaves here
@@ -94,6 +95,16 @@ class Normalize(nn.Module):
             rows = rows[rows[..., 0] > 0] if one else rows
             if len(rows):
                 moments.observe(rows)  # type: ignore[operator]
+
+    def axes(self) -> Axes:
+        """See nets.axes. New numbers pass as they are until their own statistics are known."""
+        found = Axes()
+        for i, (path, moments) in enumerate(zip(self.paths, self.moments, strict=True)):
+            axes = tuple((AxisSegment(f"axis {k}", (n,)),) for k, n in enumerate(moments.mean.shape))  # type: ignore[arg-type]
+            for name, fill in (("mean", 0.0), ("origin", 0.0), ("second", 1.0)):
+                found[f"moments.{i}.{name}"] = TensorAxes(f"moments of {path}.{name}", axes, True, fill)
+            found[f"moments.{i}.count"] = TensorAxes(f"moments of {path}.count", (), True, counts=True)
+        return found
 
 
 class ReturnScale(nn.Module):

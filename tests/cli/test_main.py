@@ -124,7 +124,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, evaluate, play, plot, runs, watch, systems, new"),
+        ("zzz", "unknown verb zzz; there are train, resume, surgery, evaluate, play, plot, runs, watch, systems, new"),
         ("play", "play takes the directory of a run first"),
         ("train", "train takes a system first, nothing given: polyplay train ppo --env CartPole-v1; begin with ppo"),
         (
@@ -146,6 +146,11 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
             "resume RUN --unroll 3",
             "unknown option --unroll for polyplay resume RUN; it takes --frames, --steps",
         ),
+        ("surgery", "surgery takes the directory of a run first"),
+        ("surgery RUN", "surgery takes the directory to write: polyplay surgery RUN --out RUN2"),
+        ("surgery RUN --out x --core-size 1", "--core-size: '1' given, allowed: a whole number from 2"),
+        ("surgery RUN --settle x", "--settle: 'x' given"),
+        ("surgery RUN --gamma 1", "unknown option --gamma for polyplay surgery RUN"),
         ("evaluate nowhere", "no run at nowhere"),
         ("evaluate RUN --episodes 0", "--episodes: '0' given, allowed: a whole number from 1 to 1e12, or none for"),
         ("evaluate RUN --episode", "did you mean --episodes?"),
@@ -250,6 +255,7 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "train fake --preset quick -h": "step size (default: 0.001)",
         "diagram fake --help": "polyplay diagram fake",
         "resume --help": "seconds between checkpoints",
+        "surgery --help": "width of the recurrent core",
         "resume RUN --help": "--device {none,auto,cpu,cuda}",
         "evaluate --help": "how many full games",
         "verify --help": "file in the run's directory",

@@ -1,0 +1,224 @@
+"""A run whose network or game grows: another run that goes on where it was (OpenAI et al. 2019, Dota 2, Appendix B)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyplay import systems
+from polyplay.common import checkpoint
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, write_json
+from polyplay.common.machine import now
+from polyplay.envs import space_files
+from polyplay.population.match_log import LOG, SUMMARY, has_league
+from polyplay.runs import directory as run_directory
+from polyplay.runs.flags import flag
+from polyplay.runs.going_on import find_checkpoint
+from polyplay.runs.grown_options import change_options, check_games
+from polyplay.runs.load import compute_threads, crew_of, load_run, wire_system
+from polyplay.runs.lock import is_locked
+from polyplay.runs.options import RunOptions, Settings, to_json
+
+if TYPE_CHECKING:
+    from polyplay.nets.actor_critic import ActorCritic
+    from polyplay.nets.surgery import NetworkGrowth
+    from polyplay.workers.crew import Crew
+
+REPORT = "surgery.json"
+LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage")  # of the old run, which goes on
+STEPS = 256  # in which both networks are asked
+EXACT = 1e-4  # relative; more than rounding makes of matrix products of other sizes
+SEED = 15_485_863  # of new weights: no run begins with these
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A run before or after."""
+
+    settings: Settings
+    options: RunOptions
+    system: systems.System
+    policy: ActorCritic
+    rest: float  # what the optimiser's mean square begins with
+
+    @property
+    def game(self) -> tuple[object, ...]:
+        """All that says which game it is."""
+        envs = self.system.envs
+        return envs.name, envs.options, envs.spec
+
+
+def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
+    """Write `out`, a run that `polyplay resume` goes on with: the one in `directory` with `changes` of its options. The
+    learning rate is 0 until so many more agent steps were learnt from. Gives the report that is in it. Raises
+    UserError: nothing was written.
+    """
+    page, settings, options, config = load_run(directory, trust)
+    if is_locked(directory):
+        raise UserError(f"RUN: {directory} is being written: end that run first")
+    if out.exists():
+        raise UserError(f"--out: {out} is there already: name another directory")
+    found, counters = find_checkpoint(directory, lambda text: print(f"polyplay: {text}"))
+    if found is None or not counters["updates"]:
+        raise UserError(f"RUN: {directory} has learnt nothing yet: begin a new one instead")
+    after = change_options(page, settings, options, config["system"], changes)
+    with compute_threads(1):  # two that wait for each other gain nothing in rows this few
+        old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
+        check_games(old.system.envs, new.system.envs, has_league(directory))
+        grown = _GrownRun(directory, found, old, new, changes)
+        report = grown.report(settle)
+        try:
+            grown.write(out, config, counters, report)
+        except OSError as e:
+            raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
+    return report
+
+
+def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
+    """Raises UserError: the system has no policy and value alone."""
+    from polyplay.nets.actor_critic import ActorCritic
+    from polyplay.weights.optimizers import FLAVOURS
+
+    crew: Crew = crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None, chaos=None))
+    wired = wire_system(page, settings, crew)
+    policy = wired.policy()
+    replays = any(role.held_replay is not None or role.drawn_replay is not None for role in crew.roles)
+    if replays or not isinstance(policy, ActorCritic):
+        why = "its replay has states of the old size" if replays else "its network is of another kind"
+        raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")
+    optimizers = {role.spec.update.optim.name for role in crew.roles if role.spec is not None}
+    rest = max((FLAVOURS[name].g0 for name in optimizers if name in FLAVOURS), default=0.0)
+    return _Side(replace(settings, **wired.resolved), options, wired, policy, rest)
+
+
+class _GrownRun:
+    """What is written, computed from a checkpoint."""
+
+    def __init__(self, directory: Path, found: Path, old: _Side, new: _Side, changes: Mapping[str, Any]):
+        from polyplay.nets.surgery import NetworkGrowth
+
+        self.directory, self.found, self.old, self.new, self.changes = directory, found, old, new, changes
+        self.growth: NetworkGrowth = NetworkGrowth(old.policy, new.policy)
+        if not self.growth.changed and old.game == new.game:
+            raise UserError("surgery: nothing changes: neither a size of the network nor the game")
+        self.saved = checkpoint.OpenCheckpoint(found)
+        self.agents = checkpoint.agents_of(found)
+
+    def policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
+        """An agent's weights, or those of a past self."""
+        from polyplay.nets.factory import build_network
+
+        fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))
+        return self.growth.grow(arrays, {k: v.numpy() for k, v in fresh.state_dict().items()})
+
+    def report(self, settle: int) -> Row:
+        """What is done, and how far both networks differ in the old run's environment. Raises UserError: too far."""
+        from polyplay.acting.comparison import compare_policies
+
+        agent, old, new = self.agents[0], self.old, self.new
+        arrays = self.saved.arrays(checkpoint.policy_name(agent))
+        checkpoint.load_into(old.policy, arrays)
+        checkpoint.load_into(new.policy, self.policy(arrays, agent))
+        seen = compare_policies(old.system.envs, old.policy, new.policy, new.system.envs.spec, STEPS, old.options.seed)
+        if not seen.relative <= EXACT:
+            raise UserError(
+                f"surgery: the grown network is not the old one: values and log-probabilities differ by "
+                f"{seen.relative:.1e} of their size; leave activations and other layers as they were"
+            )
+        sizes = [sum(p.numel() for p in side.policy.parameters()) for side in (old, new)]
+        learnt = sum(float(self.saved.json(f"agents/{a}/learner")["learnt"]) for a in self.agents)
+        changed = {name: {"was": shapes[0], "is": shapes[1]} for name, shapes in self.growth.changed.items()}
+        return {
+            "from": str(self.directory.absolute()),
+            "checkpoint": self.found.name,
+            "at": now(),
+            "changes": {flag(name): value for name, value in self.changes.items()},
+            "parameters_before": sizes[0],
+            "parameters_after": sizes[1],
+            "agents": len(self.agents),
+            "past_selves": len(self._selves()),
+            "rows_compared": seen.rows,
+            "largest_difference_logp": seen.logp,
+            "largest_difference_value": seen.value,
+            "settle_until": learnt + settle if settle else 0.0,
+            "tensors": changed,
+            "taken_away": self.growth.missing,
+            "not_carried": self._not_carried(),
+        }
+
+    def _selves(self) -> list[Path]:
+        return sorted((self.directory / "selves").glob(f"*{checkpoint.ARRAYS}"))
+
+    def _not_carried(self) -> list[str]:
+        found = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
+        others = len(checkpoint.everything(self.directory)) - 1
+        return found + ([f"{others} older checkpoints"] if others else [])
+
+    # ------------------------------------------------------------------------------------------------ written
+
+    def write(self, out: Path, config: Row, counters: Row, report: Row) -> None:
+        """All of it or nothing. Raises OSError."""
+        made = out.with_name(f".{out.name}.surgery-{os.getpid()}")
+        try:
+            made.mkdir(parents=True)
+            self._write_lines(made)
+            self._write_checkpoint(made, counters, report["settle_until"])
+            for path in self._selves():
+                agent = int(path.stem.partition("-")[0])
+                to = made / "selves" / path.name
+                to.parent.mkdir(exist_ok=True)
+                checkpoint.write_arrays(to, self.policy(checkpoint.read_arrays(path), agent))
+            write_json(made / space_files.FILE, space_files.spec_to_json(self.new.system.envs.spec))
+            write_json(made / REPORT, report)
+            self._write_config(made, out, config, report)
+            os.rename(made, out)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _write_lines(self, made: Path) -> None:
+        for path in sorted(self.directory.glob("*.jsonl")):
+            if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
+                shutil.copy(path, made / path.name)
+        if (self.directory / SUMMARY).exists() and (made / LOG).exists():
+            shutil.copy(self.directory / SUMMARY, made / SUMMARY)
+
+    def _write_checkpoint(self, made: Path, counters: Row, settle_until: float) -> None:
+        version = checkpoint.update_of(self.found)
+        part = checkpoint.CheckpointPart(made, version)
+        for agent in self.agents:
+            name = f"agents/{agent}"
+            part.arrays(f"{name}/policy", self.policy(self.saved.arrays(f"{name}/policy"), agent))
+            statistics = self.saved.arrays(f"{name}/optimizer")
+            part.arrays(f"{name}/optimizer", {k: self._grown(k, v) for k, v in statistics.items()})
+            learner = self.saved.json(f"{name}/learner")
+            part.json(f"{name}/learner", {**learner, **({"settle_until": settle_until} if settle_until else {})})
+        per_step = self.new.system.envs.spec.frames_per_step
+        checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * per_step})
+
+    def _grown(self, name: str, statistics: np.ndarray) -> np.ndarray:
+        rest = self.new.rest if name == "square" else 0.0
+        return self.growth.grow_statistics(statistics, rest) if statistics.ndim else statistics
+
+    def _write_config(self, made: Path, out: Path, config: Row, report: Row) -> None:
+        new = self.new
+        run_directory.write_config(
+            made,
+            {
+                "system": config["system"],
+                "config": to_json(new.settings),
+                "options": to_json(replace(new.options, run=str(out))),
+                "sources": {**config["sources"], **dict.fromkeys(self.changes, "surgery")},
+                "environment": new.system.envs.spec.describe,
+            },
+        )
+        contents = run_directory.read_config(made)
+        about = {k: report[k] for k in ("from", "checkpoint", "at", "changes")}
+        contents |= {"resumed": config["resumed"], "surgery": [*config.get("surgery", []), about]}
+        write_json(made / "config.json", contents)

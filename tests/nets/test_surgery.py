@@ -1,0 +1,272 @@
+"""A network that grows: the same outputs, to the bit; new units that learn at once; statistics in their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay.common import checkpoint, tree
+from polyplay.common.errors import UserError
+from polyplay.common.tree import Batch, Field
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Conditional, Discrete
+from polyplay.nets import NetworkFactory
+from polyplay.nets.actor_critic import ActorCritic
+from polyplay.nets.factory import build_network
+from polyplay.nets.surgery import RENEWED, NetworkGrowth
+from polyplay.weights import optimizers
+from polyplay.weights.flat import FlatParams
+from tests.nets.helpers import continuous
+
+VECTOR, LONGER = (EnvSpec(Field((n,), "float32"), Discrete(4)) for n in (5, 8))
+STEPS, LANES = 200, 4
+
+
+def pair(old: EnvSpec, new: EnvSpec, was: dict[str, Any], now: dict[str, Any]) -> tuple[ActorCritic, ActorCritic]:
+    """A network with random weights everywhere, and what it grows into."""
+    networks = []
+    for seed, spec, options in ((1, old, was), (2, new, now)):
+        given = dict(options)
+        networks.append(build_network(NetworkFactory(given.pop("network", "mlp"), spec, given), seed))
+    before, after = networks
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in before.parameters():
+            p += 0.1 * torch.randn(p.shape, generator=generator)
+    checkpoint.load_into(after, NetworkGrowth(before, after).grow(arrays(before), arrays(after)))
+    return before, after
+
+
+def arrays(policy: ActorCritic) -> dict[str, np.ndarray]:
+    return {k: v.numpy().copy() for k, v in policy.state_dict().items()}
+
+
+def step_of(rng: np.random.Generator, spec: EnvSpec) -> Batch:
+    obs = {}
+    for path, field in tree.leaves(spec.obs):
+        n = spec.classes.get(path, 0)
+        shape = (LANES, *field.shape)
+        obs[path] = torch.from_numpy(rng.integers(0, n, shape) if n else rng.normal(size=shape).astype("float32"))
+    rest = {"reward": torch.from_numpy(rng.normal(size=LANES).astype("float32"))}
+    return {"obs": tree.nest(obs), "first": torch.from_numpy(rng.random(LANES) < 0.05), **rest}
+
+
+def widened(step: Batch, rng: np.random.Generator, spec: EnvSpec, mask: Any = None) -> Batch:
+    """The same row with more in it: random numbers in all new places."""
+    wide, leaves = step_of(rng, spec), dict(tree.leaves(step["obs"]))
+    for path, x in tree.leaves(wide["obs"]):
+        if path in leaves:
+            x[(slice(None), *map(slice, leaves[path].shape[1:]))] = leaves[path]
+    return {**step, "obs": wide["obs"], **({} if mask is None else {"mask": mask})}
+
+
+def difference(old: ActorCritic, new: ActorCritic, before: EnvSpec, after: EnvSpec, masks: Any = (None, None)) -> float:
+    """The largest of log-probabilities and values over steps in which each has its own state and acts by itself."""
+    rng, most = np.random.default_rng(0), 0.0
+    states = old.initial(LANES), new.initial(LANES)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            step = step_of(rng, before)
+            wide = widened(step, rng, after, masks[1])
+            out, one = old.act({**step, **({} if masks[0] is None else {"mask": masks[0]})}, states[0])
+            more, two = new.act(wide, states[1])
+            states = one, two
+            for (path, a), (_, b) in zip(tree.leaves(out["action"]), tree.leaves(more["action"]), strict=True):
+                assert torch.equal(a, b), path
+            most = max(most, *(float((out[k] - more[k]).abs().max()) for k in ("logp", "value")))
+    return most
+
+
+DICT = EnvSpec({"a": Field((2, 3), "float32"), "b": Field((), "int64")}, Discrete(4), classes={"b": 4})
+MORE = {"a": Field((3, 5), "float32"), "b": Field((), "int64"), "c": Field((2,), "float32")}
+SMALL, LARGE = {"hidden": (64, 64)}, {"hidden": (128, 128)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "was", "now"),
+    [
+        (VECTOR, VECTOR, {"core": "lstm", "core_size": 32}, {"core": "lstm", "core_size": 48}),
+        (VECTOR, VECTOR, {"core": "gru", "core_size": 32}, {"core": "gru", "core_size": 48}),
+        (VECTOR, VECTOR, SMALL, LARGE),
+        (VECTOR, VECTOR, {**SMALL, "network": "separate"}, {**LARGE, "network": "separate"}),
+        (VECTOR, LONGER, SMALL, SMALL),
+        (DICT, replace(DICT, obs=MORE, classes={"b": 6}), SMALL, SMALL),
+        (VECTOR, VECTOR, {**SMALL, "width": 32}, {**LARGE, "width": 48}),
+    ],
+    ids=["lstm", "gru", "mlp", "separate", "longer vector", "dict", "hidden layers of the heads"],
+)
+def test_outputs_are_the_same_to_the_bit(old: EnvSpec, new: EnvSpec, was: dict, now: dict):
+    both = pair(old, new, was, now)
+    assert sum(p.numel() for p in both[1].parameters()) > sum(p.numel() for p in both[0].parameters())
+    assert difference(*both, old, new) == 0.0
+
+
+def test_all_at_once_with_the_action_before_as_an_input():
+    was = {"core": "lstm", "core_size": 32, "previous": True, "hidden": (64,)}
+    new = replace(LONGER, action=Discrete(6))
+    both = pair(VECTOR, new, was, {**was, "core_size": 48, "hidden": (128,)})
+    legal = torch.arange(6).expand(LANES, 6) < 4
+    assert difference(*both, VECTOR, new, (None, legal)) <= 1e-6
+
+
+def test_new_actions_that_are_masked_change_nothing():
+    new = replace(VECTOR, action=Discrete(7))
+    both = pair(VECTOR, new, SMALL, SMALL)
+    assert not both[1].actions.weight[4:].any(), "unless they are masked, new actions have one logit: 0"
+    legal = torch.arange(7).expand(LANES, 7) < 4
+    assert difference(*both, VECTOR, new, (None, legal)) <= 1e-6
+
+
+def test_conditional_parts_grow_value_by_value():
+    old = Conditional({"v": Discrete(3), "x": Discrete(2)}, {"x": (0, 2)})
+    new = Conditional({"v": Discrete(4), "x": Discrete(3)}, {"x": (0, 1, 2, 3)})
+    before, after = (EnvSpec(VECTOR.obs, action) for action in (old, new))
+    both = pair(before, after, SMALL, SMALL)
+    rows = [0, 1, 2, 4, 5, 10, 11]  # v, x of 0 and x of 2 among v (4), x of 0, 1, 2 and 3 (3 each)
+    assert torch.equal(both[1].actions.weight[rows], both[0].actions.weight)
+    assert not np.delete(both[1].actions.weight.detach().numpy(), rows, 0).any()
+    legal = {"v": torch.arange(4).expand(LANES, 4) < 3, "x": torch.arange(3).expand(LANES, 3) < 2}
+    out, more = (
+        policy.act({**step_of(np.random.default_rng(0), spec), **mask}, {})[0]
+        for policy, spec, mask in ((both[0], before, {}), (both[1], after, {"mask": legal}))
+    )
+    torch.testing.assert_close(out["value"], more["value"], rtol=0, atol=0)
+    usable = out["action"]["v"] != 1  # its x counts now
+    torch.testing.assert_close(out["logp"][usable], more["logp"][usable], rtol=0, atol=1e-6)
+
+
+def test_gradients_reach_new_units_at_once():
+    was = {"core": "lstm", "core_size": 32, "hidden": (32,)}
+    _, new = pair(VECTOR, LONGER, was, {**was, "core_size": 48, "hidden": (40,)})
+    rng = np.random.default_rng(0)
+    rows = [step_of(rng, LONGER) for _ in range(4)]
+    batch = {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
+    batch["action"] = torch.zeros(4, LANES, dtype=torch.int64)
+    out = new.unroll(batch, new.initial(LANES))
+    (out["logp"].sum() + out["value"].sum()).backward()
+    recurrent = new.core.cell.recurrent.weight.grad.unflatten(0, (4, 48))
+    assert recurrent[:, :32, 32:].any(), "old units begin to hear new ones"
+    assert new.actions.weight.grad[:, 32:].any()
+    assert new.value.weight.grad[:, 32:].any()
+    assert new.torso.layers[0].weight.grad[:32, 5:].any(), "and new inputs"
+    assert new.core.input.weight.grad.unflatten(0, (4, 48))[:, :32, 32:].any(), "and new features"
+
+
+def test_statistics_stand_where_the_weights_do():
+    was = {"core": "gru", "core_size": 6, "hidden": (7,), "previous": True}
+    before, after = pair(VECTOR, replace(LONGER, action=Discrete(5)), was, {**was, "core_size": 9, "hidden": (8,)})
+    growth = NetworkGrowth(before, after)
+    nothing = {k: np.zeros_like(v) for k, v in arrays(after).items()}
+    wanted = growth.grow(arrays(before), nothing)
+    flat = np.concatenate([p.detach().numpy().ravel() for p in before.parameters()])
+    found = growth.grow_statistics(flat)
+    names = [name for name, _ in after.named_parameters()]
+    assert np.array_equal(found, np.concatenate([wanted[name].ravel() for name in names]))
+    ones = growth.grow_statistics(np.zeros_like(flat), 1.0)
+    assert ones.sum() == len(ones) - len(flat)
+    with pytest.raises(ValueError, match="statistics must be"):
+        growth.grow_statistics(flat[1:])
+
+
+def test_an_update_at_rate_0_with_carried_moments_changes_nothing():
+    was = {"core": "lstm", "core_size": 32}
+    before, after = pair(VECTOR, VECTOR, was, {**was, "core_size": 48})
+    growth, vector = NetworkGrowth(before, after), FlatParams(after)
+    optimizer = optimizers.make_optimizer("adam", vector.parameter, 0.0, 1e-5)
+    moments = np.random.default_rng(0).random(sum(p.numel() for p in before.parameters())).astype("float32")
+    saved = {k: torch.from_numpy(growth.grow_statistics(moments)) for k in ("exp_avg", "exp_avg_sq")}
+    optimizers.load_state(optimizer, {"step": torch.tensor(50.0), **saved})
+    vector.grad.fill_(0.5)
+    optimizer.step()
+    assert difference(before, after, VECTOR, VECTOR) <= 1e-5
+
+
+def test_deviations_of_real_actions_and_running_statistics_are_kept():
+    old, new = continuous(Field((3,), "float32"), 2), continuous(Field((5,), "float32"), 4)
+    networks = [build_network(NetworkFactory("mlp", spec, {"inputs": "normalize"}), 1) for spec in (old, new)]
+    before, after = networks
+    rows = {"obs": torch.randn(50, LANES, 3, generator=torch.Generator().manual_seed(0)) * 3 + 1}
+    for _ in range(300):
+        before.observe(rows)
+    with torch.no_grad():
+        before.head.log_std.copy_(torch.tensor([0.5, -0.5]))
+    grown = NetworkGrowth(before, after).grow(arrays(before), arrays(after))
+    assert grown["head.log_std"].tolist() == [0.5, -0.5, 0.0, 0.0]
+    checkpoint.load_into(after, grown)
+    moments = after.inputs.moments[0]
+    assert torch.equal(moments.variance()[:3], before.inputs.moments[0].variance())
+    assert float(before.inputs.moments[0].count) > RENEWED == float(moments.count)
+    new_numbers = torch.tensor([[0.0, 0.0, 0.0, 2.5, -2.5]])
+    assert moments(new_numbers)[0, 3:].tolist() == [2.5, -2.5], "as they are, until more is known"
+
+
+def test_parts_of_observations_can_be_taken_away():
+    few = EnvSpec({"a": DICT.obs["a"]}, DICT.action)
+    before, after = (build_network(NetworkFactory("mlp", spec), 1) for spec in (DICT, few))
+    growth = NetworkGrowth(before, after)
+    assert growth.missing == ["b"]
+    grown = growth.grow(arrays(before), arrays(after))
+    assert np.array_equal(grown["torso.layers.0.weight"], before.torso.layers[0].weight.detach().numpy()[:, :6])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ({"hidden": (64,)}, {"hidden": (32,)}, "torso.layers.0.weight: the features would go from [64] to [32]"),
+        ({"hidden": (64,)}, {"hidden": (64, 64)}, "torso.layers.2.weight would be new"),
+        ({"hidden": (64, 64)}, {"hidden": (64,)}, "torso.layers.2.weight would be missing"),
+        ({"core": "lstm"}, {"core": "none"}, "core.input.weight would be missing"),
+        ({"core": "lstm"}, {"core": "gru"}, "the gates would go from [4, 256] to [3, 256]"),
+    ],
+)
+def test_what_is_no_growth_is_refused_in_one_line(was: dict, now: dict, says: str):
+    before, after = (build_network(NetworkFactory("mlp", VECTOR, given), 1) for given in (was, now))
+    with pytest.raises(UserError, match=r"networks only grow|none is added") as caught:
+        NetworkGrowth(before, after)
+    assert says in str(caught.value)
+
+
+IMAGE = EnvSpec(Field((2, 84, 84), "uint8"), Discrete(3))
+VIEW = {"view": Field((3, 9, 9), "uint8"), "own": Field((4,), "float32")}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "hidden"), [("nature", IMAGE, (8, 16)), ("ftw", EnvSpec(VIEW, Discrete(3)), (8, 16))]
+)
+def test_layers_behind_convolutions_grow(name: str, spec: EnvSpec, hidden: tuple[int, int]):
+    was, now = ({"hidden": n, "network": name, "core": "lstm", "core_size": n} for n in hidden)
+    before, after = pair(spec, spec, was, now)
+    growth = NetworkGrowth(before, after)
+    assert not any("convs" in tensor for tensor in growth.changed)
+    rng = np.random.default_rng(0)
+    obs = tree.map(lambda f: torch.from_numpy((rng.random((LANES, *f.shape)) * 255).astype(f.dtype)), spec.obs)
+    step = {"obs": obs, "first": torch.zeros(LANES, dtype=torch.bool), "reward": torch.zeros(LANES)}
+    (out, _), (more, _) = (policy.act(step, policy.initial(LANES)) for policy in (before, after))
+    torch.testing.assert_close(out["value"], more["value"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(out["logp"], more["logp"], rtol=1e-6, atol=1e-6)
+
+
+def test_auxiliary_heads_and_rewards_of_events_grow():
+    old, new = (EnvSpec(VIEW, Discrete(n)) for n in (3, 5))
+    was = {"network": "ftw", "core": "lstm", "previous": True, "auxiliary": ("pixel", "reward")}
+    was, now = ({**was, "hidden": n, "core_size": n, "width": n, "rewards": e} for n, e in ((8, "ab"), (16, "cab")))
+    before, after = pair(old, new, was, now)
+    with torch.no_grad():
+        before.rewards.weights.copy_(torch.tensor([1.0, 2.0]))
+    grown = NetworkGrowth(before, after).grow(arrays(before), arrays(after))
+    assert grown["rewards.weights"].tolist() == [0.0, 1.0, 2.0]
+    obs = {k: torch.zeros(LANES, *f.shape, dtype=getattr(torch, f.dtype)) + 3 for k, f in VIEW.items()}
+    seen = [torch.stack([policy.torso(obs)] * 3) for policy in (before, after)]
+    torch.testing.assert_close(before.auxiliary.reward(seen[0]), after.auxiliary.reward(seen[1]), rtol=0, atol=1e-6)
+    x = torch.randn(LANES, 8, generator=torch.Generator().manual_seed(0))
+    maps = before.auxiliary.pixel(x), after.auxiliary.pixel(torch.cat([x, torch.ones(LANES, 8)], 1))
+    torch.testing.assert_close(*maps, rtol=0, atol=1e-6)
+    value, (advantage,) = before.auxiliary.pixel.values(maps[0])
+    more, (wider,) = after.auxiliary.pixel.values(maps[1])
+    torch.testing.assert_close(value, more, rtol=0, atol=1e-6)
+    torch.testing.assert_close(advantage, wider[:, :3], rtol=0, atol=1e-6)
+    assert not wider[:, 3:].any()

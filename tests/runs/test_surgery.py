@@ -1,0 +1,178 @@
+"""Runs that grow: another run goes on with them, and the old one stays as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay import systems
+from polyplay.cli import main
+from polyplay.common import checkpoint
+from polyplay.common.files import read_lines
+from polyplay.runs import surgery
+from polyplay.runs.directory import write_config
+from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.options import resolve, to_json
+from polyplay.runs.surgery import grow_run
+
+QUIET: dict[str, Any] = {"tensorboard": False, "network": "mlp", "quiet": True}
+PPO: dict[str, Any] = {**QUIET, "env": "toy:memory", "core": "lstm", "core_size": 32, "lanes": 4, "unroll": 8}
+PPO |= {"serial": True, "replicas": 1, "minibatches": 2, "epochs": 1, "inputs": "normalize", "anneal": "constant"}
+
+
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surgery, "STEPS", 50)
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of ppo with an LSTM."""
+    return polyplay.train("ppo", run=str(tmp_path_factory.mktemp("old") / "run"), steps=96, **PPO).directory
+
+
+def arrays_of(directory: Path, name: str, agent: int = 0) -> dict[str, np.ndarray]:
+    return checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1]).arrays(f"agents/{agent}/{name}")
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
+    before, new = files_of(old), tmp_path / "new"
+    words = ["--core-size", "48", "--hidden", "96", "96", "--env", "toy:memory+cues=4", "--settle", "64"]
+    assert main.main(["surgery", str(old), "--out", str(new), *words]) == 0
+    said = capfd.readouterr().out
+    assert "core.cell.recurrent.weight: [128, 32] → [192, 48]" in said
+    assert "not carried: games under way, recurrent states" in said
+    assert files_of(old) == before
+    report = json.loads((new / "surgery.json").read_text())
+    assert report["rows_compared"] == 400
+    assert max(report["largest_difference_logp"], report["largest_difference_value"]) <= 1e-6
+    assert report["parameters_after"] > report["parameters_before"]
+    config = json.loads((new / "config.json").read_text())
+    assert (config["config"]["core_size"], config["config"]["network"]) == (48, "mlp(96,96)")
+    assert config["surgery"][0]["from"] == str(old)
+    assert [*read_lines(new / "metrics.jsonl")] == [*read_lines(old / "metrics.jsonl")]
+
+    made, moments = arrays_of(new, "policy"), arrays_of(new, "optimizer")
+    polyplay.resume(new, steps=128)
+    assert "all lanes begin anew" in capfd.readouterr().err
+    settled, after = arrays_of(new, "policy"), arrays_of(new, "optimizer")
+    weights = [name for name in made if not name.startswith("inputs")]
+    assert all(np.array_equal(made[name], settled[name]) for name in weights), "the rate is 0"
+    assert after["step"] > moments["step"]
+    assert not np.array_equal(after["exp_avg"], moments["exp_avg"])
+    polyplay.resume(new, steps=256)
+    learnt = arrays_of(new, "policy")
+    heard = learnt["core.cell.recurrent.weight"].reshape(4, 48, 48)[:, :32, 32:]
+    assert heard.any(), "old units hear new ones"
+    assert json.loads((new / "summary.json").read_text())["exit_code"] == 0
+
+
+def test_a_core_that_grows_gives_the_same_bits(old: Path, tmp_path: Path):
+    report = grow_run(old, tmp_path / "new", {"core_size": 48})
+    assert (report["largest_difference_logp"], report["largest_difference_value"]) == (0.0, 0.0)
+    assert report["settle_until"] == 0
+    grown, was = arrays_of(tmp_path / "new", "optimizer"), arrays_of(old, "optimizer")
+    assert np.count_nonzero(grown["exp_avg_sq"]) == np.count_nonzero(was["exp_avg_sq"])
+    assert grown["exp_avg_sq"].sum() == pytest.approx(was["exp_avg_sq"].sum())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--core-size 16", "--core-size: 16 given, but RUN has 32, and networks only grow"),
+        ("--core-size 32", "surgery: nothing changes: give another --core-size"),
+        ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
+        ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
+        ("--network mlp(128,128,relu)", "the grown network is not the old one: values and log-probabilities differ"),
+        ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
+        ("--env toy:rps", "--env: toy:rps given, which"),
+        ("", "surgery: nothing changes"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_written(
+    old: Path, tmp_path: Path, capfd: pytest.CaptureFixture, words: str, says: str
+):
+    before, out = files_of(old), tmp_path / "new"
+    assert main.main(["surgery", str(old), "--out", str(out), *words.split()]) == 2
+    err = capfd.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert files_of(old) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_there_and_a_run_that_is_written_are_refused(old: Path, tmp_path: Path, capfd):
+    line = ["surgery", str(old), "--core-size", "64", "--out"]
+    assert main.main([*line, str(tmp_path)]) == 2
+    assert f"--out: {tmp_path} is there already" in capfd.readouterr().err
+    lock = DirectoryLock(old)
+    assert main.main([*line, str(tmp_path / "new")]) == 2
+    lock.close()
+    assert "is being written: end that run first" in capfd.readouterr().err
+
+
+def begun(directory: Path, system: str, **given: Any) -> Path:
+    """A run that never ran, with a checkpoint."""
+    page = systems.load(system)
+    settings, options, sources = resolve(page, **given)
+    directory.mkdir()
+    told = {"config": to_json(settings), "options": to_json(options), "sources": sources}
+    write_config(directory, {"system": system, **told, "environment": {}})
+    checkpoint.CheckpointPart(directory, 5).json("agents/0/learner", {})
+    checkpoint.complete(directory, 5, {"steps": 9, "frames": 9, "updates": 5})
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("system", "env", "why"),
+    [
+        ("dqn", "toy:catch", "its replay has states of the old size"),
+        ("gorila", "toy:catch", "its replay has states of the old size"),
+        ("alphago_zero", "game:tic_tac_toe", "its replay has states of the old size"),
+    ],
+)
+def test_systems_that_cannot_grow_are_named(system: str, env: str, why: str, tmp_path: Path, capfd):
+    run = begun(tmp_path / "old", system, env=env, network="mlp") if system != "alphago_zero" else None
+    run = run or begun(tmp_path / "old", system, env=env)
+    assert main.main(["surgery", str(run), "--out", str(tmp_path / "new"), "--env", f"{env}+rows=11"]) == 2
+    assert f"RUN: a run of {system}, which cannot grow: {why}; ppo, impala" in capfd.readouterr().err
+
+
+def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
+    given = {**QUIET, "serial": True, "env": "toy:rps", "agents": 2, "lanes": 8, "batch": 4, "selves": 2}
+    given |= {"opponents": "past:0.9", "matches": 4, "hidden": (16,)}
+    old = polyplay.train("league", run=str(tmp_path / "old"), steps=1000, **given).directory
+    past = sorted(p.stem for p in (old / "selves").iterdir())
+    assert past
+    report = grow_run(old, tmp_path / "new", {"hidden": (32,)}, settle=200)
+    assert report["past_selves"] == len(past)
+    new = tmp_path / "new"
+    assert sorted(p.stem for p in (new / "selves").iterdir()) == past
+    for name in past:
+        grown, was = (checkpoint.read_arrays(where / "selves" / f"{name}.safetensors") for where in (new, old))
+        assert np.array_equal(grown["actions.weight"][:, :16], was["actions.weight"])
+        assert not grown["actions.weight"][:, 16:].any()
+    assert (new / "league.json").read_bytes() == (old / "league.json").read_bytes()
+    lines = len([*read_lines(new / "matches.jsonl")])
+    polyplay.resume(new, steps=2000)
+    played = {name for line in [*read_lines(new / "matches.jsonl")][lines:] for name in line.get("table", ())}
+    assert played & set(past), "a past self that grew sits at a table"
+    for agent in range(2):
+        assert arrays_of(new, "policy", agent)["actions.weight"].shape == (3, 32)
+
+
+@pytest.mark.long
+def test_a_run_of_processes_and_replicas_grows(tmp_path: Path):
+    given = {**PPO, "serial": False, "replicas": 2, "lanes": 8}
+    old = polyplay.train("ppo", run=str(tmp_path / "old"), steps=256, **given).directory
+    grow_run(old, tmp_path / "new", {"core_size": 48}, settle=100)
+    assert polyplay.resume(tmp_path / "new", steps=600).summary["exit_code"] == 0
