@@ -325,6 +325,7 @@ class Five(RunOptions, total=False):
     opponents: str  # who plays against it: latest (itself), or past:P (past selves, probability P)
     matches: int  # that a table plays before its opponent is drawn anew
     selves: int  # updates from one past self to the next
+    rated: int  # updates from one version that is rated against bots to the next (0: none is)
     team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
     horizon: float  # seconds H: the discount is 1 − --step-time / H
     step_time: float  # seconds of an agent step

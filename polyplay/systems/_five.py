@@ -15,6 +15,7 @@ from polyplay.nets import NetworkFactory
 from polyplay.population.matchmaking import LATEST
 
 TEAMS = 2  # at a table: groups of an actor's lanes
+MATCHES = 64  # that a version is rated by
 
 
 def network(c: Any, envs: Envs) -> NetworkFactory:
@@ -28,9 +29,9 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
     if c.team_spirit and not shares:
         given = f"--team-spirit {c.team_spirit:g} given"
         raise UserError(f"{given}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
-    given = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
-    given |= {"returns": discount_of(c.horizon, c.step_time), "rewards": spec.events if shares else ()}
-    return NetworkFactory(c.network, spec, given)
+    size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
+    given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
+    return NetworkFactory(c.network, spec, {**given, "returns": size, "rewards": rewards})
 
 
 def hyperparameters_of(c: Any) -> Hyperparameters:

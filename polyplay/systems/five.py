@@ -4,6 +4,7 @@ act × actors:  a table of two teams ─► forward pass ─► rollouts ─► 
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
    matches ◄─────┘    │          └── Params, published every so many updates ◄───────────────┴─► past selves ─┐
       └─► referee ────┴─► whether a past self sits at the table, by quality ◄──────────────────────────────────┘
+rater:  newest Params against bots ─► TrueSkill
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from polyplay.learning.losses import PPO
 from polyplay.learning.optimiser import METRICS, discount_of
 from polyplay.population.league import League
 from polyplay.population.matchmaking import Opponents
+from polyplay.population.rater import METRIC, rater
 from polyplay.population.referee import referee
-from polyplay.systems._five import TEAMS, check_windows, experience_of, hyperparameters_of, network
+from polyplay.systems._five import MATCHES, TEAMS, check_windows, experience_of, hyperparameters_of, network
 from polyplay.systems._wiring import Crew, System
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 
@@ -45,6 +47,7 @@ class Config:
     opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past selves, probability P)
     matches: Count = 32  # that a table plays before its opponent is drawn anew
     selves: Count = 320  # updates from one past self to the next
+    rated: Whole = 640  # updates from one version that is rated against bots to the next (0: none is)
     team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
     horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
     step_time: Positive = 4 / 30  # seconds of an agent step
@@ -67,7 +70,7 @@ def blog() -> Config:
 def quick() -> Config:
     """For two cores: two heroes a side, one lane, matches of 80 seconds."""
     game = Config("arena:lanes+team=2+lanes=1+length=2400", lanes=128, learners=1, unroll=64, budget=60_000_000)
-    windows = replace(game, batch=256, capacity=1024, publish=1, selves=200, core_size=256)
+    windows = replace(game, batch=256, capacity=1024, publish=1, selves=200, rated=500, core_size=256)
     return replace(windows, learning_rate=3e-4, horizon=60.0, inputs="raw")
 
 
@@ -88,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     n = c.actors * c.learners
     envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
     policy = network(c, envs)
-    net, opponents = policy(), Opponents.parse(c.opponents)
+    net, opponents, bots = policy(), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, value_cost=c.value_cost)
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
@@ -101,4 +104,7 @@ def build(c: Config, crew: Crew) -> System:
     learner = crew.add(optimise, n=c.learners, name="learn", learner=True, spec=spec, selves=c.selves)
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
-    return System(envs, policy, (*loss.metrics, *METRICS), {})
+    if c.rated:
+        rates = crew.add(rater, on_loss="replace", games=envs, references=bots, every=c.rated, matches=MATCHES)
+        rates.policy, rates.params = policy, params
+    return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})

@@ -51,6 +51,7 @@ GIVEN: dict[str, Any] = {
     "capacity": 64,
     "learning_rate": 3e-3,
     "matches": 20,
+    "rated": 0,
     "tensorboard": False,
 }
 IN_STEP = {"serial": True, "lag": 0, "batch": 128, "capacity": 128, "opponents": "latest"}
