@@ -6,13 +6,13 @@ each is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
+from polyplay.common.files import Row
 from polyplay.common.tree import Batch, Spec
 
 
@@ -94,17 +94,17 @@ class ExperienceBuffer:
         rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
         return rows, tree.map(lambda x: x[at], self.state)
 
-    def save(self) -> tuple[Batch, dict[str, object]]:
+    def save(self) -> tuple[Batch, Row]:
         """What a checkpoint has of it: arrays, and plain data."""
         counts = {"arrived": self.arrived, "drawn": self.drawn, "random": self.random.bit_generator.state}
         return {"rows": self.rows, "state": self.state}, counts
 
-    def load(self, arrays: Batch, counts: Mapping[str, object]) -> None:
+    def load(self, arrays: Batch, counts: Row) -> None:
         """The inverse. Raises ValueError: it is that of another buffer."""
         mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
         saved = {path: x.shape for path, x in tree.leaves(arrays)}
         if mine != saved:
             raise ValueError(f"windows {saved}, not {mine}")
         tree.map(np.copyto, {"rows": self.rows, "state": self.state}, arrays)
-        self.arrived, self.drawn = int(str(counts["arrived"])), int(str(counts["drawn"]))
+        self.arrived, self.drawn = counts["arrived"], counts["drawn"]
         self.random.bit_generator.state = counts["random"]

@@ -27,8 +27,8 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
         raise UserError(f"--env: {envs.title} given, which has {len(set(spec.sides))} teams; allowed: a game of two")
     shares = OWN_REWARD in spec.events
     if c.team_spirit and not shares:
-        given = f"--team-spirit {c.team_spirit:g} given"
-        raise UserError(f"{given}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
+        spirit = f"--team-spirit {c.team_spirit:g} given"
+        raise UserError(f"{spirit}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
     size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
     given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
     return NetworkFactory(c.network, spec, {**given, "returns": size, "rewards": rewards})
