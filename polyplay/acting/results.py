@@ -11,14 +11,16 @@ from polyplay.envs.pool import Pool
 
 
 class MatchResults:
-    """A team's outcome is the sum of its seats' returns. A match whose environment was begun anew has no result."""
+    """A team's outcome is what its seats got together: team rewards where rows have them, else returns. A match whose
+    environment was begun anew has no result.
+    """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
         """games: counts the same rows before; width: lanes of a player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
-        self.team = np.array(spec.sides)
+        self.team, self.gained = np.array(spec.sides), np.zeros(pool.lanes)  # gained: team rewards of each lane
         self.scores = np.zeros((seating.matches, self.team.max() + 1))
         self.first = np.arange(0, spec.seats, spec.seats // seating.blocks)  # seat of each block
         self.ends, self.players = MatchEnds(seating.own), self._players(np.arange(seating.matches))
@@ -36,10 +38,13 @@ class MatchResults:
             if len(matches):
                 self.ends.forget(matches)
                 self.scores[matches] = 0.0
+        if "team_reward" in step:
+            self.gained[lanes] = np.where(step["first"], 0.0, self.gained[lanes] + step["team_reward"])
+        scores = self.gained if "team_reward" in step else self.games.ret
         ended = np.arange(lanes.start, lanes.stop)[step["over"]]
         if len(ended):
             matches = self.seating.match[ended]
-            np.add.at(self.scores, (matches, self.team[self.seating.seat[ended]]), self.games.ret[ended])
+            np.add.at(self.scores, (matches, self.team[self.seating.seat[ended]]), scores[ended])
             self.players[matches] = self._players(matches)
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,19 @@ from polyplay.acting.team_match import play_teams, scripted_player
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
-from polyplay.envs import Envs
+from polyplay.common.tree import Field
+from polyplay.envs import Discrete, Envs
 from tests.envs.players import SCRIPT, Scripted
 
 
-class Failing(Scripted):
+class Selfish(Scripted):
+    """Rows say nothing of teams."""
+
+    def _info(self, agent: str) -> dict[str, Any]:
+        return {k: v for k, v in super()._info(agent).items() if k != "team_reward"}
+
+
+class Failing(Selfish):
     """Two players; `a` ends in step 1, `b` in step 3. Some matches fail in step 2."""
 
     possible_agents = ("a", "b")
@@ -56,7 +65,7 @@ def results(env: Any, groups: int, rows: int) -> list[tuple[tuple[int, ...], tup
 
 def test_outcomes_are_those_of_whole_matches_where_a_player_comes_late_or_never():
     """By the sums of Scripted's rewards, 10 · step + action."""
-    found, seen = results(Scripted, 3, 80), Counter[int]()
+    found, seen = results(Selfish, 3, 80), Counter[int]()
     for (a, b, c), outcome in found:
         expected = []
         for script in SCRIPT:
@@ -78,6 +87,32 @@ def test_a_match_that_failed_has_no_outcome_and_those_after_it_are_whole(failure
     assert Failing.failures == 0
     assert len(found) >= 2 * 60 // 4 - 2 * failures - 2
     assert all(outcome == (10.0 + a, 60.0 + 3 * b) for (a, b), outcome in found)
+
+
+@dataclass(frozen=True)
+class Flattered:
+    """Whose actions are higher is paid more; the match is won by the other team, in its last step."""
+
+    seats, teams, team_reward = 2, (0, 1), True
+    obs, action = Field((1,), "float32"), Discrete(9)
+
+    def reset(self, draw: Any, n: int) -> dict[str, np.ndarray]:
+        return {"here": np.ones((n, 2), bool), "age": np.zeros(n)}
+
+    def step(self, s: Any, action: np.ndarray, draw: Any) -> tuple[Any, Any]:
+        end = np.repeat(s["age"][:, None] == 2, 2, 1)
+        won = np.sign(action[:, ::-1] - action) * end
+        row = {"reward": action.astype(float), "team_reward": won, "terminated": end, "truncated": np.zeros_like(end)}
+        return {"here": ~end, "age": s["age"] + 1}, row
+
+    def see(self, s: Any) -> np.ndarray:
+        return np.zeros((len(s["age"]), 2, 1), np.float32)
+
+
+def test_a_team_reward_says_who_has_won_whatever_was_paid_on_the_way():
+    found = results(f"toy:{__name__}:Flattered", 2, 40)
+    assert len(found) > 10
+    assert all(outcome == (float(b > a) * 2 - 1, float(a > b) * 2 - 1) for (a, b), outcome in found if a != b)
 
 
 def test_games_of_players_that_never_come_are_not_waited_for(monkeypatch):
