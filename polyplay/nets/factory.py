@@ -43,7 +43,7 @@ from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.nets.precision import set_precision
 from polyplay.nets.q_heads import QHead
 from polyplay.nets.q_network import QNetwork
-from polyplay.nets.running_stats import Normalize, ReturnScale
+from polyplay.nets.running_stats import BOUND, Normalize, ReturnScale
 from polyplay.nets.temporal import Temporal
 from polyplay.nets.torso_policy import Inputs
 
@@ -72,6 +72,7 @@ def make(
     width: int = 0,
     memory: int = 0,
     auxiliary: Sequence[str] = (),
+    bound: float = BOUND,
     **options: Any,
 ) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -79,8 +80,8 @@ def make(
     core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
     previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
     raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
-    (real numbers get mean 0, deviation 1); returns: a discount whose returns' size is learnt, for losses that scale
-    rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real numbers
+    (real numbers get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is learnt, for losses
+    that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real numbers
     beside such actions are left as they are; exact: a row has the same bits in every batch (layers.Linear), which
     costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic. options: the
     network's own (hidden, activation, …). Raises UserError.
@@ -101,7 +102,7 @@ def make(
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
     sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
-    given = _inputs(inputs, spec.obs, torso), size, own, width, heads
+    given = _inputs(inputs, spec.obs, torso, bound), size, own, width, heads
     return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
 
 
@@ -209,12 +210,12 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
     return torso
 
 
-def _inputs(how: str, obs: Spec, torso: nn.Module) -> Inputs | None:
+def _inputs(how: str, obs: Spec, torso: nn.Module, bound: float = BOUND) -> Inputs | None:
     """What observations go through before the torso."""
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
     if how not in ("centre", "signed"):
-        return Normalize(obs, getattr(torso, "unit_sets", ())) if how == "normalize" else None
+        return Normalize(obs, getattr(torso, "unit_sets", ()), bound) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")

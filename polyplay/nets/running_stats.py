@@ -18,7 +18,7 @@ from polyplay.common.tree import Spec, Tree
 from polyplay.nets.axes import Axes, AxisSegment, TensorAxes
 
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
-BOUND = 10.0  # of what leaves here
+BOUND = 10.0  # of what leaves here, unless it is told another
 
 
 class RunningMoments(nn.Module):
@@ -33,8 +33,9 @@ class RunningMoments(nn.Module):
     second: Tensor
     count: Tensor
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...], bound: float = BOUND):
         super().__init__()
+        self.bound = bound
         for name in ("mean", "origin", "second"):
             self.register_buffer(name, torch.zeros(shape))
         self.register_buffer("count", torch.zeros(()))
@@ -43,10 +44,10 @@ class RunningMoments(nn.Module):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(x − mean)/deviation as float32, within ±BOUND; the deviation is 1 until one is known."""
+        """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
         floor = 1e-8 + 1e-12 * self.mean.square()  # what never changes is 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
-        return ((x - self.mean) / deviation).clamp(-BOUND, BOUND).float()
+        return ((x - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
@@ -69,7 +70,7 @@ class Normalize(nn.Module):
     moments of all others, which are of those that are there.
     """
 
-    def __init__(self, obs: Spec, sets: Sequence[str] = ()):
+    def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND):
         super().__init__()
         leaves = [(path, field) for path, field in tree.leaves(obs) if field.dtype.startswith("float")]
         if not leaves:
@@ -78,7 +79,7 @@ class Normalize(nn.Module):
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
         shapes = zip(self.sets, leaves, strict=True)
-        self.moments = nn.ModuleList(RunningMoments(f.shape[1:] if one else f.shape) for one, (_, f) in shapes)
+        self.moments = nn.ModuleList(RunningMoments(f.shape[1:] if one else f.shape, bound) for one, (_, f) in shapes)
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))

@@ -15,6 +15,7 @@ from polyplay.nets import NetworkFactory
 from polyplay.population.matchmaking import LATEST
 
 TEAMS = 2  # at a table: groups of an actor's lanes
+BOUND = 5.0  # of normalised observations
 MATCHES = 64  # that a version is rated by
 
 
@@ -31,7 +32,7 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
         raise UserError(f"{spirit}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
     size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
     given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
-    return NetworkFactory(c.network, spec, {**given, "returns": size, "rewards": rewards})
+    return NetworkFactory(c.network, spec, {**given, "bound": BOUND, "returns": size, "rewards": rewards})
 
 
 def hyperparameters_of(c: Any) -> Hyperparameters:

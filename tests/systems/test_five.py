@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import polyplay
+from polyplay import systems
 from polyplay.acting.play import PlayOptions
 from polyplay.acting.team_match import play_both_sides, policy_player, random_player
 from polyplay.common import checkpoint
@@ -23,6 +24,7 @@ from polyplay.learning.losses import PPO
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.optimiser import ExperienceSource
 from polyplay.nets.event_rewards import EventRewards
+from polyplay.workers.crew import Crew
 from tests.systems.test_ftw import Recall
 
 
@@ -142,6 +144,18 @@ def test_team_spirit_shares_rewards_and_leaves_their_sum():
         rewards.follow({"team_spirit": spirit})
         assert rewards(events).tolist() == want
         assert float(rewards(events).sum()) == 2.0
+
+
+def test_normalised_observations_are_within_five_deviations():
+    page = systems.load("five")
+    policy, fields = (
+        page.build(page.Config(learners=1, core_size=8), Crew(0)).policy(),
+        Envs("arena:lanes", 10).spec.obs,
+    )
+    for _ in range(2):
+        policy.inputs.observe({k: torch.randn(3, 64, *f.shape) for k, f in fields.items()})
+    far = policy.inputs({k: torch.full((1, *f.shape), 1e3) for k, f in fields.items()})
+    assert far["own"].unique().tolist() == [5.0]
 
 
 @pytest.mark.parametrize(
