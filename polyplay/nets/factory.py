@@ -81,9 +81,9 @@ def make(
     previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
     raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
     (real numbers get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is learnt, for losses
-    that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; numbers
-    beside such actions that are real are left as they are; exact: a row has the same bits in every batch (layers.Linear), which
-    costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic. options: the
+    that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real
+    numbers beside such actions are left as they are; exact: a row has the same bits in every batch (layers.Linear),
+    which costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic. options: the
     network's own (hidden, activation, …). Raises UserError.
     """
     if init not in ("auto", *INITS):
