@@ -1,0 +1,119 @@
+"""How well heroes play that `polyplay train five` trained: TrueSkill over its versions, and matches against bots.
+
+    python bench/five.py runs/five runs/five-seed2 --matches 200
+
+TrueSkill is what each run's rater wrote beside training (ratings.jsonl), on a scale where random play is 0. The newest
+checkpoint of each run then plays random play and every bot, half of the matches on each side; a match is won by its
+fallen core, else by the health of towers and core.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import RESULTS, Row, about, command_line, lines_about, publish, table
+
+from polyplay.acting.play import PlayOptions, load_player
+from polyplay.acting.team_match import play_both_sides, policy_player, random_player, scripted_player
+from polyplay.cli.plot import COLOURS, FAINT, INK
+from polyplay.common import checkpoint
+from polyplay.envs.bots import load_bot
+from polyplay.evaluation.run_agents import find_agents
+from polyplay.population.rated_versions import RatedVersion, read_rated
+from polyplay.population.references import read_references
+
+SHOWN = 12  # versions of a run's table
+
+
+def against_bots(run: Path, matches: int) -> list[Row]:
+    """Points with a 95 % interval, and matches won, drawn and lost, against each opponent."""
+    (agent,) = find_agents(str(run))
+    policy, envs = load_player(agent.wired, agent.weights, agent=agent.agent), agent.wired.envs
+    rows = list[Row]()
+    for name in ("random", *envs.spec.bots):
+        other = random_player(7) if name == "random" else scripted_player(load_bot(envs.spec, name))
+        points = play_both_sides(envs, policy_player(policy, PlayOptions(matches, 3)), other, matches, 1)
+        spread = 1.96 * float(np.std(points)) / math.sqrt(matches)
+        share = {what: f"{np.mean(points == x):.1%}" for what, x in (("won", 1), ("drawn", 0.5), ("lost", 0))}
+        rows.append({"against": name, "points": f"{np.mean(points):.1%} ± {spread:.1%}", **share})
+    return rows
+
+
+def versions(rated: list[RatedVersion]) -> list[Row]:
+    """So many of a run's versions, evenly spaced."""
+    some = [rated[round(i)] for i in np.linspace(0, len(rated) - 1, min(SHOWN, len(rated)))]
+    return [
+        {
+            "version": f"{v.version:,}",
+            "heroes' steps": f"{v.steps:,}",
+            "minutes": f"{v.wall_seconds / 60:.1f}",
+            "TrueSkill": f"{v.skill[0]:.1f} ± {2 * v.skill[1]:.1f}",
+            "matches": v.matches,
+        }
+        for v in some
+    ]
+
+
+def draw(runs: dict[str, list[RatedVersion]], references: dict[str, float], out: Path) -> None:
+    """TrueSkill over heroes' steps and over time, ± 2σ; references are dashed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharey=True)
+    for (name, rated), colour in zip(runs.items(), COLOURS, strict=False):
+        mu, sigma = (np.array([v.skill[i] for v in rated]) for i in (0, 1))
+        for panel, x in zip(
+            panels, ([v.steps / 1e6 for v in rated], [v.wall_seconds / 60 for v in rated]), strict=True
+        ):
+            panel.fill_between(x, mu - 2 * sigma, mu + 2 * sigma, color=colour, alpha=0.15, linewidth=0)
+            panel.plot(x, mu, color=colour, linewidth=1.8, label=name)
+    for panel, name in zip(panels, ("million steps of heroes", "minutes"), strict=True):
+        for reference, skill in references.items():
+            panel.axhline(skill, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+            end = (1, skill)
+            panel.annotate(reference, end, xycoords=("axes fraction", "data"), ha="right", va="bottom", size=8)
+        panel.set_xlabel(name, color=INK)
+        panel.grid(color=FAINT)
+        panel.set_xlim(0)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+    panels[0].set_ylabel("TrueSkill, random play at 0", color=INK)
+    panels[0].legend(frameon=False, labelcolor=INK, loc="upper left")
+    figure.savefig(out)
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--matches", type=int, default=200, help="against each opponent, an even number")
+    parser.add_argument("--name", default="five", help="of the files in bench/results")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    what, text, data = about(), ["# The lane game: who wins", ""], dict[str, Any]()
+    text += [*lines_about(what), ""]
+    rated = {run.name: read_rated(run) for run in asked.runs}
+    for run in asked.runs:
+        rows = against_bots(run, asked.matches)
+        counters = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]
+        env, minutes = find_agents(str(run))[0].wired.envs.title, counters["wall_seconds"] / 60
+        text += [f"`{run.name}` on `{env}`, {counters['steps']:,} steps of heroes, {minutes:.0f} minutes,"]
+        text += [f"{asked.matches} matches against each:", "", *table(rows), ""]
+        if rated[run.name]:
+            text += ["Versions, by its rater:", "", *table(versions(rated[run.name])), ""]
+        data[run.name] = {"against": rows, "versions": [vars(v) for v in rated[run.name]]}
+    references = read_references(asked.runs[0])
+    if references:
+        about_them = ", ".join(f"{name} {skill:.1f}" for name, skill in references.items())
+        draw({k: v for k, v in rated.items() if v}, references, RESULTS / f"{asked.name}.png")
+        text += [f"References: {about_them}.", "", f"![TrueSkill over steps and over time]({asked.name}.png)", ""]
+    publish(RESULTS / asked.name, {**what, "runs": data, "references": references}, text)
+
+
+if __name__ == "__main__":
+    main()
