@@ -70,8 +70,8 @@ def blog() -> Config:
 def quick() -> Config:
     """For two cores: two heroes a side, one lane, matches of 80 seconds."""
     game = Config("arena:lanes+team=2+lanes=1+length=2400", lanes=128, learners=1, unroll=64, budget=60_000_000)
-    windows = replace(game, batch=256, capacity=1024, publish=1, selves=200, rated=500, core_size=256)
-    return replace(windows, learning_rate=3e-4, horizon=60.0, inputs="raw")
+    windows = replace(game, batch=64, capacity=512, publish=4, selves=800, rated=2000, core_size=256)
+    return replace(windows, learning_rate=1e-3, entropy_cost=3e-3, horizon=60.0, inputs="raw")
 
 
 def duel() -> Config:
