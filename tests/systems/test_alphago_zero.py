@@ -159,6 +159,7 @@ def test_openvino_plays_and_goes_on_to_the_bit(tmp_path):
     assert len(whole) > 20
 
 
+@pytest.mark.long
 def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
     run = trained(tmp_path / "run", steps=8_000, chaos="kill=self_play:1")
     assert run.reason == "done"

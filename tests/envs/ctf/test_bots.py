@@ -62,6 +62,7 @@ class AtRandom:
         return np.stack([self.rng.integers(k, size=n) for k in (5, 3, 3, 3, 2, 2)], -1)
 
 
+@pytest.mark.long  # it compiles all of them
 def test_a_bot_has_every_public_name_and_plays_on_pools():
     for title in ("arena:ctf+length=60", "arena:ctf+length=60+actions=small+team=3"):
         envs = Envs(title, 12)

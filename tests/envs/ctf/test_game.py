@@ -59,7 +59,10 @@ def test_a_match_can_be_rewarded_for_its_winner_alone():
     assert (wins[100]["team_reward"] == np.sign(total)).all()
 
 
-@pytest.mark.parametrize("title", [SHORT, SHORT + "+team=1+kind=open", SHORT + "+view=pixels"])
+PIXEL_VIEW = pytest.param(SHORT + "+view=pixels", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("title", [SHORT, SHORT + "+team=1+kind=open", PIXEL_VIEW])
 def test_lanes_play_alike_however_many_there_are(title):
     together, apart = played(title, 8, 60), [played(title, 4, 60, lane=lane) for lane in (0, 4)]
     for whole, *parts in zip(together, *apart, strict=True):

@@ -59,6 +59,7 @@ def shares(given: LaneWorld, better: Any, worse: Any, n: int, seed: int) -> tupl
     return int((won > 0).sum()), int((won < 0).sum())
 
 
+@pytest.mark.long  # it compiles all of them
 def test_a_bot_has_every_public_name_and_plays_on_pools():
     envs = Envs("arena:lanes+team=2+lanes=1+length=60", 8)
     assert tuple(envs.spec.bots) == BOTS == ("level1", "level2", "level3", "level4")

@@ -21,6 +21,7 @@ from tests.workers.hosts.runs import TOY, command, events, learning, processes_o
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
 
 
+@pytest.mark.long
 def test_at_lag_0_actors_on_other_machines_learn_the_same_to_the_bit(tmp_path):
     polyplay.train("impala", **EXACT, steps=8000, run=str(tmp_path / "here"))
     polyplay.train("impala", **EXACT, steps=8000, hosts="pretend:2", run=str(tmp_path / "there"))
