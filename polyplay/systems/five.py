@@ -53,7 +53,6 @@ class Config:
     step_time: Positive = 4 / 30  # seconds of an agent step
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     clip_range: Positive = 0.2  # ε: the ratio π/μ is clipped to 1 ± ε
-    value_cost: NonNegative = 1.0  # weight of the value loss (R − V)², rewards divided by the size of returns
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     learning_rate: Positive = 5e-5  # Adam's; each number of a gradient is clipped to 5 of its own deviations
     network: str = "five"  # five (sets of units), or as other systems
@@ -92,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
     policy = network(c, envs)
     net, opponents, bots = policy(), Opponents.parse(c.opponents), tuple(envs.spec.bots)
-    loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, value_cost=c.value_cost)
+    loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
     hyper = hyperparameters_of(c)
