@@ -46,9 +46,10 @@ class FiveTorso(nn.Module):
         self.vectors = [path for path in fields if path not in self.unit_sets and not (pooled and path == HERO)]
         self.encoders = nn.ModuleList(_two_layers(fields[path][1], embedding) for path in self.unit_sets)
         self.hero = _two_layers(fields[HERO][0], embedding) if pooled else None
+        heroes = ((HERO, embedding), ("heroes", self.quarter)) if pooled else ()
         self.columns = (
             *(AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
-            *(AxisSegment(name, (n,), fixed=True) for name, n in ((HERO, embedding), ("heroes", self.quarter)) if pooled),
+            *(AxisSegment(name, (n,), fixed=True) for name, n in heroes),
             *(AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
         )
         size = sum(segment.size for segment in self.columns)

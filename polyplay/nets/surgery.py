@@ -70,7 +70,7 @@ class NetworkGrowth:
         self.tensors = {name: _growth(name, x, names.get(x.key), before) for name, x in after.items()}
         sets = (getattr(net.torso, "unit_axis", ()) for net in (old, new))  # no tensor has a number of units
         units = _matched("torso", *sets)
-        self.named = {part: units for part in named_units(old)}  # where values of actions that name units stand
+        self.named = dict.fromkeys(named_units(old), units)  # where values of actions that name units stand
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
