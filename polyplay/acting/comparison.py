@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from polyplay.common.tree import Batch, Spec, Tree
 from polyplay.envs import All, Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Conditional, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.axes import AxisSegment, match_axes
+from polyplay.nets.axes import AxisMatch, AxisSegment, match_axes
 from polyplay.nets.policy import Policy
 
 LANES = 8
@@ -35,11 +35,19 @@ class PolicyDifference(NamedTuple):
     relative: float  # the largest of both, each divided by 1 + its size
 
 
-def compare_policies(envs: Envs, old: Policy, new: Policy, spec: EnvSpec, steps: int, seed: int) -> PolicyDifference:
+def compare_policies(
+    envs: Envs,
+    old: Policy,
+    new: Policy,
+    spec: EnvSpec,
+    steps: int,
+    seed: int,
+    named: Mapping[str, AxisMatch] | None = None,
+) -> PolicyDifference:
     """`old` acts in some lanes of `envs` for so many steps. `new`, a policy for `spec`, gets the same rows: what it
-    sees beyond is 0, and what it can do beyond is illegal. Both keep their own state.
+    sees beyond is 0, and what it can do beyond is illegal. Both keep their own state. named: see WiderRows.
     """
-    wider, rows, state = WiderRows(envs.spec, spec), 0, dict[str, Any]()
+    wider, rows, state = WiderRows(envs.spec, spec, named or {}), 0, dict[str, Any]()
     most = dict.fromkeys(("logp", "value") if wider.comparable else ("value",), 0.0)
     relative = 0.0
     for step, out in _acted(envs, old, steps, seed):
@@ -79,10 +87,13 @@ def _acted(envs: Envs, policy: Policy, steps: int, seed: int) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class WiderRows:
-    """Rows of an environment as those of another one, which shows more and takes more actions."""
+    """Rows of an environment as those of another one, which shows more and takes more actions. named: of parts of
+    actions whose old values are not the first new ones, where they stand.
+    """
 
     old: EnvSpec
     new: EnvSpec
+    named: Mapping[str, AxisMatch] = field(default_factory=dict)
 
     def row(self, step: Batch) -> Batch:
         """With a mask by which the old actions alone are legal, where there are others."""
@@ -92,7 +103,10 @@ class WiderRows:
 
     def action(self, action: Tree) -> Tree:
         """What is new of it is 0."""
-        return _padded(action, tree.map(lambda leaf: leaf.field, self.new.action))
+        leaves = dict(tree.leaves(action))
+        for path, match in self.named.items():
+            leaves[path] = torch.from_numpy(match.new)[leaves[path]]
+        return _padded(tree.nest(leaves), tree.map(lambda leaf: leaf.field, self.new.action))
 
     @property
     def comparable(self) -> bool:
@@ -106,7 +120,9 @@ class WiderRows:
         masks = {} if given is None else dict(tree.leaves(given))
         for path, leaf in tree.leaves(self.new.action):
             if leaf.classes and (path in masks or leaf.classes != getattr(old.get(path), "classes", ())):
-                found[path] = _legal(old.get(path), leaf, masks.get(path), n)
+                before = () if path not in old else _values(old[path])
+                match = self.named.get(path) or match_axes(before, _values(leaf))
+                found[path] = _legal(match, leaf, masks.get(path), n)
                 if found[path].dim() == 3:  # one for each value of the first part, whose new ones are illegal
                     action = cast("Conditional", self.new.action)
                     more = action[action.first].n - found[path].shape[1]
@@ -123,10 +139,9 @@ def _padded(given: Tree, spec: Spec) -> Tree:
     return tree.nest(found)
 
 
-def _legal(old: Leaf | None, new: Leaf, mask: Tensor | None, n: int) -> Tensor:
+def _legal(match: AxisMatch, new: Leaf, mask: Tensor | None, n: int) -> Tensor:
     """bool [n, …, values]: of old numbers what is legal of the old values, of new ones the first value."""
     found = torch.zeros(*((n,) if mask is None else mask.shape[:-1]), sum(new.classes), dtype=torch.bool)
-    match = match_axes(() if old is None else _values(old), _values(new))
     ends = np.cumsum(new.classes)
     for end, count in zip(ends, new.classes, strict=True):
         if not np.isin(np.arange(end - count, end), match.new).any():

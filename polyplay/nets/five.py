@@ -4,6 +4,8 @@ beside them join in front of the last layer.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
+from polyplay.nets.axes import Axes, AxisSegment, axes_within, linear_axes
 from polyplay.nets.layers import Linear, initialise
 
 HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
@@ -43,11 +46,19 @@ class FiveTorso(nn.Module):
         self.vectors = [path for path in fields if path not in self.unit_sets and not (pooled and path == HERO)]
         self.encoders = nn.ModuleList(_two_layers(fields[path][1], embedding) for path in self.unit_sets)
         self.hero = _two_layers(fields[HERO][0], embedding) if pooled else None
-        size = sum(fields[path][0] if fields[path] else 1 for path in self.vectors) + self.quarter
-        size += embedding * (len(self.unit_sets) + pooled)
+        heroes = ((HERO, embedding), ("heroes", self.quarter)) if pooled else ()
+        self.columns = (
+            *(AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
+            *(AxisSegment(name, (n,), fixed=True) for name, n in heroes),
+            *(AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
+        )
+        size = sum(segment.size for segment in self.columns)
         self.last = Linear(size, hidden) if hidden else None
+        self.feature_axis = (AxisSegment("features", (hidden,)),) if hidden else self.columns
         units = sum(fields[path][0] for path in self.unit_sets)
         part = _pointing(spec.action, units)
+        spare = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
+        self.unit_axis = tuple(AxisSegment(f"units of {path}", fields[path][:1], part=spare[path]) for path in spare)
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
         self.features = (hidden or size) + self.unit_features
@@ -64,6 +75,16 @@ class FiveTorso(nn.Module):
         x = torch.cat([*beside, *(one.amax(1) for one in units)], 1)  # embeddings are not negative: see _embed
         x = x if self.last is None else F.relu(self.last(x))
         return torch.cat([x, *(one.flatten(1) for one in units)], 1) if self.pointer else x
+
+    def axes(self) -> Axes:
+        """See nets.axes. The size of embeddings stays."""
+        found = Axes()
+        for i, (path, layers) in enumerate(zip(self.unit_sets, self.encoders, strict=True)):
+            own = _layers_axes(path, layers)
+            found |= {f"encoders.{i}.{k}": replace(x, key=f"units of {path}.{k}", spare=True) for k, x in own.items()}
+        if self.hero is not None:
+            found |= axes_within("hero", _layers_axes(HERO, self.hero))
+        return found | (linear_axes("last", self.feature_axis, self.columns) if self.last else {})
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
@@ -88,6 +109,13 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 def _two_layers(numbers: int, embedding: int) -> nn.Sequential:
     first, second = Linear(numbers, embedding), Linear(embedding, embedding)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
+
+
+def _layers_axes(path: str, layers: nn.Module) -> Axes:
+    first, _, second, _ = layers.children()
+    embedding = (AxisSegment("embedding", (second.out_features,), fixed=True),)  # type: ignore[arg-type]
+    seen = (AxisSegment(f"observation {path}", (first.in_features,)),)  # type: ignore[arg-type]
+    return linear_axes("0", embedding, seen) | linear_axes("2", embedding, embedding)
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -11,8 +13,10 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.auxiliary import FRAMES, PixelControl
 from polyplay.nets.axes import Axes, Axis, AxisSegment, TensorAxes, axes_within, fixed_axes, linear_axes, module_axes
 from polyplay.nets.conditional_head import ConditionalHead
+from polyplay.nets.layers import torso_features
 from polyplay.nets.recurrent import Core
 from polyplay.nets.temporal import Temporal
+from polyplay.nets.unit_pointer import UnitPointer
 
 
 def policy_axes(policy: ActorCritic) -> Axes:
@@ -21,9 +25,9 @@ def policy_axes(policy: ActorCritic) -> Axes:
     for name in ("inputs", "rewards"):
         if (module := getattr(policy, name)) is not None:
             found |= module_axes(module, name)
-    size: int = policy.torso.features  # type: ignore[assignment]
-    torso = (AxisSegment("features", (size,)),)
-    before = (*_embedded_axis(policy.head), AxisSegment("reward", (1,))) if policy.previous else ()
+    size = torso_features(policy.torso, None)
+    torso: Axis = getattr(policy.torso, "feature_axis", (AxisSegment("features", (size,)),))
+    before = (*_embedded_axis(policy), AxisSegment("reward", (1,))) if policy.previous else ()
     behind: Axis = (*torso, *before)
     if isinstance(policy.core, Core | Temporal):
         found |= _core_axes(policy.core, behind)
@@ -33,7 +37,10 @@ def policy_axes(policy: ActorCritic) -> Axes:
         hidden = (AxisSegment("hidden", (policy.hidden[0].out_features,)),)  # type: ignore[arg-type]
         found |= linear_axes("hidden.0", hidden, acting) | linear_axes("hidden.1", hidden, valued)
         acting = valued = hidden
-    found |= linear_axes("actions", head_axis(policy.head), acting)
+    if isinstance(policy.actions, UnitPointer):
+        found |= axes_within("actions", _pointer_axes(policy, acting))
+    else:
+        found |= linear_axes("actions", head_axis(policy.head), acting)
     found |= linear_axes("value", (AxisSegment("value", (1,), fixed=True),), valued)
     return found | _auxiliary_axes(policy, torso, behind)
 
@@ -90,21 +97,40 @@ def _parts(head: ActionHead) -> Iterator[tuple[str, ActionHead]]:
         yield "", head
 
 
-def head_axis(head: ActionHead) -> Axis:
-    """The numbers that a head takes."""
+def head_axis(head: ActionHead, without: str | None = None) -> Axis:
+    """The numbers that a head takes, but those of a part."""
     if not isinstance(head, ConditionalHead):
         return tuple(s for path, part in _parts(head) for s in _numbers(path, part))
     (name, first), *rest = _parts(head)
     found = [*_numbers(name, first)]
     for (path, part), values in zip(rest, head.users.split(head.counts), strict=True):
-        for value in values.tolist():
+        for value in values.tolist() if path != without else ():
             found += _numbers(path, part, f" of {name} {value}")
     return tuple(found)
 
 
-def _embedded_axis(head: ActionHead) -> Axis:
-    """The numbers of an action as an input."""
-    return tuple(s for path, part in _parts(head) for s in _numbers(path, part, silent=False))
+def _pointer_axes(policy: ActorCritic, columns: Axis) -> Axes:
+    """Of a UnitPointer: it has a query for each value of the first part that names a unit, whatever units there are."""
+    head, (part, embedding) = cast("ConditionalHead", policy.head), policy.torso.pointer  # type: ignore[misc]
+    values = head.users.split(head.counts)[head.paths.index(part) - 1].tolist()
+    names = [f"query of action {part} of {head.paths[0]} {value}" for value in values]
+    queries = tuple(AxisSegment(name, (embedding,), fixed=True, silent=True) for name in names)
+    return linear_axes("query", queries, columns) | linear_axes("others", head_axis(head, part), columns)
+
+
+def _embedded_axis(policy: ActorCritic) -> Axis:
+    """The numbers of an action as an input. A part that names units has those of each set of them."""
+    named, found = named_units(policy), list[AxisSegment]()
+    for path, part in _parts(policy.head):
+        units = [replace(s, name=f"action {path}: {s.name}") for s in named.get(path, ())]
+        found += units or _numbers(path, part, silent=False)
+    return tuple(found)
+
+
+def named_units(policy: ActorCritic) -> dict[str, Axis]:
+    """The values of actions' parts that name units of observations."""
+    pointer = getattr(policy.torso, "pointer", None)
+    return {pointer[0]: policy.torso.unit_axis} if pointer else {}  # type: ignore[dict-item]
 
 
 def _numbers(path: str, head: ActionHead, whose: str = "", silent: bool = True) -> Axis:

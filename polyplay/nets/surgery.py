@@ -20,8 +20,8 @@ import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.axes import AxisMatch, TensorAxes, match_axes
-from polyplay.nets.policy_axes import policy_axes
+from polyplay.nets.axes import Axis, AxisMatch, TensorAxes, match_axes
+from polyplay.nets.policy_axes import named_units, policy_axes
 
 RENEWED = 10_000  # rows that running statistics remember at most where some are new, so that these are soon their own
 Arrays = Mapping[str, np.ndarray]
@@ -68,6 +68,9 @@ class NetworkGrowth:
         if lost := [name for name in lost if not before[name].spare]:
             raise UserError(f"surgery: {lost[0]} would be missing in the new network, and networks only grow")
         self.tensors = {name: _growth(name, x, names.get(x.key), before) for name, x in after.items()}
+        sets = (getattr(net.torso, "unit_axis", ()) for net in (old, new))  # no tensor has a number of units
+        units = _matched("torso", *sets)
+        self.named = dict.fromkeys(named_units(old), units)  # where values of actions that name units stand
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
@@ -118,7 +121,12 @@ def _growth(name: str, axes: TensorAxes, source: str | None, before: Mapping[str
     old = before[source].axes
     if len(old) != len(axes.axes):
         raise UserError(f"surgery: {name} would have {len(axes.axes)} axes instead of {len(old)}")
+    return TensorGrowth(axes, source, tuple(_matched(name, *both) for both in zip(old, axes.axes, strict=True)))
+
+
+def _matched(name: str, before: Axis, after: Axis) -> AxisMatch:
+    """Raises UserError: some numbers would be lost."""
     try:
-        return TensorGrowth(axes, source, tuple(map(match_axes, old, axes.axes)))
+        return match_axes(before, after)
     except ValueError as e:
         raise UserError(f"surgery: {name}: {e}, and networks only grow") from None

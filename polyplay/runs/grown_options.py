@@ -37,7 +37,7 @@ def change_options(
 
 
 def _check_core(before: Mapping[str, Any], size: int) -> None:
-    if before.get("core", "none") == "none":
+    if before.get("core") == "none":
         raise UserError(f"--core-size: {size} given, but RUN has no core: leave it out")
     if size < before["core_size"]:
         raise UserError(f"--core-size: {size} given, but RUN has {before['core_size']}, and networks only grow")

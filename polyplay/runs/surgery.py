@@ -18,6 +18,7 @@ from polyplay.common.files import Row, write_json
 from polyplay.common.machine import now
 from polyplay.envs import space_files
 from polyplay.population.match_log import LOG, SUMMARY, has_league
+from polyplay.population.references import REFERENCES
 from polyplay.runs import directory as run_directory
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import find_checkpoint
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 REPORT = "surgery.json"
-LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage")  # of the old run, which goes on
+LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # of the old run, which goes on
 STEPS = 256  # in which both networks are asked
 EXACT = 1e-4  # relative; more than rounding makes of matrix products of other sizes
 SEED = 15_485_863  # of new weights: no run begins with these
@@ -126,7 +127,8 @@ class _GrownRun:
         arrays = self.saved.arrays(checkpoint.policy_name(agent))
         checkpoint.load_into(old.policy, arrays)
         checkpoint.load_into(new.policy, self.policy(arrays, agent))
-        seen = compare_policies(old.system.envs, old.policy, new.policy, new.system.envs.spec, STEPS, old.options.seed)
+        asked = old.system.envs, old.policy, new.policy, new.system.envs.spec, STEPS, old.options.seed
+        seen = compare_policies(*asked, self.growth.named)
         if not seen.relative <= EXACT:
             raise UserError(
                 f"surgery: the grown network is not the old one: values and log-probabilities differ by "
@@ -158,6 +160,7 @@ class _GrownRun:
 
     def _not_carried(self) -> list[str]:
         found = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
+        found += ["experience of optimisers: their buffers fill anew"] * any(self.found.glob("learners/*/experience*"))
         others = len(checkpoint.everything(self.directory)) - 1
         return found + ([f"{others} older checkpoints"] if others else [])
 
@@ -188,6 +191,8 @@ class _GrownRun:
                 shutil.copy(path, made / path.name)
         if (self.directory / SUMMARY).exists() and (made / LOG).exists():
             shutil.copy(self.directory / SUMMARY, made / SUMMARY)
+        if (self.directory / REFERENCES).exists():
+            shutil.copy(self.directory / REFERENCES, made / REFERENCES)
 
     def _write_checkpoint(self, made: Path, counters: Row, settle_until: float) -> None:
         version = checkpoint.update_of(self.found)

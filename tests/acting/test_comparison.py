@@ -13,6 +13,7 @@ from polyplay.envs import Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import NetworkFactory
+from polyplay.nets.axes import AxisMatch
 from polyplay.nets.factory import build_network
 from tests.nets.helpers import continuous
 
@@ -58,6 +59,15 @@ def test_masks_for_each_value_of_the_first_part_get_rows_for_new_ones():
     mask = legal(EnvSpec(VECTOR, old), EnvSpec(VECTOR, new), given)
     assert mask["v"].tolist() == [[True, True, False]]
     assert mask["x"].tolist() == [[[False, False], [False, True], [False, False]]]
+
+
+def test_values_that_stand_elsewhere_are_moved():
+    old, new = (EnvSpec(VECTOR, {"a": Discrete(n)}) for n in (2, 4))
+    moved = AxisMatch(np.array([0, 1]), np.array([1, 3]), np.array([]))
+    wider = WiderRows(old, new, {"a": moved})
+    assert wider.action({"a": torch.tensor([1, 0])})["a"].tolist() == [3, 1]
+    mask = wider.row(row(torch.zeros(1, 2), {"a": torch.tensor([[False, True]])}))["mask"]
+    assert mask["a"].tolist() == [[False, False, False, True]]
 
 
 def test_densities_of_new_real_numbers_are_not_compared():

@@ -46,6 +46,12 @@ def test_mistakes(given: dict[str, Any], changes: dict[str, Any], says: str):
     assert str(caught.value).startswith(says)
 
 
+def test_a_core_that_is_there_without_an_option_grows():
+    page = systems.load("five")
+    settings, options, _ = resolve(page)
+    assert change_options(page, settings, options, "five", {"core_size": 8192})[0].core_size == 8192
+
+
 OLD = EnvSpec({"a": Field((2,), "float32"), "b": Field((), "int64")}, Discrete(2), classes={"b": 3}, seats=2)
 
 

@@ -171,6 +171,43 @@ def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
 
 
 @pytest.mark.long
+def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, capfd: pytest.CaptureFixture):
+    given = {"tensorboard": False, "quiet": True, "serial": True, "core_size": 16, "inputs": "normalize", "rated": 0}
+    given |= {"lanes": 8, "unroll": 8, "window": 4, "batch": 8, "capacity": 16, "matches": 2, "selves": 2}
+    given |= {"preset": "quick", "opponents": "past:0.5", "env": "arena:lanes+team=1+lanes=1+length=40"}
+    old, new = tmp_path / "old", tmp_path / "new"
+    polyplay.train("five", run=str(old), steps=300, **given)
+    for name in ("ratings.jsonl", "references.json"):
+        (old / name).write_text('{"version": 0}\n')
+    words = ["--core-size", "24", "--hidden", "160", "--env", "arena:lanes+team=1+lanes=2+length=40", "--settle", "100"]
+    assert main.main(["surgery", str(old), "--out", str(new), *words]) == 0
+    assert "not carried: experience of optimisers" in capfd.readouterr().out
+    report = json.loads((new / "surgery.json").read_text())
+    assert max(report["largest_difference_logp"], report["largest_difference_value"]) <= 1e-6
+    assert not [*new.glob("checkpoints/*/learners")]
+    assert (new / "ratings.jsonl").read_bytes() == (new / "references.json").read_bytes() == b'{"version": 0}\n'
+    past = {p.stem for p in (old / "selves").iterdir()}
+    assert {p.stem for p in (new / "selves").iterdir()} == past
+    grown = checkpoint.read_arrays(next((new / "selves").iterdir()))
+    assert grown["actions.query.weight"].shape == (96, 24)
+    assert not grown["actions.query.weight"][:, 16:].any()
+
+    made, lines = arrays_of(new, "policy"), len([*read_lines(new / "matches.jsonl")])
+    assert polyplay.resume(new, steps=700).summary["exit_code"] == 0
+    assert "does not fit" not in capfd.readouterr().err
+    learnt = arrays_of(new, "policy")
+    assert learnt["core.cell.recurrent.weight"].reshape(4, 24, 24)[:, :16, 16:].any(), "old units hear new ones"
+    assert not np.array_equal(made["torso.last.weight"], learnt["torso.last.weight"])
+    played = {name for line in [*read_lines(new / "matches.jsonl")][lines:] for name in line.get("table", ())}
+    assert played & past, "a past self that grew sits at a table"
+
+    line = ["surgery", str(new), "--out", str(tmp_path / "more"), "--env"]
+    for other, says in (("team=2+lanes=2", "with other teams"), ("team=1+lanes=1", "the units of creeps would go")):
+        assert main.main([*line, f"arena:lanes+{other}+length=40"]) == 2
+        assert says in capfd.readouterr().err
+
+
+@pytest.mark.long
 def test_a_run_of_processes_and_replicas_grows(tmp_path: Path):
     given = {**PPO, "serial": False, "replicas": 2, "lanes": 8}
     old = polyplay.train("ppo", run=str(tmp_path / "old"), steps=256, **given).directory
