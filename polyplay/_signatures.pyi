@@ -331,7 +331,6 @@ class Five(RunOptions, total=False):
     step_time: float  # seconds of an agent step
     lam: float  # λ of generalized advantage estimation
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
-    value_cost: float  # weight of the value loss (R − V)², rewards divided by the size of returns
     entropy_cost: float  # weight of the entropy bonus
     learning_rate: float  # Adam's; each number of a gradient is clipped to 5 of its own deviations
     network: str | Callable[..., Any]  # five (sets of units), or as other systems
