@@ -86,7 +86,7 @@ def learnt_once(found: checkpoint.OpenCheckpoint) -> None:
     """The agent steps that a learner alone has learnt from are those that came, where no match began."""
     came = 5 * counts(found)["arrived"]
     learnt = found.json("agents/0/learner")["learnt"] + counts(found)["fresh"]
-    assert 0.9 * came <= learnt <= came
+    assert 0.6 * came <= learnt <= came, "others rest while another player sits down"
 
 
 def rising(directory: Path) -> None:
@@ -155,7 +155,7 @@ def test_while_the_disk_is_full_the_checkpoint_before_remains(tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", full)
     monkeypatch.setattr("polyplay.runs.session.TICK", 0.03)
     given = {**FULL, **STILL, "serial": True, "learners": 2, "lanes": 16, "batch": 16, "checkpoint_every": 0.1}
-    run = polyplay.train("five", run=str(directory), steps=30_000, **given)
+    run = polyplay.train("five", run=str(directory), steps=8000, **given)
     assert run.exit_code == 0
     assert len(refused) == 3
     assert len(set(refused)) == 1
@@ -170,7 +170,7 @@ def test_while_the_disk_is_full_the_checkpoint_before_remains(tmp_path, monkeypa
     [
         pytest.param({"lag": 0, "capacity": 512}, id="a buffer of four rounds"),
         pytest.param({"lag": 0, "batch": 48}, id="rounds of no whole number of batches", marks=pytest.mark.long),
-        pytest.param({"lag": 1, "capacity": 1024, "serial": False}, id="processes", marks=pytest.mark.long),
+        pytest.param({"lag": 1, "capacity": 512, "serial": False}, id="processes", marks=pytest.mark.long),
     ],
 )
 def test_actors_that_may_not_be_ahead_never_wait_for_ever(given, tmp_path):
