@@ -119,10 +119,11 @@ def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkey
         return score(self, *given)
 
     monkeypatch.setattr(ExperienceSource, "_add", added)
-    with monkeypatch.context() as faulty, pytest.raises(WorkerLost, match="a fault"):
+    given = {**FULL, "serial": True, "change": ("team_spirit=0.5@0,0.75@1500",)}
+    with monkeypatch.context() as faulty:
         faulty.setattr(PPO, "__call__", fails)
-        given = {**FULL, "serial": True, "change": ("team_spirit=0.5@0,0.75@1500",)}
-        polyplay.train("five", run=str(directory), steps=30_000, **given)
+        with pytest.raises(WorkerLost, match="a fault"):
+            polyplay.train("five", run=str(directory), steps=30_000, **given)
     found = newest(directory)
     assert update(directory) == found.json("agents/0/learner")["version"] > 10
     assert counts(found)["arrived"] == 4 * 16 * 12
@@ -275,7 +276,8 @@ def test_of_two_optimisers_the_one_that_lives_saves_its_experience(tmp_path):
             for learner in range(2):
                 assert whole_windows(directory, newest(directory), learner) == 64
             saved = update(directory)
-            os.kill(*_pids(directory, f"learn {victim}"), signal.SIGKILL)
+            (killed,) = _pids(directory, f"learn {victim}")
+            os.kill(killed, signal.SIGKILL)
             assert f"worker learn {victim}" in _ends(run, directory, 1)
             version = update(directory)
             assert version >= saved
