@@ -130,7 +130,7 @@ def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkey
     assert counts(found)["fresh"] > 0
     learnt_once(found)
     assert (spirits[0], spirits[-1]) == (0.5, 0.75)
-    run = polyplay.resume(directory, steps=6000, trust=True)
+    run = polyplay.resume(directory, steps=4800, trust=True)
     assert spirits[12] == 0.75, "also before the first update"
     assert run.exit_code == 0
     after = newest(directory)
