@@ -112,6 +112,12 @@ def update_of(path: Path) -> int:
     return int(found[1]) if found else -1
 
 
+def steps_of(path: Path) -> int:
+    """The agent steps of a checkpoint, by its name, which stays when it is removed; 0: it says none."""
+    found = NAME.fullmatch(path.name)
+    return int(found[2].removeprefix("-steps-")) if found and found[2] else 0
+
+
 def complete(directory: Path, version: int, counters: Row) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)

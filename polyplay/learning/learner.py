@@ -67,7 +67,7 @@ class Learner:
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
-        self.settle_until = 0.0  # agent steps learnt from before which the rate is 0 (nets.surgery)
+        self.settle_until = self._settle_until()  # agent steps learnt from before which the rate is 0 (nets.surgery)
         self.auxiliary = AuxiliaryRows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.apart
         self.saved = -1  # the update that was saved last
@@ -76,9 +76,6 @@ class Learner:
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.say("warning", text))
-        if ctx.resume is not None:
-            saved = checkpoint.open_checkpoint(ctx.resume).json(f"agents/{spec.agent}/learner")
-            self.settle_until = float(saved.get("settle_until", 0.0))
         if ctx.resume is not None and self.counts.fresh:
             self._load()
         elif self.counts.fresh and not ctx.incarnation % 1000:
@@ -99,6 +96,16 @@ class Learner:
             self._trace = JsonLines(ctx.directory / f"updates{whose}.jsonl")
         self.follow()
         ctx.rescue = self.rescue
+
+    def _settle_until(self) -> float:
+        """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
+        path, directory = self.ctx.resume, self.ctx.directory
+        if path is None:
+            return 0.0
+        if not path.exists() and directory is not None:
+            path = checkpoint.everything(directory)[-1]
+        saved = checkpoint.OpenCheckpoint(path).json(f"agents/{self.spec.agent}/learner")
+        return float(saved.get("settle_until", 0.0))
 
     def follow(self) -> None:
         """Have the network take over the hyperparameters that are parts of it, as they are now."""

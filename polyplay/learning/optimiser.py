@@ -78,6 +78,7 @@ class ExperienceSource:
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
         self.looked = np.zeros(4)  # drawn, arrived, lags and rows since the last look
         self.warned = dict.fromkeys(METRICS, False)
+        learner.extra_parts = self._write
         if ctx.resume is not None:
             self._load()
         if self.first:
@@ -94,7 +95,17 @@ class ExperienceSource:
             if rollout is None and not self.source.reuse and self.buffer.due(self.source.batch):
                 yield ()
             else:
+                if rollout is None:
+                    self._release()
                 yield rollout
+
+    def _release(self) -> None:
+        """Nothing came and no batch is due: actors that all wait for weights act with those that there are. So it is
+        until the buffer is full, and where the windows of a round make no whole number of batches.
+        """
+        own, queue = slice(self.ctx.index, self.queue.producers, self.queue.consumers), self.queue
+        if self.ctx.serial or self.params.waits(own):
+            self.params.stay(own, queue.ends[own, 0])
 
     def step(self, batch: Rollout | Nothing) -> Iterator[None]:
         if batch:
@@ -116,7 +127,7 @@ class ExperienceSource:
     def _targets(self, rows: Batch) -> Batch:
         """Advantage, target, valid [T, lanes], made once, by the values as acted; and the agent's own reward [T+1]."""
         learner, policy = self.learner, cast("Any", self.learner.policy)
-        learner.follow()
+        learner.adjust()  # what is scheduled holds for the first of them too
         small = to_device({k: rows[k] for k in SMALL if k in rows}, learner.device)
         small = policy.rewarded(small)
         if policy.inputs is not None or policy.returns is not None:
@@ -136,9 +147,10 @@ class ExperienceSource:
             drawn, state = self.buffer.draw(source.batch)
         item, before = to_device(drawn, learner.device), to_device(state, learner.device)
         learner.adjust()
-        versions, fresh, self.fresh = drawn["version"][drawn["valid"]], self.fresh, 0.0
+        versions = drawn["version"][drawn["valid"]]
         lags = learner.counts.newest() - versions
-        yield from learner.apply_gradient(learner.score(item, before), item, versions, fresh, None)
+        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
+        self.fresh = 0.0
         self._measure(lags)
         if self.first and learner.version % source.publish == 0:
             self._publish()
@@ -181,7 +193,7 @@ class ExperienceSource:
     def _write(self, part: CheckpointPart) -> None:
         arrays, counts = self.buffer.save()
         part.arrays(self._name, {path: np.ascontiguousarray(x) for path, x in tree.leaves(arrays)})
-        part.json(f"{self._name}_counts", counts)
+        part.json(f"{self._name}_counts", counts | {"fresh": self.fresh})
 
     @property
     def _name(self) -> str:
@@ -189,10 +201,13 @@ class ExperienceSource:
 
     def _load(self) -> None:
         found = open_checkpoint(self.ctx.resume)
-        if not (found.path / f"{self._name}_counts.json").exists():  # it is that of the beginning, or was rescued
+        if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
+            self.ctx.say("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return
+        counts = found.json(f"{self._name}_counts")
         try:
-            self.buffer.load(tree.nest(found.arrays(self._name)), found.json(f"{self._name}_counts"))
+            self.buffer.load(tree.nest(found.arrays(self._name)), counts)
+            self.fresh = float(counts.get("fresh", 0.0))
         except ValueError as e:
             self.ctx.say("warning", f"experience of the checkpoint does not fit and is left out: {e}")
 

@@ -99,7 +99,7 @@ class Rater:
         self.file = JsonLines(directory / RATINGS)
         self.rated = read_rated(directory, rules)
         self.version, self.warned = -1, False
-        self.steps_before = 0 if ctx.resume is None else int(checkpoint.manifest(ctx.resume)["counters"]["steps"])
+        self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
         reports = [row["wall_seconds"] for row in read_lines(directory / "metrics.jsonl", "wall_seconds")]
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 

@@ -90,9 +90,21 @@ class Params(SharedArrays):
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
             self._learnt[:] = learnt  # last: who waits for these rollouts pulls that version
+        self._wake()
+
+    def _wake(self) -> None:
         memory_barrier()
         for i in np.flatnonzero(self._waiting):
             self._bells[int(i)].post()
+
+    def waits(self, readers: slice) -> bool:
+        """Whether all of these readers wait for weights now."""
+        return bool(self._waiting[readers].all())
+
+    def stay(self, readers: slice, learnt: np.ndarray) -> None:
+        """No newer weights will come of so many rollouts of each of these readers: they go on with those there are."""
+        self._learnt[readers] = learnt
+        self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
         """True once round ≥ `atleast`, and the weights have learnt from that many rollouts of this reader; False after

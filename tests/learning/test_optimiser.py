@@ -28,7 +28,7 @@ def source(horizon: float = 10.0, said: list[str] | None = None, **given: Any) -
     hyper = Hyperparameters(learning_rate=0.1, entropy_cost=0.0, horizon=horizon, step_time=0.5)
     policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
-    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), follow=lambda: None, version=200)
+    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None, version=200)
     counters = Counters(1, METRICS).row(0)
     say = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
     ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, say=say)

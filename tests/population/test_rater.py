@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.common import files
+from polyplay.common import checkpoint, files
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
@@ -133,6 +133,16 @@ def test_a_rater_that_is_lost_anywhere_plays_the_same_again(whole, tmp_path):
             next(run.turns)
     assert told(run) == told(whole)
     assert (run.directory / REFERENCES).read_bytes() == (whole.directory / REFERENCES).read_bytes()
+
+
+def test_a_rater_that_is_replaced_knows_the_steps_of_a_checkpoint_that_was_removed(tmp_path):
+    run = Run(tmp_path / "run")
+    run.ctx.resume = tmp_path / checkpoint.directory_name(40, {"steps": 900})
+    run.ctx.incarnation = 1001
+    run.publish(41)
+    run.employ()
+    run.work(until=1)
+    assert run.lines[0]["steps"] == 900 + 4100
 
 
 def test_references_are_the_same_in_a_run_of_another_seed(whole, tmp_path):

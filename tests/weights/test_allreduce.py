@@ -248,6 +248,7 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
     finish(fourth.step(_rows(5, version=6), {}))
     assert fourth.version == 7
     assert fourth.ctx.counters.get("updates") == 1, "of this run"
-    replaced = Learner(me(0, 2, incarnation=1, resume=path), fourth.spec)
+    removed = checkpoint.checkpoints_dir(tmp_path) / checkpoint.directory_name(1, {})  # since a newer one came
+    replaced = Learner(me(0, 2, incarnation=1, directory=tmp_path, resume=removed), fourth.spec)
     assert replaced.version == 7
     assert replaced.counts.newest() == 7
