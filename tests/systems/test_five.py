@@ -69,7 +69,7 @@ def points_against_random(directory: Path) -> float:
 @pytest.mark.parametrize(("on", "learners"), [("thread", 1), ("process", 2)])
 def test_it_learns_to_win(on, learners, tmp_path):
     more = {"learners": learners, "batch": 32 // learners, "lanes": 32 // learners}
-    run = polyplay.train("five", run=str(tmp_path / "run"), steps=50_000, on=on, **{**GIVEN, **more})
+    run = polyplay.train("five", run=str(tmp_path / "run"), steps=30_000, on=on, **{**GIVEN, **more})
     assert points_against_random(run.directory) > 0.85
     newest = read_lines(run.directory / "metrics.jsonl")
     assert abs([row for row in newest if "reuse" in row][-1]["reuse"] - 1.0) < 0.5
