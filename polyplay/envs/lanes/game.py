@@ -13,6 +13,7 @@ from polyplay.envs.lanes.world import (
     GOLD_LOT,
     HEALTH,
     HEALTH_AT_FIRST,
+    LATE,
     LOT,
     MOST,
     PARTS,
@@ -52,6 +53,9 @@ class LaneGame:
                 s["heroes"][:, p, GOLD] = world.randomise * GOLD_LOT * draw()
         for side, lane in np.ndindex(2, world.lanes):
             s["wave"][:, side, lane] = s["wave"][:, side, lane] * self._unlike(draw, n)
+        if world.randomise:  # matches that begin together do not stay in step
+            late = world.randomise * LATE * draw() * (world.length // world.repeat)
+            s["age"][:] = late.astype(np.int64) * world.repeat
         rules.begin_lanes(s["units"], s["heroes"])
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}

@@ -64,6 +64,7 @@ CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 30, 60, 20
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 30, 120, 60  # TOWER_GOLD: for each hero of the side
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
 GOLD_LOT = 300  # and heroes begin with so much gold at most
+LATE = 0.5  # and the clock of a match begins after so much of it at most
 
 # -------------------------------------------------------------------------------- what observations say
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,15 @@ def test_who_has_more_towers_has_won_when_time_is_over():
     assert row["team_reward"].tolist() == [[-1, 1], [1, -1], [0, 0]]
     assert not row["reward"].any(), "the table has nothing for it"
     assert row["terminated"].all()
+
+
+def test_clocks_of_randomised_matches_begin_at_any_step_of_their_first_half():
+    given = LaneWorld(team=1, lanes=1, length=400, repeat=4, randomise=1.0)
+    ages = begun(given, 2000, 3)["age"]
+    assert not (ages % 4).any()
+    assert len(set(ages.tolist())) == 50
+    assert (ages.min(), ages.max()) == (0, 196)
+    assert not begun(replace(given, randomise=0.0), 5, 3)["age"].any()
 
 
 def test_randomised_matches_are_not_alike():
