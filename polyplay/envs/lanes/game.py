@@ -9,18 +9,25 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS, SHARES
 from polyplay.envs.lanes.world import (
+    FIRST_LANE,
     GOLD,
     GOLD_LOT,
     HEALTH,
     HEALTH_AT_FIRST,
+    LANE_APART,
     LATE,
     LOT,
     MOST,
     PARTS,
     SLOTS,
+    SPAWN_X,
     STEPS_A_SECOND,
+    TURN_X,
     USES,
+    WIDTH,
     LaneWorld,
+    X,
+    Y,
 )
 from polyplay.envs.toys.still import Arrays, Draw
 
@@ -57,8 +64,19 @@ class LaneGame:
             late = world.randomise * LATE * draw() * (world.length // world.repeat)
             s["age"][:] = late.astype(np.int64) * world.repeat
         rules.begin_lanes(s["units"], s["heroes"])
+        if world.randomise:
+            self._spread(s["units"], draw)
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
+
+    def _spread(self, units: np.ndarray, draw: Draw) -> None:
+        """Heroes begin anywhere from home to the middle of a lane."""
+        world, half = self.world, units.shape[1] // 2
+        for p in range(self.seats):
+            u, x = p % world.team + p // world.team * half, world.randomise * draw() * (WIDTH // 2 - SPAWN_X)
+            ahead, lane = SPAWN_X + x.astype(np.int64), (draw() * world.lanes).astype(np.int64)
+            units[:, u, X] = ahead if u < half else WIDTH - ahead
+            units[:, u, Y] = np.where(ahead > TURN_X, FIRST_LANE + LANE_APART * lane, units[:, u, Y])
 
     def _unlike(self, draw: Draw, n: int) -> np.ndarray:
         """By what something is more or less in n matches."""

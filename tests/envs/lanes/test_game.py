@@ -150,6 +150,21 @@ def test_clocks_of_randomised_matches_begin_at_any_step_of_their_first_half():
     assert not begun(replace(given, randomise=0.0), 5, 3)["age"].any()
 
 
+def test_heroes_of_randomised_matches_begin_up_to_the_middle_of_a_lane():
+    given = LaneWorld(team=2, lanes=3, randomise=1.0)
+    units = begun(given, 3000, 3)["units"]
+    half = units.shape[1] // 2
+    own, theirs = units[:, :2, world.X], world.WIDTH - units[:, half : half + 2, world.X]
+    for x in (own, theirs):
+        assert world.SPAWN_X <= x.min() < world.SPAWN_X + 100
+        assert world.WIDTH / 2 - 100 < x.max() <= world.WIDTH / 2
+    y, lanes = units[:, :2, world.Y], [world.FIRST_LANE + world.LANE_APART * k for k in range(3)]
+    assert {*np.unique(y[own > world.TURN_X])} == {*lanes}
+    assert len(np.unique(y[own <= world.TURN_X])) == len(
+        np.unique(begun(replace(given, randomise=0.0), 1)["units"][:, :2, 1])
+    )
+
+
 def test_randomised_matches_are_not_alike():
     one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
 
