@@ -68,14 +68,15 @@ def blog() -> Config:
 
 def quick() -> Config:
     """For two cores: two heroes a side, one lane, matches of 80 seconds."""
-    game = Config("arena:lanes+team=2+lanes=1+length=2400", lanes=128, learners=1, unroll=64, budget=60_000_000)
+    env = "arena:lanes+team=2+lanes=1+length=2400+randomise=1"
+    game = Config(env, lanes=128, learners=1, unroll=64, budget=60_000_000)
     windows = replace(game, batch=64, capacity=512, publish=4, selves=800, rated=2000, core_size=256)
     return replace(windows, learning_rate=1e-3, entropy_cost=3e-3, horizon=60.0, inputs="raw")
 
 
 def duel() -> Config:
     """One against one: for experiments with batch, staleness and reuse."""
-    return replace(quick(), env="arena:lanes+team=1+lanes=1+length=1800")
+    return replace(quick(), env="arena:lanes+team=1+lanes=1+length=1800+randomise=1")
 
 
 PRESETS = {"paper": Config, "blog": blog, "quick": quick, "duel": duel}
