@@ -15,6 +15,7 @@ GOOD_FOR = {
     "apex_dpg": "many actors and one replay; continuous actions",
     "appo": "asynchronous PPO with many actors; any actions",
     "dqn": "few environment steps; discrete actions; easy to read",
+    "five": "games of two teams: one policy against itself and its past, at scale",
     "ftw": "games of teams: a population with rewards of its own, and two clocks",
     "ga3c": "many agents that share one network on a GPU; any actions",
     "gorila": "many learners and a parameter server; discrete actions",
