@@ -3,9 +3,10 @@
     python bench/ftw_probes.py runs/ftw --matches 100
 
 The run's best agent plays all seats on held-out maps. A logistic regression for each fact learns from half of the
-matches and is tested on the other half: on the core's state (both clocks and z), on that of a network with new weights
-that sees the same matches, and on the observation itself. Balanced accuracy: the mean over both answers, so that who
-always gives the same one has 50 %. Facts that fewer than RARE of the tested rows have, or lack, are left out.
+matches and is tested on the other half: on the core's state (outputs and cells of both clocks, and z), on that of a
+network with new weights that sees the same matches, and on the observation itself. Balanced accuracy: the mean over
+both answers, so that who always gives the same one has 50 %. Facts that fewer than RARE of the tested rows have, or
+lack, are left out.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) ->
 
 
 def _names(state: Batch) -> list[str]:
-    return [name for name in ("h", "slow_h", "z") if name in state]
+    return [name for name in ("h", "c", "slow_h", "slow_c", "z") if name in state]
 
 
 def probe(x: np.ndarray, y: np.ndarray, match: np.ndarray) -> np.ndarray:
@@ -222,7 +223,8 @@ def main() -> None:
     text += ["Balanced accuracy on matches that the probes were not trained on.", "", *table(rows), ""]
     means = ", ".join(f"{kind} {got[kind].mean():.1%}" for kind in kinds)
     text += [f"Means: {means}. The trained core is above the observation on {over} of {len(names)}.", ""]
-    text += [verdict("facts on which the trained core is above the untrained one and 50 %", best, least=NEEDED)]
+    what_of = f"facts, of {len(names)}, on which the trained core is above the untrained one and 50 %"
+    text += [verdict(what_of, best, least=NEEDED)]
     publish(RESULTS / "ftw_probes", {**what, "rows": rows, "above": best, "facts": len(names)}, text)
 
 

@@ -8,7 +8,10 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS, SHARES
+from polyplay.envs.lanes.units import middle
 from polyplay.envs.lanes.world import (
+    CORE_HEALTH,
+    CORE_X,
     FIRST_LANE,
     GOLD,
     GOLD_LOT,
@@ -22,9 +25,11 @@ from polyplay.envs.lanes.world import (
     SLOTS,
     SPAWN_X,
     STEPS_A_SECOND,
+    TOWER_HEALTH,
     TURN_X,
     USES,
     WIDTH,
+    WORN,
     LaneWorld,
     X,
     Y,
@@ -70,13 +75,26 @@ class LaneGame:
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def _spread(self, units: np.ndarray, draw: Draw) -> None:
-        """Heroes begin anywhere from home to the middle of a lane."""
-        world, half = self.world, units.shape[1] // 2
+        """Heroes begin anywhere on their way to the other core, and buildings as late in a match: in each lane some of
+        their health is gone from the outer one on, for both sides the same.
+        """
+        world, half, chance = self.world, units.shape[1] // 2, self.world.randomise
         for p in range(self.seats):
-            u, x = p % world.team + p // world.team * half, world.randomise * draw() * (WIDTH // 2 - SPAWN_X)
+            u, x = p % world.team + p // world.team * half, chance * draw() * (WIDTH - CORE_X - SPAWN_X)
             ahead, lane = SPAWN_X + x.astype(np.int64), (draw() * world.lanes).astype(np.int64)
+            y = np.where(ahead > TURN_X, FIRST_LANE + LANE_APART * lane, units[:, u, Y])
             units[:, u, X] = ahead if u < half else WIDTH - ahead
-            units[:, u, Y] = np.where(ahead > TURN_X, FIRST_LANE + LANE_APART * lane, units[:, u, Y])
+            units[:, u, Y] = np.where(ahead > WIDTH - TURN_X, middle(world.lanes), y)
+        first, gone = world.team + SLOTS * world.lanes, np.zeros(len(units))
+        for lane in range(world.lanes):
+            lost = chance * WORN * draw()
+            gone = np.maximum(gone, lost)
+            for tower in range(2):
+                left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
+                for side in range(2):
+                    units[:, side * half + first + 2 * lane + tower, HEALTH] = left
+        for core in (half - 1, 2 * half - 1):
+            units[:, core, HEALTH] = np.ceil(CORE_HEALTH * np.clip(3.0 - gone, 0.0, 1.0))
 
     def _unlike(self, draw: Draw, n: int) -> np.ndarray:
         """By what something is more or less in n matches."""

@@ -65,6 +65,7 @@ CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 30, 120, 60  # TOWER_GOLD: for each hero of 
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
 GOLD_LOT = 300  # and heroes begin with so much gold at most
 LATE = 0.5  # and the clock of a match begins after so much of it at most
+WORN = 2.5  # and of a lane's two towers and the core behind them, so many are gone at most
 
 # -------------------------------------------------------------------------------- what observations say
 

@@ -14,6 +14,7 @@ from polyplay.envs import Envs
 from polyplay.envs.lanes import world
 from polyplay.envs.lanes.game import LaneGame
 from polyplay.envs.lanes.rewards import EVENTS, REWARDS, SHARES
+from polyplay.envs.lanes.units import middle
 from polyplay.envs.lanes.world import LaneWorld
 from polyplay.envs.make import connect
 from polyplay.envs.random_actions import random_actions
@@ -150,19 +151,37 @@ def test_clocks_of_randomised_matches_begin_at_any_step_of_their_first_half():
     assert not begun(replace(given, randomise=0.0), 5, 3)["age"].any()
 
 
-def test_heroes_of_randomised_matches_begin_up_to_the_middle_of_a_lane():
+def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
     given = LaneWorld(team=2, lanes=3, randomise=1.0)
     units = begun(given, 3000, 3)["units"]
     half = units.shape[1] // 2
     own, theirs = units[:, :2, world.X], world.WIDTH - units[:, half : half + 2, world.X]
+    end = world.WIDTH - world.CORE_X
     for x in (own, theirs):
         assert world.SPAWN_X <= x.min() < world.SPAWN_X + 100
-        assert world.WIDTH / 2 - 100 < x.max() <= world.WIDTH / 2
+        assert end - 100 < x.max() <= end
     y, lanes = units[:, :2, world.Y], [world.FIRST_LANE + world.LANE_APART * k for k in range(3)]
-    assert {*np.unique(y[own > world.TURN_X])} == {*lanes}
+    assert {*np.unique(y[(own > world.TURN_X) & (own <= world.WIDTH - world.TURN_X)])} == {*lanes}
+    assert {*np.unique(y[own > world.WIDTH - world.TURN_X])} == {middle(3)}
     assert len(np.unique(y[own <= world.TURN_X])) == len(
         np.unique(begun(replace(given, randomise=0.0), 1)["units"][:, :2, 1])
     )
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on_for_both_sides_alike(lanes):
+    units = begun(LaneWorld(team=1, lanes=lanes, randomise=1.0), 3000, 3)["units"]
+    first = 1 + world.SLOTS * lanes
+    own, theirs = (half[:, first:] for half in np.split(units, 2, 1))
+    assert (own[..., world.HEALTH] == theirs[..., world.HEALTH]).all()
+    assert (own[..., world.HEALTH] <= own[..., world.MOST]).all()
+    outer, inner = own[:, : 2 * lanes : 2, world.HEALTH], own[:, 1 : 2 * lanes : 2, world.HEALTH]
+    core = own[:, -1, world.HEALTH]
+    assert (inner[outer > 0] == world.TOWER_HEALTH).all()
+    assert (core[(inner > 0).all(1)] == world.CORE_HEALTH).all()
+    assert 490 < core.min() < 510
+    for gone, chance in ((outer == 0, 0.6), (inner == 0, 0.2)):
+        assert abs(gone.mean() - chance) < 4 * (chance * (1 - chance) / gone.size) ** 0.5
 
 
 def test_randomised_matches_are_not_alike():
