@@ -71,13 +71,12 @@ class LaneGame:
         rules.begin_lanes(s["units"], s["heroes"])
         if world.randomise:
             self._spread(s["units"], draw)
+            self._wear(s["units"], draw)
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def _spread(self, units: np.ndarray, draw: Draw) -> None:
-        """Heroes begin anywhere on their way to the other core, and buildings as late in a match: in each lane some of
-        their health is gone from the outer one on, for both sides the same.
-        """
+        """Heroes begin anywhere on their way to the other core."""
         world, half, chance = self.world, units.shape[1] // 2, self.world.randomise
         for p in range(self.seats):
             u, x = p % world.team + p // world.team * half, chance * draw() * (WIDTH - CORE_X - SPAWN_X)
@@ -85,9 +84,15 @@ class LaneGame:
             y = np.where(ahead > TURN_X, FIRST_LANE + LANE_APART * lane, units[:, u, Y])
             units[:, u, X] = ahead if u < half else WIDTH - ahead
             units[:, u, Y] = np.where(ahead > WIDTH - TURN_X, middle(world.lanes), y)
-        first, gone = world.team + SLOTS * world.lanes, np.zeros(len(units))
+
+    def _wear(self, units: np.ndarray, draw: Draw) -> None:
+        """Buildings as late in a match: some of their health is gone, in each lane from the outer one on, both sides
+        alike.
+        """
+        world, half, gone = self.world, units.shape[1] // 2, np.zeros(len(units))
+        first = world.team + SLOTS * world.lanes
         for lane in range(world.lanes):
-            lost = chance * WORN * draw()
+            lost = world.randomise * WORN * draw()
             gone = np.maximum(gone, lost)
             for tower in range(2):
                 left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
