@@ -22,7 +22,7 @@ from tests.nets.fights import FIGHT, OBS, rows
 from tests.nets.helpers import vector
 from tests.nets.test_surgery import arrays, pair
 
-STEPS, LANES = 16, 16
+STEPS, LANES = 40, 256  # 10,240 rows
 FIVE: dict[str, Any] = {"network": "five", "core": "lstm", "core_size": 32, "hidden": 64, "init": "torch"}
 
 

@@ -23,7 +23,7 @@ from polyplay.weights.flat import FlatParams
 from tests.nets.helpers import continuous
 
 VECTOR, LONGER = (EnvSpec(Field((n,), "float32"), Discrete(4)) for n in (5, 8))
-STEPS, LANES = 200, 4
+STEPS, LANES = 200, 52  # 10,400 rows
 
 
 def pair(old: EnvSpec, new: EnvSpec, was: dict[str, Any], now: dict[str, Any]) -> tuple[ActorCritic, ActorCritic]:
@@ -246,8 +246,8 @@ def test_layers_behind_convolutions_grow(name: str, spec: EnvSpec, hidden: tuple
     obs = tree.map(lambda f: torch.from_numpy((rng.random((LANES, *f.shape)) * 255).astype(f.dtype)), spec.obs)
     step = {"obs": obs, "first": torch.zeros(LANES, dtype=torch.bool), "reward": torch.zeros(LANES)}
     (out, _), (more, _) = (policy.act(step, policy.initial(LANES)) for policy in (before, after))
-    torch.testing.assert_close(out["value"], more["value"], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(out["logp"], more["logp"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(out["value"], more["value"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out["logp"], more["logp"], rtol=1e-5, atol=1e-5)
 
 
 def test_auxiliary_heads_and_rewards_of_events_grow():

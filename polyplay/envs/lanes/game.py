@@ -12,6 +12,7 @@ from polyplay.envs.lanes.units import middle
 from polyplay.envs.lanes.world import (
     CORE_HEALTH,
     CORE_X,
+    CREEP_RANGE,
     FIRST_LANE,
     GOLD,
     GOLD_LOT,
@@ -21,13 +22,16 @@ from polyplay.envs.lanes.world import (
     LATE,
     LOT,
     MOST,
+    OUTER_X,
     PARTS,
     SLOTS,
     SPAWN_X,
+    SPREAD,
     STEPS_A_SECOND,
     TOWER_HEALTH,
     TURN_X,
     USES,
+    WAVE,
     WIDTH,
     WORN,
     LaneWorld,
@@ -72,6 +76,7 @@ class LaneGame:
         if world.randomise:
             self._spread(s["units"], draw)
             self._wear(s["units"], draw)
+            self._meet(s["units"], s["wave"], draw)
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
@@ -100,6 +105,17 @@ class LaneGame:
                     units[:, side * half + first + 2 * lane + tower, HEALTH] = left
         for core in (half - 1, 2 * half - 1):
             units[:, core, HEALTH] = np.ceil(CORE_HEALTH * np.clip(3.0 - gone, 0.0, 1.0))
+
+    def _meet(self, units: np.ndarray, wave: np.ndarray, draw: Draw) -> None:
+        """In each lane a wave of each side, face to face somewhere between the outer towers."""
+        world, half = self.world, units.shape[1] // 2
+        for lane in range(world.lanes):
+            front = WIDTH // 2 + (world.randomise * (draw() - 0.5) * (WIDTH - 2 * OUTER_X)).astype(np.int64)
+            for side, k in np.ndindex(2, WAVE):
+                u, behind = side * half + world.team + SLOTS * lane + k, CREEP_RANGE // 2 + k * SPREAD
+                units[:, u, X] = front + (behind if side else -behind)
+                units[:, u, Y] = FIRST_LANE + LANE_APART * lane
+                units[:, u, HEALTH] = units[:, u, MOST] = wave[:, side, lane]
 
     def _unlike(self, draw: Draw, n: int) -> np.ndarray:
         """By what something is more or less in n matches."""

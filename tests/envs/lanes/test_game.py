@@ -184,6 +184,24 @@ def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on_for_both
         assert abs(gone.mean() - chance) < 4 * (chance * (1 - chance) / gone.size) ** 0.5
 
 
+def test_randomised_matches_begin_with_a_wave_of_each_side_face_to_face():
+    given = LaneWorld(team=2, lanes=3, randomise=1.0)
+    s, plain = begun(given, 500, 3), begun(replace(given, randomise=0.0), 5)
+    half = s["units"].shape[1] // 2
+    creeps = slice(2, 2 + world.SLOTS * 3)
+    own, theirs = (s["units"][:, at : at + half][:, creeps].reshape(500, 3, world.SLOTS, 6) for at in (0, half))
+    assert not plain["units"][:, creeps, world.HEALTH].any()
+    for side, wave in enumerate((own, theirs)):
+        assert (wave[:, :, : world.WAVE, world.HEALTH] == s["wave"][:, side, :, None]).all()
+        assert not wave[:, :, world.WAVE :, world.HEALTH].any()
+        assert (wave[:, 1, : world.WAVE, world.Y] == middle(3)).all()
+    gap = theirs[:, :, 0, world.X] - own[:, :, 0, world.X]
+    assert (gap == world.CREEP_RANGE).all(), "so near that they fight at once"
+    front = own[:, :, 0, world.X] + gap // 2
+    assert world.OUTER_X <= front.min() < world.OUTER_X + 100
+    assert world.WIDTH - world.OUTER_X - 100 < front.max() <= world.WIDTH - world.OUTER_X
+
+
 def test_randomised_matches_are_not_alike():
     one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
 
