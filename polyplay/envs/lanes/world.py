@@ -45,8 +45,8 @@ DELAYS = 4
 SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
 HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
 MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # of level 0
-HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 40  # so much gold makes hits stronger by one
-TOP_LEVEL, TO_LEVEL = 10, 30  # level n takes TO_LEVEL · n · (n - 1) experience
+HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # so much gold makes hits stronger by one
+TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experience
 RETURN_TIME, RETURN_A_LEVEL = 120, 30
 RECOVERY = 30  # steps from one recovery to the next
 HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # each time; at home so many times as much
@@ -60,10 +60,10 @@ LOOKS = 8  # steps after which creeps and towers choose their targets anew
 CREEP_NOTICES = 4000  # how near to a creep a target is
 SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
 LEARNS = 8000  # how near to a death heroes are that it gives experience
-CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 30, 60, 20
-CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 30, 120, 60  # TOWER_GOLD: for each hero of the side
+CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
+CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
-GOLD_LOT = 300  # and heroes begin with so much gold at most
+GOLD_LOT = 400  # and heroes begin with so much gold at most
 LATE = 0.5  # and the clock of a match begins after so much of it at most
 WORN = 2.5  # and of a lane's two towers and the core behind them, so many are gone at most
 

@@ -38,7 +38,7 @@ def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
     units[:, :, world.READY] = s["age"][:, None] + rng.integers(-20, 20, (n, U))
     heroes[:, :, world.LEVEL] = rng.integers(1, 10, heroes.shape[:2])
     level = heroes[:, :, world.LEVEL]
-    heroes[:, :, world.EXPERIENCE] = 30 * level * (level - 1) + rng.integers(0, 60, level.shape)
+    heroes[:, :, world.EXPERIENCE] = 60 * level * (level - 1) + rng.integers(0, 120, level.shape)
     heroes[:, :, world.GOLD] = rng.integers(0, 900, level.shape)
     heroes[:, :, world.MANA] = rng.integers(0, 100 + 10 * level)
     for column in (world.BOLT, world.BLAST, world.HEAL, world.RETURNS):

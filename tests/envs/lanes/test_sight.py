@@ -45,7 +45,7 @@ def row(twin: Match, hero: Hero, unit: Unit | None) -> list[float]:
 
 
 def own(twin: Match, hero: Hero, length: int) -> list[float]:
-    begun, wide = 30 * hero.level * (hero.level - 1), 60 * hero.level
+    begun, wide = 60 * hero.level * (hero.level - 1), 120 * hero.level
     waits = [max(age - twin.age - 1, 0) for age in (hero.ready, *hero.casts.values(), hero.returns)]
     return [
         *(hero.alive, *at(twin, hero.side, hero), hero.health / hero.most, hero.most / 1000),

@@ -53,7 +53,7 @@ class Hero(Unit):
 
     @property
     def hit(self) -> int:
-        return 18 + 2 * self.level + self.gold // 40
+        return 18 + 2 * self.level + self.gold // 50
 
 
 class Match:
@@ -293,17 +293,17 @@ class Match:
             if isinstance(unit, Hero):
                 unit.events["death"] += 1
                 unit.returns = self.age + 120 + 30 * unit.level
-                self.reward(by, 120, "killed_hero")
-                self.teach(unit, foes, 60 + 20 * unit.level)
+                self.reward(by, 160, "killed_hero")
+                self.teach(unit, foes, 120 + 40 * unit.level)
             elif unit.kind == "creep":
-                self.reward(by, 30, "last_hit")
-                self.teach(unit, foes, 30)
+                self.reward(by, 40, "last_hit")
+                self.teach(unit, foes, 60)
             elif unit.kind == "core":
                 for foe in foes:
                     foe.events["win"] += 1
             else:
                 for foe in foes:
-                    foe.gold += 60
+                    foe.gold += 80
         for unit in dead:
             unit.health = 0
         return any(u.kind == "core" for u in dead)
@@ -319,7 +319,7 @@ class Match:
         near = [h for h in foes if h.alive and h.near(unit, 8000)]
         for hero in near:
             hero.experience += amount // len(near)
-            while hero.level < 10 and hero.experience >= sum(60 * n for n in range(1, hero.level + 1)):
+            while hero.level < 10 and hero.experience >= sum(120 * n for n in range(1, hero.level + 1)):
                 hero.level += 1
                 hero.mana += 10
                 hero.most += 30
