@@ -17,8 +17,8 @@ import signals as sweep
         ("a2c", "SIGINT", "group", "twice", 6),
         pytest.param(("impala", "SIGTERM", "group", "once", 20), marks=pytest.mark.long),
         pytest.param(("apex", "SIGINT", "main", "once", 40), marks=pytest.mark.long),
-        ("impala", "SIGINT", "group", "twice", 60),
-        ("ga3c", "SIGTERM", "main", "twice", 81),
+        pytest.param(("impala", "SIGINT", "group", "twice", 60), marks=pytest.mark.long),
+        pytest.param(("ga3c", "SIGTERM", "main", "twice", 81), marks=pytest.mark.long),
     ],
     ids=lambda case: "-".join(map(str, case)),
 )

@@ -46,7 +46,7 @@ def test_ctrl_c_saves_and_ends_and_two_at_once_are_one(tmp_path):
     assert gone(workers)
 
 
-@pytest.mark.parametrize("system", ["a2c", "impala"])
+@pytest.mark.parametrize("system", ["a2c", pytest.param("impala", marks=pytest.mark.long)])
 def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
     """As timeout, systemd and Slurm send it: to the fork server and to every worker as well."""
     run = tmp_path / "run"

@@ -68,7 +68,9 @@ def outcomes(board: Game, player: SearchPolicy, side: int) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
+@pytest.mark.parametrize(
+    "how", [{"on": "thread"}, {"on": "process"}, pytest.param({"serial": True}, marks=pytest.mark.long)]
+)
 def test_it_learns_from_its_own_games(how, tmp_path):
     run = trained(tmp_path / "run", steps=6_000, **how)
     rows = list(read_lines(run.directory / "metrics.jsonl", "updates"))
