@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polyplay.cli.arguments import run_and_options
 from polyplay.cli.output import print_result
-from polyplay.common.bounds import Whole, Width, Widths
+from polyplay.common.bounds import Count, Whole, Width, Widths
 from polyplay.common.errors import UserError
 
 
@@ -31,6 +31,8 @@ class SurgeryOptions:
     """keyword arguments of the environment, as NAME=VALUE, instead of those it has"""
     wrapper: tuple[str, ...] = ()
     """wrappers of the environment, instead of those it has"""
+    lanes: Count | None = None
+    """lanes (num-envs) of each actor, where the new game's seats need another number"""
     settle: Whole = 0
     """the learning rate is 0 until so many more agent steps were learnt from"""
     trust: bool = False

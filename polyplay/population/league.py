@@ -51,6 +51,12 @@ class Results(NamedTuple):
     outcomes: np.ndarray  # float32 [n, teams]: more is better, equal is a draw
 
 
+def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
+    """Of each team the blocks of seats that have some of its own. teams: of each seat; seated: players at a table."""
+    per = len(teams) // min(seated, len(teams))
+    return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
+
+
 class League(SharedObject):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
@@ -99,8 +105,7 @@ class League(SharedObject):
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
         self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
-        per = len(teams) // self.blocks
-        self.sides = [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
+        self.sides = blocks_of_teams(teams, seated)
         if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
             few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
             raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")

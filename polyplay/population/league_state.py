@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.population.copies import CopyHistory
-from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, Identity, League
+from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, Identity, League, blocks_of_teams
 from polyplay.population.league_ratings import LeagueRatings
 from polyplay.population.ratings import Elo, TrueSkill
 
@@ -47,7 +47,7 @@ class LeagueState:
         self.ratings = LeagueRatings(league, elo, skill)
         self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
-        self.actors, self.session = league.actors, 0
+        self.actors, self.session, self.sides = league.actors, 0, league.sides
         self.rules = {"elo": asdict(elo), "trueskill": asdict(skill)}
         self.places = range(league.agents, league.players - len(league.bots))  # of past selves
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
@@ -96,7 +96,8 @@ class LeagueState:
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
-            if line[name] != value:
+            grown = name == "teams" and blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
+            if line[name] != value and not grown:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
         self.session = line["begin"]
         self.copies.begin(line.get("versions", {}), self.ratings)

@@ -11,6 +11,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.spaces import Conditional, describe_actions, describe_fields
+from polyplay.population.league import blocks_of_teams
 from polyplay.runs import flags
 from polyplay.runs.options import Page, RunOptions, Settings
 
@@ -58,8 +59,9 @@ def check_games(old: Envs, new: Envs, league: bool) -> None:
             raise UserError(f"--env: {new.title} given, whose {what} are of another kind than {old.title}'s: {flaw}")
     if (was.seats > 1) != (is_.seats > 1):
         raise UserError(f"--env: {new.title} given, which has {is_.seats} seats, but {old.title} has {was.seats}")
-    if league and (was.sides != is_.sides or was.bots != is_.bots):
-        same = "teams" if was.sides != is_.sides else "bots"
+    teams = [blocks_of_teams(envs.spec.sides, envs.agents) for envs in (old, new)]
+    if league and (teams[0] != teams[1] or was.bots != is_.bots):
+        same = "teams" if teams[0] != teams[1] else "bots"
         raise UserError(f"--env: {new.title} given, but the matches of RUN's league were played with other {same}")
 
 

@@ -202,9 +202,16 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     assert played & past, "a past self that grew sits at a table"
 
     line = ["surgery", str(new), "--out", str(tmp_path / "more"), "--env"]
-    for other, says in (("team=2+lanes=2", "with other teams"), ("team=1+lanes=1", "the units of creeps would go")):
-        assert main.main([*line, f"arena:lanes+{other}+length=40"]) == 2
-        assert says in capfd.readouterr().err
+    assert main.main([*line, "arena:lanes+team=1+lanes=1+length=40"]) == 2
+    assert "the units of creeps would go" in capfd.readouterr().err
+    assert main.main([*line, "arena:lanes+team=3+lanes=2+length=40", "--lanes", "12"]) == 0
+    assert polyplay.resume(tmp_path / "more", steps=1000).summary["exit_code"] == 0
+    assert "does not fit" not in capfd.readouterr().err
+    assert [line["teams"] for line in read_lines(tmp_path / "more" / "matches.jsonl") if "begin" in line] == [
+        [0, 1],
+        [0, 1],
+        [0, 0, 0, 1, 1, 1],
+    ]
 
 
 @pytest.mark.long
