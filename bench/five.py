@@ -3,13 +3,15 @@
     python bench/five.py runs/five runs/five-seed2 --matches 200
 
 TrueSkill is what each run's rater wrote beside training (ratings.jsonl), on a scale where random play is 0. The newest
-checkpoint of each run then plays random play and every bot, half of the matches on each side; a match is won by its
-fallen core, else by the health of towers and core.
+checkpoint of each run then plays random play and every bot, half of the matches on each side, in the game without
+`randomise`; a match is won by its fallen core, else by the health of towers and core.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,15 @@ from polyplay.evaluation.run_agents import find_agents
 from polyplay.population.rated_versions import RatedVersion, read_rated
 from polyplay.population.references import read_references
 
+RANDOMISED = re.compile(r"\+randomise=[^+]*")
 SHOWN = 12  # versions of a run's table
 
 
 def against_bots(run: Path, matches: int) -> list[Row]:
     """Points with a 95 % interval, and matches won, drawn and lost, against each opponent."""
     (agent,) = find_agents(str(run))
-    policy, envs = load_player(agent.wired, agent.weights, agent=agent.agent), agent.wired.envs
+    policy, trained = load_player(agent.wired, agent.weights, agent=agent.agent), agent.wired.envs
+    envs = replace(trained, name=RANDOMISED.sub("", trained.title), options={})
     rows = list[Row]()
     for name in ("random", *envs.spec.bots):
         other = random_player(7) if name == "random" else scripted_player(load_bot(envs.spec, name))
