@@ -8,35 +8,14 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS, SHARES
-from polyplay.envs.lanes.units import middle
+from polyplay.envs.lanes.starts import begin
 from polyplay.envs.lanes.world import (
-    CORE_HEALTH,
-    CORE_X,
-    CREEP_RANGE,
-    FIRST_LANE,
-    GOLD,
-    GOLD_LOT,
     HEALTH,
-    HEALTH_AT_FIRST,
-    LANE_APART,
-    LATE,
-    LOT,
-    MOST,
-    OUTER_X,
     PARTS,
     SLOTS,
-    SPAWN_X,
-    SPREAD,
     STEPS_A_SECOND,
-    TOWER_HEALTH,
-    TURN_X,
     USES,
-    WAVE,
-    WIDTH,
-    WORN,
     LaneWorld,
-    X,
-    Y,
 )
 from polyplay.envs.toys.still import Arrays, Draw
 
@@ -61,66 +40,9 @@ class LaneGame:
     def reset(self, draw: Draw, n: int) -> Arrays:
         s, world = self.world.arrays(n), self.world
         s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
-        half, most = s["units"].shape[1] // 2, s["units"][:, :, MOST]
-        for p in range(self.seats):
-            u = p % world.team + p // world.team * half
-            most[:, u] = HEALTH_AT_FIRST * self._unlike(draw, n)
-            if world.randomise:
-                s["heroes"][:, p, GOLD] = world.randomise * GOLD_LOT * draw()
-        for side, lane in np.ndindex(2, world.lanes):
-            s["wave"][:, side, lane] = s["wave"][:, side, lane] * self._unlike(draw, n)
-        if world.randomise:  # matches that begin together do not stay in step
-            late = world.randomise * LATE * draw() * (world.length // world.repeat)
-            s["age"][:] = late.astype(np.int64) * world.repeat
-        rules.begin_lanes(s["units"], s["heroes"])
-        if world.randomise:
-            self._spread(s["units"], draw)
-            self._wear(s["units"], draw)
-            self._meet(s["units"], s["wave"], draw)
+        begin(world, s, draw)
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
-
-    def _spread(self, units: np.ndarray, draw: Draw) -> None:
-        """Heroes begin anywhere on their way to the other core."""
-        world, half, chance = self.world, units.shape[1] // 2, self.world.randomise
-        for p in range(self.seats):
-            u, x = p % world.team + p // world.team * half, chance * draw() * (WIDTH - CORE_X - SPAWN_X)
-            ahead, lane = SPAWN_X + x.astype(np.int64), (draw() * world.lanes).astype(np.int64)
-            y = np.where(ahead > TURN_X, FIRST_LANE + LANE_APART * lane, units[:, u, Y])
-            units[:, u, X] = ahead if u < half else WIDTH - ahead
-            units[:, u, Y] = np.where(ahead > WIDTH - TURN_X, middle(world.lanes), y)
-
-    def _wear(self, units: np.ndarray, draw: Draw) -> None:
-        """Buildings as late in a match: some of their health is gone, in each lane from the outer one on, both sides
-        alike.
-        """
-        world, half, gone = self.world, units.shape[1] // 2, np.zeros(len(units))
-        first = world.team + SLOTS * world.lanes
-        for lane in range(world.lanes):
-            lost = world.randomise * WORN * draw()
-            gone = np.maximum(gone, lost)
-            for tower in range(2):
-                left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
-                for side in range(2):
-                    units[:, side * half + first + 2 * lane + tower, HEALTH] = left
-        for core in (half - 1, 2 * half - 1):
-            units[:, core, HEALTH] = np.ceil(CORE_HEALTH * np.clip(3.0 - gone, 0.0, 1.0))
-
-    def _meet(self, units: np.ndarray, wave: np.ndarray, draw: Draw) -> None:
-        """In each lane a wave of each side, face to face somewhere between the outer towers."""
-        world, half = self.world, units.shape[1] // 2
-        for lane in range(world.lanes):
-            front = WIDTH // 2 + (world.randomise * (draw() - 0.5) * (WIDTH - 2 * OUTER_X)).astype(np.int64)
-            for side, k in np.ndindex(2, WAVE):
-                u, behind = side * half + world.team + SLOTS * lane + k, CREEP_RANGE // 2 + k * SPREAD
-                units[:, u, X] = front + (behind if side else -behind)
-                units[:, u, Y] = FIRST_LANE + LANE_APART * lane
-                units[:, u, HEALTH] = units[:, u, MOST] = wave[:, side, lane]
-
-    def _unlike(self, draw: Draw, n: int) -> np.ndarray:
-        """By what something is more or less in n matches."""
-        chance = self.world.randomise
-        return 1.0 + LOT * chance * (2.0 * draw() - 1.0) if chance else np.ones(n)
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
         """In place."""
@@ -132,6 +54,7 @@ class LaneGame:
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
+        events[:, :, EVENTS.index("win")] = won > 0
         own = self._own_reward(s, events, won)
         shared = rewards.share_in_team(own, 1.0)
         reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared

@@ -138,7 +138,8 @@ def test_who_has_more_towers_has_won_when_time_is_over():
     s["units"][1, -2, world.HEALTH] -= 1
     _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in world.PARTS}, lambda: np.zeros(3))
     assert row["team_reward"].tolist() == [[-1, 1], [1, -1], [0, 0]]
-    assert not row["reward"].any(), "the table has nothing for it"
+    assert row["reward"].tolist() == [[-5, 5], [5, -5], [0, 0]]
+    assert row["events"][:, :, EVENTS.index("win")].tolist() == [[0, 1], [1, 0], [0, 0]]
     assert row["terminated"].all()
 
 
@@ -163,6 +164,8 @@ def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
     y, lanes = units[:, :2, world.Y], [world.FIRST_LANE + world.LANE_APART * k for k in range(3)]
     assert {*np.unique(y[(own > world.TURN_X) & (own <= world.WIDTH - world.TURN_X)])} == {*lanes}
     assert {*np.unique(y[own > world.WIDTH - world.TURN_X])} == {middle(3)}
+    dead = units[:, [0, 1, half, half + 1], world.HEALTH] == 0
+    assert abs(dead.mean() - world.DEAD) < 4 * (world.DEAD * (1 - world.DEAD) / dead.size) ** 0.5
     assert len(np.unique(y[own <= world.TURN_X])) == len(
         np.unique(begun(replace(given, randomise=0.0), 1)["units"][:, :2, 1])
     )
@@ -202,19 +205,32 @@ def test_randomised_matches_begin_with_a_wave_of_each_side_face_to_face():
     assert world.WIDTH - world.OUTER_X - 100 < front.max() <= world.WIDTH - world.OUTER_X
 
 
+def test_one_side_of_a_randomised_match_may_have_learnt_and_earned_more():
+    given = LaneWorld(team=2, lanes=1, randomise=1.0)
+    s = begun(given, 4000, 3)
+    half = s["units"].shape[1] // 2
+    units, heroes = s["units"][:, [0, 1, half, half + 1]], s["heroes"]
+    experience, level = heroes[:, :, world.EXPERIENCE], heroes[:, :, world.LEVEL]
+    assert {*np.unique(level)} == {1, 2, 3, 4, 5}
+    assert (world.TO_LEVEL * level * (level - 1) <= experience).all()
+    assert (experience < world.TO_LEVEL * level * (level + 1)).all()
+    alive = units[:, :, world.HEALTH] > 0
+    assert (units[:, :, world.HEALTH] == units[:, :, world.MOST])[alive].all()
+    grown = units[:, :, world.MOST] - world.HEALTH_A_LEVEL * (level - 1)
+    assert 225 <= grown.min() < 235
+    assert 365 < grown.max() <= 375
+    assert (heroes[:, :, world.MANA] == world.MANA_AT_FIRST + world.MANA_A_LEVEL * level).all()
+    mean = experience.reshape(4000, 2, 2).mean(2)
+    assert abs(np.corrcoef(mean.T)[0, 1]) < 0.06, "sides are drawn apart"
+    assert np.corrcoef(experience[:, 0], experience[:, 1])[0, 1] > 0.2, "heroes of a side are alike"
+
+
 def test_randomised_matches_are_not_alike():
     one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
-
-    def health(s):
-        return s["units"][:, :2, world.MOST]
-
-    def gold(s):
-        return s["heroes"][:, :, world.GOLD]
-
-    for of, low, high in ((health, 225, 375), (gold, 0, 400), (lambda s: s["wave"], 60, 100)):
+    for of, low, high in ((lambda s: s["heroes"][:, :, world.GOLD], 0, 800), (lambda s: s["wave"], 60, 100)):
         assert np.ptp(of(one)) == 0
         assert low <= of(two).min() < low + (high - low) / 5
-        assert high - (high - low) / 5 < of(two).max() <= high
+        assert high - (high - low) / 3 < of(two).max() <= high
 
 
 @pytest.mark.parametrize(
