@@ -3,7 +3,8 @@
     python bench/ftw_ablations.py runs/ftw runs/no_slow runs/no_auxiliary --steps 6.7e6 --matches 200
 
 Of each run the newest checkpoint with at most so many agent steps, all agents together, as if they were one, against
-random play and the bots. These meet each other too: all are on one Elo scale, where random play has 0.
+random play and the bots. These meet each other and the first run's best agent: all are on one Elo scale, where random
+play has 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main() -> None:
     what, rows, points = about(), list[Row](), list[list[float]]()
     title = f"{find_agents(str(asked.runs[0]))[0].wired.envs.title}+maps=held_out"
     found: dict[str, Any] = play_tournament(
-        list(OPPONENTS), TournamentOptions(matches=asked.matches, anchor="random", env=title)
+        [f"{asked.runs[0]}:best", *OPPONENTS], TournamentOptions(matches=asked.matches, anchor="random", env=title)
     )
     for run in asked.runs:
         path = newest(run, asked.steps)
@@ -50,7 +51,14 @@ def main() -> None:
     rated = elo_of(found, np.array(points), asked.matches)
     for row, elo in zip(rows, rated, strict=True):
         row["Elo"] = f"{elo['elo']:.0f} [{elo['low']:.0f}, {elo['high']:.0f}]"
-    text = ["# What FTW's parts are worth", "", *lines_about(what), "", f"On `{title}`. Opponents alone:", ""]
+    text = [
+        "# What FTW's parts are worth",
+        "",
+        *lines_about(what),
+        "",
+        f"On `{title}`. Opponents, and the first run at its end:",
+        "",
+    ]
     text += [*table([{k: p[k] for k in ("name", "elo", "low", "high")} for p in found["players"]]), ""]
     text += ["Runs; points in matches with each opponent; what happened is of matches with random play:", ""]
     publish(RESULTS / "ftw_ablations", {**what, "rows": rows, "opponents": found}, [*text, *table(rows), ""])
