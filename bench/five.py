@@ -10,8 +10,6 @@ checkpoint of each run then plays random play and every bot, half of the matches
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,9 @@ from polyplay.common import checkpoint
 from polyplay.envs.bots import load_bot
 from polyplay.evaluation.run_agents import find_agents
 from polyplay.population.rated_versions import RatedVersion, read_rated
+from polyplay.population.rater import rated_games
 from polyplay.population.references import read_references
 
-RANDOMISED = re.compile(r"\+randomise=[^+]*")
 SHOWN = 12  # versions of a run's table
 
 
@@ -36,7 +34,7 @@ def against_bots(run: Path, matches: int) -> list[Row]:
     """Points with a 95 % interval, and matches won, drawn and lost, against each opponent."""
     (agent,) = find_agents(str(run))
     policy, trained = load_player(agent.wired, agent.weights, agent=agent.agent), agent.wired.envs
-    envs = replace(trained, name=RANDOMISED.sub("", trained.title), options={})
+    envs = rated_games(trained)
     rows = list[Row]()
     for name in ("random", *envs.spec.bots):
         other = random_player(7) if name == "random" else scripted_player(load_bot(envs.spec, name))

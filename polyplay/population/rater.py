@@ -13,6 +13,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -85,6 +86,13 @@ def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> 
     if matches < 2 or matches % 2:
         raise UserError(f"matches of a rating: {matches} given, half on each side; allowed: even numbers from 2 on")
     return (RANDOM, *dict.fromkeys(name for name in references if name != RANDOM))
+
+
+def rated_games(envs: Envs) -> Envs:
+    """The games that versions are rated in: matches begin as they always do, not randomised."""
+    if not isinstance(envs.name, str):
+        return envs
+    return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomise=")))
 
 
 class Rater:

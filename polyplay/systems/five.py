@@ -21,7 +21,7 @@ from polyplay.learning.losses import PPO
 from polyplay.learning.optimiser import METRICS, discount_of
 from polyplay.population.league import League
 from polyplay.population.matchmaking import Opponents
-from polyplay.population.rater import METRIC, rater
+from polyplay.population.rater import METRIC, rated_games, rater
 from polyplay.population.referee import referee
 from polyplay.systems._five import MATCHES, TEAMS, check_windows, experience_of, hyperparameters_of, network
 from polyplay.systems._wiring import Crew, System
@@ -67,11 +67,11 @@ def blog() -> Config:
 
 
 def quick() -> Config:
-    """For two cores: two heroes a side, one lane, matches of 80 seconds."""
+    """For two cores: two heroes a side, 80 seconds. Its one table would play past selves in blocks: there are none."""
     env = "arena:lanes+team=2+lanes=1+length=2400+randomise=1"
     game = Config(env, lanes=128, learners=1, unroll=64, budget=60_000_000)
-    windows = replace(game, batch=64, capacity=512, publish=4, selves=800, rated=2000, core_size=256)
-    return replace(windows, learning_rate=1e-3, entropy_cost=3e-3, horizon=60.0, inputs="raw")
+    game = replace(game, batch=64, capacity=512, publish=4, opponents="latest", rated=4000, core_size=256)
+    return replace(game, learning_rate=5e-4, entropy_cost=3e-3, horizon=60.0, inputs="raw")
 
 
 def duel() -> Config:
@@ -105,6 +105,6 @@ def build(c: Config, crew: Crew) -> System:
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
     if c.rated:
-        rates = crew.add(rater, on_loss="replace", games=envs, references=bots, every=c.rated, matches=MATCHES)
-        rates.policy, rates.params = policy, params
+        rates = crew.add(rater, on_loss="replace", references=bots, every=c.rated, matches=MATCHES)
+        rates.policy, rates.params, rates.games = policy, params, rated_games(envs)
     return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})

@@ -105,18 +105,17 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Some of the buildings' health is gone, in each lane from the outer one on, both sides alike."""
-    half, gone = units.shape[1] // 2, np.zeros(len(units))
-    first = world.team + SLOTS * world.lanes
-    for lane in range(world.lanes):
-        lost = world.randomise * WORN * draw()
-        gone = np.maximum(gone, lost)
-        for tower in range(2):
-            left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
-            for side in range(2):
-                units[:, side * half + first + 2 * lane + tower, HEALTH] = left
-    for core in (half - 1, 2 * half - 1):
-        units[:, core, HEALTH] = np.ceil(CORE_HEALTH * np.clip(3.0 - gone, 0.0, 1.0))
+    """Some of the buildings' health is gone, in each lane from the outer one on: one side has to catch up."""
+    half = units.shape[1] // 2
+    for side in range(2):
+        first, gone = side * half + world.team + SLOTS * world.lanes, np.zeros(len(units))
+        for lane in range(world.lanes):
+            lost = world.randomise * WORN * draw()
+            gone = np.maximum(gone, lost)
+            for tower in range(2):
+                left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))
+                units[:, first + 2 * lane + tower, HEALTH] = left
+        units[:, first + 2 * world.lanes, HEALTH] = np.ceil(CORE_HEALTH * np.clip(3.0 - gone, 0.0, 1.0))
 
 
 def _meet(world: LaneWorld, units: np.ndarray, wave: np.ndarray, draw: Draw) -> None:

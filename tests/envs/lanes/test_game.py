@@ -172,11 +172,12 @@ def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on_for_both_sides_alike(lanes):
+def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on(lanes):
     units = begun(LaneWorld(team=1, lanes=lanes, randomise=1.0), 3000, 3)["units"]
     first = 1 + world.SLOTS * lanes
     own, theirs = (half[:, first:] for half in np.split(units, 2, 1))
-    assert (own[..., world.HEALTH] == theirs[..., world.HEALTH]).all()
+    assert (own[..., world.HEALTH] != theirs[..., world.HEALTH]).any(1).mean() > 0.9, "one side is behind"
+    own = np.concatenate([own, theirs])
     assert (own[..., world.HEALTH] <= own[..., world.MOST]).all()
     outer, inner = own[:, : 2 * lanes : 2, world.HEALTH], own[:, 1 : 2 * lanes : 2, world.HEALTH]
     core = own[:, -1, world.HEALTH]
