@@ -90,8 +90,8 @@ def build(c: Config, crew: Crew) -> System:
     check_windows(c)
     n = c.actors * c.learners
     envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
-    policy = network(c, envs)
-    net, opponents, bots = policy(), Opponents.parse(c.opponents), tuple(envs.spec.bots)
+    policy, opponents, bots = network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
+    net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
@@ -105,6 +105,6 @@ def build(c: Config, crew: Crew) -> System:
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
     if c.rated:
-        rates = crew.add(rater, on_loss="replace", references=bots, every=c.rated, matches=MATCHES)
-        rates.policy, rates.params, rates.games = policy, params, rated_games(envs)
+        rates = crew.add(rater, on_loss="replace", games=games, references=bots, every=c.rated, matches=MATCHES)
+        rates.policy, rates.params = policy, params
     return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})
