@@ -38,6 +38,7 @@ from polyplay.envs.lanes.world import (
     TO_LEVEL,
     TOWER_HEALTH,
     TURN_X,
+    UNEVEN,
     WAVE,
     WIDTH,
     WORN,
@@ -105,12 +106,12 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Some of the buildings' health is gone, in each lane from the outer one on: one side has to catch up."""
-    half = units.shape[1] // 2
+    """Some of the buildings' health is gone, in each lane from the outer one on; one side has a little to catch up."""
+    half, both = units.shape[1] // 2, [WORN * draw() for _ in range(world.lanes)]
     for side in range(2):
         first, gone = side * half + world.team + SLOTS * world.lanes, np.zeros(len(units))
         for lane in range(world.lanes):
-            lost = world.randomise * WORN * draw()
+            lost = world.randomise * (both[lane] + UNEVEN * draw())
             gone = np.maximum(gone, lost)
             for tower in range(2):
                 left = np.ceil(TOWER_HEALTH * np.clip(1.0 + tower - lost, 0.0, 1.0))

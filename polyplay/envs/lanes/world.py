@@ -66,7 +66,7 @@ LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or l
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
 DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
 LATE = 0.5  # and the clock of a match begins after so much of it at most
-WORN = 2.5  # and of a lane's two towers and the core behind them, so many are gone at most
+WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side
 
 # -------------------------------------------------------------------------------- what observations say
 

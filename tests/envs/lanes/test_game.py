@@ -183,9 +183,11 @@ def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on(lanes):
     core = own[:, -1, world.HEALTH]
     assert (inner[outer > 0] == world.TOWER_HEALTH).all()
     assert (core[(inner > 0).all(1)] == world.CORE_HEALTH).all()
-    assert 490 < core.min() < 510
-    for gone, chance in ((outer == 0, 0.6), (inner == 0, 0.2)):
-        assert abs(gone.mean() - chance) < 4 * (chance * (1 - chance) / gone.size) ** 0.5
+    assert 400 <= core.min() < 430
+    for gone, chance in ((outer == 0, 1.5 / 2.4), (inner == 0, 0.5 / 2.4)):
+        assert abs(gone.mean() - chance) < 0.03
+    standing = own[:, :, world.HEALTH].sum(1).reshape(2, -1)
+    assert (abs(standing[0] - standing[1]) <= lanes * world.UNEVEN * world.CORE_HEALTH + 2).all()
 
 
 def test_randomised_matches_begin_with_a_wave_of_each_side_face_to_face():
