@@ -50,7 +50,7 @@ PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve"
 LONG = [pytest.param(period, 300, marks=pytest.mark.long) for period in (1, 5, 19)]
 
 
-@pytest.mark.parametrize(("period", "updates"), [(5, 60), *LONG])
+@pytest.mark.parametrize(("period", "updates"), [(5, 30), *LONG])
 def test_acting_is_learning_to_the_bit(period, updates, tmp_path, monkeypatch):
     """With matches that end in mid-cycle and rollouts that begin between ticks."""
     seen = 0
