@@ -8,7 +8,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.lanes import legal, rewards, rules, sight
 from polyplay.envs.lanes.rewards import EVENTS, SHARES
-from polyplay.envs.lanes.starts import begin
+from polyplay.envs.lanes.starts import start_matches
 from polyplay.envs.lanes.world import (
     HEALTH,
     PARTS,
@@ -40,7 +40,7 @@ class LaneGame:
     def reset(self, draw: Draw, n: int) -> Arrays:
         s, world = self.world.arrays(n), self.world
         s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
-        begin(world, s, draw)
+        start_matches(world, s, draw)
         sight.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
         return {**s, "here": np.ones((n, self.seats), bool)}
 

@@ -49,7 +49,7 @@ from polyplay.envs.lanes.world import (
 from polyplay.envs.toys.still import Arrays, Draw
 
 
-def begin(world: LaneWorld, s: Arrays, draw: Draw) -> None:
+def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
     """New matches, in LaneWorld.arrays."""
     units, n = s["units"], len(s["units"])
     for u in heroes_of(world, units):
