@@ -31,10 +31,10 @@ from polyplay.envs.lanes.world import (
     AIM,
     ATTACK,
     BLAST_RADIUS,
-    BOLT_RANGE,
     CAST_BLAST,
     CAST_BOLT,
     CAST_HEAL,
+    CAST_RANGE,
     CELL,
     CORE_X,
     FIRST_LANE,
@@ -109,13 +109,13 @@ def _choose_enemy(
 
 
 @compiled
-def _point(units: np.ndarray, team: int, p: int, primary: int, x: int, y: int, out: np.ndarray) -> None:
-    """An action at a point: the offset that lies in its direction, or on it."""
+def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
+    """To a point: the offset that lies in its direction, or on it."""
     u = unit_of(units, team, p)
     dx, dy = (x - units[u, X]) * (1 if p < team else -1), y - units[u, Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * CELL), 1.0)
     ahead, aside = round(dx / far / CELL), round(dy / far / CELL)
-    out[0], out[2] = primary, (aside + MIDDLE) * OFFSETS + ahead + MIDDLE
+    out[0], out[2] = MOVE, (aside + MIDDLE) * OFFSETS + ahead + MIDDLE
 
 
 @compiled
@@ -150,17 +150,17 @@ def _cast(
                 out[0] = CAST_HEAL
                 return True
     if can_use(heroes, p, np.int64(CAST_BOLT), age + 1):
-        v = _choose_enemy(units, team, seen, p, 0, team, BOLT_RANGE, 1 << 30, True)
+        v = _choose_enemy(units, team, seen, p, 0, team, CAST_RANGE, 1 << 30, True)
         if v >= 0:
             _name(shown, np.int64(CAST_BOLT), v, out)
             return True
     if can_use(heroes, p, np.int64(CAST_BLAST), age + 1):
-        v = _choose_enemy(units, team, seen, p, 0, creeps, MIDDLE * CELL, 1 << 30, False)
+        v = _choose_enemy(units, team, seen, p, 0, creeps, CAST_RANGE, 1 << 30, False)
         hit, first = 0, (half if p < team else 0)
         for w in range(first, first + creeps if v >= 0 else first):
             hit += 1 if units[w, HEALTH] > 0 and apart(units, v, w) <= BLAST_RADIUS * BLAST_RADIUS else 0
         if hit >= 2:
-            _point(units, team, p, np.int64(CAST_BLAST), np.int64(units[v, X]), np.int64(units[v, Y]), out)
+            _name(shown, np.int64(CAST_BLAST), v, out)
             return True
     return False
 
@@ -195,7 +195,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
         inner = (1 - side) * half + team + SLOTS * lanes + 2 * lane + 1
         if forward(side, units[unit_of(units, team, p), X]) >= ahead - CELL or units[inner, HEALTH] <= 0:
             ahead, y = WIDTH - CORE_X, FIRST_LANE + LANE_APART * (lanes - 1) // 2
-    _point(units, team, p, np.int64(MOVE), forward(side, ahead), np.int64(y), out)
+    _move(units, team, p, forward(side, ahead), np.int64(y), out)
 
 
 @compiled

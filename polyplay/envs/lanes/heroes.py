@@ -9,7 +9,7 @@ from polyplay.envs.lanes.units import (
     apart,
     at_home,
     can_attack,
-    can_bolt,
+    can_cast_at,
     can_use,
     count_lanes,
     forward,
@@ -102,13 +102,6 @@ def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
 
 
 @compiled
-def offset_of(heroes: np.ndarray, p: int) -> tuple[int, int]:
-    """Where the offset of seat p's action leads from it, in x and y."""
-    ahead, aside = heroes[p, OFFSET] % OFFSETS - OFFSETS // 2, heroes[p, OFFSET] // OFFSETS - OFFSETS // 2
-    return (ahead if p < len(heroes) // 2 else -ahead) * CELL, aside * CELL
-
-
-@compiled
 def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
     """For the ability of a primary action."""
     bolt, blast = primary == CAST_BOLT, primary == CAST_BLAST
@@ -126,12 +119,10 @@ def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
 
 
 @compiled
-def _blast(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int) -> None:
-    team = len(heroes) // 2
-    u, first, (ahead, aside) = unit_of(units, team, p), (len(units) // 2 if p < team else 0), offset_of(heroes, p)
+def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p: int, v: int) -> None:
+    first = len(units) // 2 if p < team else 0
     for w in range(first, first + team + SLOTS * count_lanes(units, team)):
-        dx, dy = was[w, X] - was[u, X] - ahead, was[w, Y] - was[u, Y] - aside
-        if was[w, HEALTH] > 0 and dx * dx + dy * dy <= BLAST_RADIUS * BLAST_RADIUS:
+        if was[w, HEALTH] > 0 and apart(was, v, w) <= BLAST_RADIUS * BLAST_RADIUS:
             hurt(units, killer, w, np.int64(BLAST_DAMAGE), p)
 
 
@@ -141,19 +132,17 @@ def _hit(
 ) -> None:
     """Whom seat p hits; able: its action has just begun, and is an ability that is ready."""
     team, primary = len(heroes) // 2, np.int64(heroes[p, PRIMARY])
-    u, v, damage = unit_of(units, team, p), np.int64(heroes[p, AIM]), 0
+    u, v = unit_of(units, team, p), np.int64(heroes[p, AIM])
     if primary == ATTACK:
         if was[u, READY] <= age and can_attack(was, team, p, v) and apart(was, u, v) <= RANGE * RANGE:
             units[u, READY] = age + RELOAD
-            damage = strength(heroes, p)
-    elif able and primary == CAST_BLAST:
+            hurt(units, killer, v, strength(heroes, p), p)
+    elif able and can_cast_at(was, team, p, v):
         _pay(heroes, p, primary, age)
-        _blast(was, units, heroes, killer, p)
-    elif able and can_bolt(was, team, p, v):
-        _pay(heroes, p, primary, age)
-        damage = BOLT_DAMAGE
-    if damage:
-        hurt(units, killer, v, damage, p)
+        if primary == CAST_BLAST:
+            _blast(was, units, team, killer, p, v)
+        else:
+            hurt(units, killer, v, np.int64(BOLT_DAMAGE), p)
 
 
 @compiled
@@ -162,8 +151,8 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
     team = len(heroes) // 2
     u, v, primary = unit_of(units, team, p), np.int64(heroes[p, AIM]), heroes[p, PRIMARY]
     if primary == MOVE:
-        dx, dy = offset_of(heroes, p)
-        go(units, u, dx, dy, SPEED)
+        ahead, aside = heroes[p, OFFSET] % OFFSETS - OFFSETS // 2, heroes[p, OFFSET] // OFFSETS - OFFSETS // 2
+        go(units, u, (ahead if p < team else -ahead) * CELL, aside * CELL, SPEED)
     elif primary == GO_HOME and lacks(was, heroes, p):
         x, y = spawn_of(units, team, p)
         go(units, u, x - was[u, X], y - was[u, Y], SPEED)

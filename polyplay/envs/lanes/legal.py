@@ -15,15 +15,17 @@ from polyplay.envs.lanes.units import (
 )
 from polyplay.envs.lanes.world import (
     ATTACK,
-    BOLT_RANGE,
     CAST_BLAST,
     CAST_BOLT,
     CAST_HEAL,
+    CAST_RANGE,
     FOLLOW,
     GO_HOME,
     HEALTH,
     SLOTS,
 )
+
+BOLT, BLAST = 1 << CAST_BOLT, 1 << CAST_BLAST
 
 compiled = cached_njit()
 
@@ -36,7 +38,7 @@ def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
     for first in (0, half):
         for u in range(first, first + half):
             hit = (1 << ATTACK) if is_open(units, team, u) else 0
-            out[u] = hit | (1 << FOLLOW) | ((1 << CAST_BOLT) if u < first + bodies else 0)
+            out[u] = hit | (1 << FOLLOW) | ((BOLT | BLAST) if u < first + bodies else 0)
 
 
 @compiled
@@ -47,14 +49,16 @@ def _legal_units(
     none where its hero is dead. shown int16 [rows]. Gives all bits that some row has.
     """
     team, half, some = len(heroes) // 2, len(units) // 2, 0
-    u, bolt = unit_of(units, team, p), 1 << CAST_BOLT
-    alive, bolts = units[u, HEALTH] > 0, can_use(heroes, p, np.int64(CAST_BOLT), age + 1)
+    u, unable = unit_of(units, team, p), 0
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BOLT), age + 1) else BOLT
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BLAST), age + 1) else BLAST
+    alive = units[u, HEALTH] > 0
     for i in range(len(out)):
         v, named = np.int64(shown[i]), 0
         if alive and v >= 0:
             named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
-            if named & bolt and not (bolts and apart(units, u, v) <= BOLT_RANGE * BOLT_RANGE):
-                named -= bolt
+            if named & BOLT:
+                named &= ~(unable if apart(units, u, v) <= CAST_RANGE * CAST_RANGE else BOLT | BLAST)
         out[i] = named
         some |= named
     return some
@@ -84,8 +88,8 @@ def legal_actions(
             alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
             unit[m, p] = True
             for k in range(8):
-                able = k < CAST_BLAST or k > CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
-                if k == ATTACK or k == CAST_BOLT or k == FOLLOW:  # noqa: SIM109
+                able = k != CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
+                if k == ATTACK or k == CAST_BOLT or k == CAST_BLAST or k == FOLLOW:  # noqa: SIM109
                     able = (some >> k) & 1 == 1
                     if able:
                         _allow(named, k, unit[m, p, k])

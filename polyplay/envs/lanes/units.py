@@ -13,9 +13,9 @@ from polyplay.envs.lanes.world import (
     BLAST_MANA,
     BOLT,
     BOLT_MANA,
-    BOLT_RANGE,
     CAST_BLAST,
     CAST_BOLT,
+    CAST_RANGE,
     CORE_X,
     FIRST_LANE,
     GOLD,
@@ -95,12 +95,12 @@ def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
 
 
 @compiled
-def can_bolt(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Whether seat p can bolt v: an enemy, but no building."""
+def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
+    """Whether seat p can use bolt or blast at v: an enemy that is near, but no building."""
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team)
     building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
-    near = apart(units, unit_of(units, team, p), v) <= BOLT_RANGE * BOLT_RANGE
+    near = apart(units, unit_of(units, team, p), v) <= CAST_RANGE * CAST_RANGE
     return bool(theirs and not building and units[v, HEALTH] > 0 and near)
 
 

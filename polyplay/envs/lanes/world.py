@@ -36,7 +36,7 @@ MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, O
 
 NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
 PARTS = ("primary", "unit", "offset", "delay")
-USES = {"unit": (2, 3, 6), "offset": (1, 4), "delay": (1, 2, 3, 4, 5, 6, 7)}
+USES = {"unit": (2, 3, 4, 6), "offset": (1,), "delay": (1, 2, 3, 4, 5, 6, 7)}
 OFFSETS = 9  # cells a side around the hero
 DELAYS = 4
 
@@ -50,8 +50,9 @@ TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experienc
 RETURN_TIME, RETURN_A_LEVEL = 120, 30
 RECOVERY = 30  # steps from one recovery to the next
 HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # each time; at home so many times as much
-BOLT_RANGE, BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 5000, 60, 30, 120
-BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180
+CAST_RANGE = 5000  # of bolt and blast
+BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 60, 30, 120
+BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # around the unit that it names
 HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
 SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps of a side in a lane; of a wave; steps to the next; apart
 CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
@@ -64,6 +65,7 @@ CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
+HURT = 0.9  # and have lost so much of their health at most, and any part of their mana
 DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
 LATE = 0.5  # and the clock of a match begins after so much of it at most
 WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side

@@ -137,15 +137,17 @@ def plain_masks(twin: Match, hero: Hero) -> tuple[list[bool], list[list[bool]]]:
         name: hero.mana >= mana and hero.casts[name] <= twin.age + 1
         for name, mana in (("bolt", 30), ("blast", 40), ("heal", 50))
     }
-    units = {2: [], 3: [], 6: []}
+    units = {2: [], 3: [], 4: [], 6: []}
     for unit in twin.listing(hero):
         known = hero.alive and twin.knows(hero, unit)
         foe = known and unit.side != hero.side
         units[2].append(foe and twin.open(unit))
-        units[3].append(foe and ready["bolt"] and unit.kind in ("hero", "creep") and unit.near(hero, 5000))
+        near = foe and unit.kind in ("hero", "creep") and unit.near(hero, 5000)
+        units[3].append(near and ready["bolt"])
+        units[4].append(near and ready["blast"])
         units[6].append(known)
     lacks = hero.health < hero.most or hero.mana < hero.most_mana
-    able = [True, any(units[2]), any(units[3]), ready["blast"], ready["heal"], any(units[6]), lacks]
+    able = [True, any(units[2]), any(units[3]), any(units[4]), ready["heal"], any(units[6]), lacks]
     every = [True] * len(units[2])
     return [True, *(hero.alive and x for x in able)], [x if any(x := units.get(k, [])) else every for k in range(8)]
 
@@ -174,7 +176,7 @@ def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
     masks, column = LaneGame(given).legal(s)["primary"], world.BOLT + primary - 3
     action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
     action[:, :, 0], action[:, :, 2] = primary, 40
-    action[:, :, 1] = nameable(given, s)[:, :, 3].argmax(2)
+    action[:, :, 1] = nameable(given, s)[:, :, min(primary, 4)].argmax(2)
     half = s["units"].shape[1] // 2
     alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], world.HEALTH] > 0
     step(given, s, action)

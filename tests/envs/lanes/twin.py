@@ -232,18 +232,17 @@ class Match:
         self, hero: Hero, first: bool, frozen: dict[int, int], opened: dict[int, bool]
     ) -> list[tuple[Unit, int]]:
         primary, aim = hero.action[0], hero.aim
-        if primary == 4 and first and self.pays(hero, "blast", 40, 180):
-            ahead, aside = self.offset(hero)
-            spot = Unit("spot", hero.side, -1, -1, hero.x + ahead, hero.y + aside)
-            foes = [u for u in self.units(1 - hero.side) if id(u) in frozen and u.kind in ("hero", "creep")]
-            return [(u, 40) for u in foes if spot.near(u, 1500)]
         if aim is None or id(aim) not in frozen or aim.side == hero.side:
             return []
         if primary == 2 and opened[id(aim)] and hero.near(aim, 3500) and hero.ready <= self.age:
             hero.ready = self.age + 24
             return [(aim, hero.hit)]
-        bolts = primary == 3 and first and aim.kind in ("hero", "creep") and hero.near(aim, 5000)
-        return [(aim, 60)] if bolts and self.pays(hero, "bolt", 30, 120) else []
+        if not (first and aim.kind in ("hero", "creep") and hero.near(aim, 5000)):
+            return []
+        if primary == 4 and self.pays(hero, "blast", 40, 180):
+            foes = [u for u in self.units(1 - hero.side) if id(u) in frozen and u.kind in ("hero", "creep")]
+            return [(u, 40) for u in foes if aim.near(u, 1500)]
+        return [(aim, 60)] if primary == 3 and self.pays(hero, "bolt", 30, 120) else []
 
     @staticmethod
     def offset(hero: Hero) -> tuple[int, int]:
