@@ -22,7 +22,6 @@ from polyplay.envs.lanes.world import (
     HEALTH,
     HEALTH_A_LEVEL,
     HEALTH_AT_FIRST,
-    HURT,
     LANE_APART,
     LATE,
     LEVEL,
@@ -79,7 +78,7 @@ def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
 
 
 def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Experience and gold: one side may have much more of it than the other. Some health and mana are gone."""
+    """Experience and gold: one side may have much more of it than the other."""
     units, heroes, ahead = s["units"], s["heroes"], [world.randomise * draw() for _ in range(2)]
     for p, u in enumerate(heroes_of(world, units)):
         side = p // world.team
@@ -87,10 +86,9 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
         level = ((1.0 + np.sqrt(1.0 + 4.0 * experience / TO_LEVEL)) / 2.0).astype(np.int64)
         heroes[:, p, EXPERIENCE], heroes[:, p, LEVEL] = experience, level
         heroes[:, p, GOLD] = GOLD_LOT * ahead[side] * draw()
-        heroes[:, p, MANA] = (MANA_AT_FIRST + MANA_A_LEVEL * level) * (1.0 - world.randomise * draw())
+        heroes[:, p, MANA] = MANA_AT_FIRST + MANA_A_LEVEL * level
         units[:, u, MOST] += HEALTH_A_LEVEL * (level - 1).astype(np.int32)
-        lost = world.randomise * HURT * draw() ** 2  # a little more often than much
-        units[:, u, HEALTH] = np.ceil(units[:, u, MOST] * (1.0 - lost))
+        units[:, u, HEALTH] = units[:, u, MOST]
 
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:

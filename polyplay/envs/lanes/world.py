@@ -65,7 +65,6 @@ CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
 GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
-HURT = 0.9  # and have lost so much of their health at most, and any part of their mana
 DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
 LATE = 0.5  # and the clock of a match begins after so much of it at most
 WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side
