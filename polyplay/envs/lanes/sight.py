@@ -50,6 +50,7 @@ from polyplay.envs.lanes.world import (
     SLOTS,
     TO_LEVEL,
     TOP_LEVEL,
+    TOWER_HEALTH,
     WIDTH,
     X,
     Y,
@@ -174,8 +175,19 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 
 @compiled
+def lead_of(units: np.ndarray, team: int) -> float:
+    """By how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which decides
+    matches at their end.
+    """
+    half, first, ahead = len(units) // 2, team + SLOTS * count_lanes(units, team), 0
+    for k in range(first, half):
+        ahead += units[k, HEALTH] - units[half + k, HEALTH]
+    return ahead / (abs(ahead) + TOWER_HEALTH / 4.0)
+
+
+@compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """world.OWN, all but the age."""
+    """world.OWN, all but the age and the lead."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = unit_of(units, team, p), h[LEVEL], middle(count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -228,11 +240,11 @@ def observe(
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
     for m in range(len(units)):
         _know(units[m], heroes[m], age[m], facts)
-        y = 1.0 / middle(count_lanes(units[m], team))
+        y, lead = 1.0 / middle(count_lanes(units[m], team)), lead_of(units[m], team)
         for p in range(2 * team):
             u, hit, side = unit_of(units[m], team, p), strength(heroes[m], p), (1 if p >= team else 0)
             _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
-            own[m, p, 15] = age[m] / length
+            own[m, p, 15], own[m, p, 17] = age[m] / length, (-lead if side else lead)
             _show_action(heroes[m, p], last_action[m, p])
             for i in range(A + team + C + T):
                 v = np.int64(shown[m, p, i])

@@ -52,8 +52,13 @@ def own(twin: Match, hero: Hero, length: int) -> list[float]:
         *(hero.mana / hero.most_mana, hero.level / 10),
         *((hero.experience - begun) / wide if hero.level < 10 else 1, hero.gold / 2000, hero.hit / 100),
         *(wait / most for wait, most in zip(waits, (24, 120, 180, 300, 420), strict=True)),
-        *(twin.age / length, hero.place / 4),
+        *(twin.age / length, hero.place / 4, lead(twin, hero.side)),
     ]
+
+
+def lead(twin: Match, side: int) -> float:
+    own, theirs = (sum(tower.health for tower in twin.towers[k]) for k in (side, 1 - side))
+    return (own - theirs) / (abs(own - theirs) + 175)
 
 
 @pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
@@ -90,7 +95,9 @@ def unlike(s: State, m: int, u: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_fog_hides_every_number_of_what_is_not_seen(seed):
-    """Other numbers and other places of unseen units change no observation and no mask of the other side."""
+    """Other numbers and other places of unseen units change no observation and no mask of the other side: all but the
+    lead, which both sides know.
+    """
     given, rng = WORLDS[seed % len(WORLDS)], np.random.default_rng(seed)
     s, game, changed = scene(given, 6, seed), LaneGame(given), 0
     half = s["units"].shape[1] // 2
@@ -110,6 +117,8 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
             changed += 1
         look(s)
         after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
+        for seen in (before[0], after[0]):
+            seen["own"][..., world.OWN.index("lead")] = 0.0
         for one, two in zip(before, after, strict=True):
             assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
     assert changed > 10
