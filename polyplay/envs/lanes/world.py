@@ -43,7 +43,7 @@ DELAYS = 4
 # -------------------------------------------------------------------------------------- what units are like
 
 SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
-HEALTH_AT_FIRST, HEALTH_A_LEVEL = 450, 45
+HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
 MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # of level 0
 HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # so much gold makes hits stronger by one
 TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experience
@@ -60,7 +60,7 @@ TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500,
 LOOKS = 8  # steps after which creeps and towers choose their targets anew
 CREEP_NOTICES = 4000  # how near to a creep a target is
 SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
-LEARNS = 4500  # how near to a death heroes are that it gives experience
+LEARNS = 8000  # how near to a death heroes are that it gives experience
 CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
 CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
 LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most

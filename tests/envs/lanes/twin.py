@@ -315,11 +315,11 @@ class Match:
 
     @staticmethod
     def teach(unit: Unit, foes: list[Hero], amount: int) -> None:
-        near = [h for h in foes if h.alive and h.near(unit, 4500)]
+        near = [h for h in foes if h.alive and h.near(unit, 8000)]
         for hero in near:
             hero.experience += amount // len(near)
             while hero.level < 10 and hero.experience >= sum(120 * n for n in range(1, hero.level + 1)):
                 hero.level += 1
                 hero.mana += 10
-                hero.most += 45
-                hero.health += 45
+                hero.most += 30
+                hero.health += 30
