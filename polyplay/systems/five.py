@@ -69,7 +69,7 @@ def blog() -> Config:
 def quick() -> Config:
     """For two cores: two heroes a side, 80 seconds. Its one table would play past selves in blocks: there are none."""
     env = "arena:lanes+team=2+lanes=1+length=2400+randomise=1"
-    game = Config(env, lanes=128, learners=1, unroll=64, budget=30_000_000)
+    game = Config(env, lanes=128, learners=1, unroll=64, budget=15_000_000)
     game = replace(game, batch=64, capacity=512, publish=4, opponents="latest", rated=4000, core_size=256)
     return replace(game, learning_rate=5e-4, entropy_cost=5e-3, horizon=60.0, inputs="raw")
 
