@@ -25,7 +25,7 @@ from polyplay.envs.lanes.world import (
     SLOTS,
 )
 
-BOLT, BLAST = 1 << CAST_BOLT, 1 << CAST_BLAST
+BOLT_BIT, BLAST_BIT = 1 << CAST_BOLT, 1 << CAST_BLAST
 
 compiled = cached_njit()
 
@@ -38,7 +38,7 @@ def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
     for first in (0, half):
         for u in range(first, first + half):
             hit = (1 << ATTACK) if is_open(units, team, u) else 0
-            out[u] = hit | (1 << FOLLOW) | ((BOLT | BLAST) if u < first + bodies else 0)
+            out[u] = hit | (1 << FOLLOW) | ((BOLT_BIT | BLAST_BIT) if u < first + bodies else 0)
 
 
 @compiled
@@ -50,15 +50,15 @@ def _legal_units(
     """
     team, half, some = len(heroes) // 2, len(units) // 2, 0
     u, unable = unit_of(units, team, p), 0
-    unable |= 0 if can_use(heroes, p, np.int64(CAST_BOLT), age + 1) else BOLT
-    unable |= 0 if can_use(heroes, p, np.int64(CAST_BLAST), age + 1) else BLAST
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BOLT), age + 1) else BOLT_BIT
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BLAST), age + 1) else BLAST_BIT
     alive = units[u, HEALTH] > 0
     for i in range(len(out)):
         v, named = np.int64(shown[i]), 0
         if alive and v >= 0:
             named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
-            if named & BOLT:
-                named &= ~(unable if apart(units, u, v) <= CAST_RANGE * CAST_RANGE else BOLT | BLAST)
+            if named & BOLT_BIT:
+                named &= ~(unable if apart(units, u, v) <= CAST_RANGE * CAST_RANGE else BOLT_BIT | BLAST_BIT)
         out[i] = named
         some |= named
     return some

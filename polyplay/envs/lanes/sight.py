@@ -175,7 +175,7 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 
 @compiled
-def lead_of(units: np.ndarray, team: int) -> float:
+def _lead_of(units: np.ndarray, team: int) -> float:
     """By how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which decides
     matches at their end.
     """
@@ -240,7 +240,7 @@ def observe(
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
     for m in range(len(units)):
         _know(units[m], heroes[m], age[m], facts)
-        y, lead = 1.0 / middle(count_lanes(units[m], team)), lead_of(units[m], team)
+        y, lead = 1.0 / middle(count_lanes(units[m], team)), _lead_of(units[m], team)
         for p in range(2 * team):
             u, hit, side = unit_of(units[m], team, p), strength(heroes[m], p), (1 if p >= team else 0)
             _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
