@@ -45,6 +45,7 @@ def match(
             if len(at):
                 results = play_all(board.numbers, records, at, who(records, random, at))
                 points[at[results == kernels.WON]] = won
+                points[at[results == kernels.LOST]] = 1.0 - won
                 points[at[results == kernels.DRAWN]] = 0.5
                 ended |= {i: float(points[i]) for i in at[results != kernels.GOES_ON].tolist()}
         own[on] = ~own[on]

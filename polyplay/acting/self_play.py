@@ -9,6 +9,7 @@ below it (32 bits) how many games that had ended before: no two games of a playe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -26,7 +27,7 @@ from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, write_planes
+from polyplay.envs.boards.kernels import GOES_ON, WORTH, compiled, write_planes
 from polyplay.envs.pool import Envs
 from polyplay.nets.device import enter_device
 from polyplay.nets.residual import BoardNetworkFactory
@@ -36,9 +37,11 @@ EVALUATIONS = 32  # between two pulls of the weights
 
 
 def game_rows(board: Game) -> Spec:
-    """Fields of a row: the mover's planes and legal moves, the visits as shares, the move, the number of the game."""
+    """Fields of a row: the mover's planes as bits (np.packbits), its legal moves, the visits as shares, the move, the
+    number of the game.
+    """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
-    planes, mask = Field(board.planes, "float32"), Field((board.actions,), "bool")
+    planes, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
     return {"obs": planes, "mask": mask, **ROWS, "action": integer, "visits": shares, "game": integer}
 
 
@@ -158,8 +161,9 @@ class SelfPlay:
         at, actions = (done.games, done.plies), self.search.choose(done)
         planes = np.zeros((len(done.games), *self.board.planes), np.float32)
         show(self.board.numbers, done.records, planes)
+        bits = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1)
         shares = done.visits / np.maximum(done.visits.sum(1, keepdims=True), 1)
-        row = {"obs": planes, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
+        row = {"obs": bits, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
         for name, value in row.items():
             self.moves[name][at] = value
         self.games.length[done.games] += 1
@@ -168,18 +172,18 @@ class SelfPlay:
         self.metrics.moved(done)
         ended = np.flatnonzero(results != GOES_ON)
         for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
-            self._end(game, result == WON)
+            self._end(game, float(WORTH[result]))
         if len(ended):
             self.search.restart(done.games[ended])
 
-    def _end(self, game: int, won: bool) -> None:
-        """The last mover has won, or the game is drawn."""
+    def _end(self, game: int, worth: float) -> None:
+        """worth: of the game's outcome for who moved last."""
         moves = int(self.games.length[game])
         rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
-        rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0.0, False, 0.0
+        rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
         rows["action"][moves], rows["version"][moves] = 0, self.version
         rows["reward"][0] = 0.0
-        rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * won
+        rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
         self.number += 1

@@ -64,7 +64,7 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
     for game in played:
         moves, record = len(game["first"]) - 1, board.new()
         for t in range(moves):
-            assert np.array_equal(game["obs"][t], shown(board, record[None])[0])
+            assert np.array_equal(game["obs"][t], np.packbits(shown(board, record[None])[0] > 0.5))
             assert np.array_equal(np.flatnonzero(game["mask"][t]), legal(board, record))
             assert game["visits"][t].sum() == pytest.approx(1)
             assert not game["visits"][t][~game["mask"][t]].any()

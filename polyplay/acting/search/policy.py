@@ -14,7 +14,6 @@ from polyplay.acting.search.search import Search
 from polyplay.acting.search.tree import SearchOptions
 from polyplay.common.tree import Batch, Spec
 from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.kernels import CELLS, PLIES
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.weights.flat import FlatParams
 
@@ -46,7 +45,7 @@ class SearchPolicy:
         on = np.flatnonzero(step["mask"].any(1).numpy())
         action, value = np.zeros(len(step["mask"]), np.int64), np.zeros(len(step["mask"]), np.float32)
         if len(on):
-            action[on], value[on] = self.choose(records_of(self.board, step["obs"].numpy()[on]))
+            action[on], value[on] = self.choose(self.board.records(step["obs"].numpy()[on]))
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
     @property
@@ -75,14 +74,3 @@ class SearchPolicy:
             evaluator.load(self.weights, 0)
             self._searching = PositionSearch(self.board, self.options, evaluator, n)
         return self._searching
-
-
-def records_of(board: Game, planes: np.ndarray) -> np.ndarray:
-    """int8 [n, record]: the positions that planes [n, 3, rows, columns] show (kernels.write_planes)."""
-    own, other, first = (planes[:, i].reshape(len(planes), -1) > 0.5 for i in range(3))
-    second = ~first[:, :1]
-    records = np.zeros((len(planes), board.record), np.int8)
-    records[:, CELLS:] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
-    plies = (own | other).sum(1)
-    records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
-    return records

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.acting.search.tree import DRAWN, ENDED, EXPANDED, FRESH, SEARCHING, WON, Rules, Tree
+from polyplay.acting.search.tree import ENDED, ENDS, EXPANDED, FRESH, SEARCHING, Rules, Tree
 from polyplay.acting.search.tree_kernels import compiled, set_root
 from polyplay.buffers.replay.rng import inlined
 from polyplay.envs.boards.kernels import legal, play, ply
@@ -152,7 +152,7 @@ def advance(
         _plant(tree, g)
         if results[i] != 0:
             tree.plays[g].status = ENDED
-            tree.nodes[g, 0].status = WON if results[i] == 1 else DRAWN
+            tree.nodes[g, 0].status = ENDS[results[i]]
 
 
 @compiled

@@ -96,8 +96,8 @@ class Search:
         root_kernels.begin(self.tree, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a move in each of these games, int8 [n]: GOES_ON, WON (by who moved) or DRAWN. A game that goes on is
-        searched on; one that ended stands still until it is restarted. Raises ValueError: an illegal move.
+        """Make a move in each of these games, int8 [n]: GOES_ON, or WON, DRAWN or LOST for who moved. A game that goes
+        on is searched on; one that ended stands still until it is restarted. Raises ValueError: an illegal move.
         """
         which, moves = self._games(games), np.ascontiguousarray(actions, np.int64)
         bad = root_kernels.first_refused(self.tree, self.numbers, which, moves)

@@ -15,7 +15,8 @@ import numpy as np
 from polyplay.common.errors import UserError
 from polyplay.envs.boards.game import Game
 
-FRESH, EXPANDED, UNEXPANDED, WON, DRAWN = range(5)  # of a node; UNEXPANDED: evaluated, but the pool had no room
+FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # of a node; UNEXPANDED: evaluated, but the pool had no room
+ENDS = (FRESH, WON, DRAWN, LOST)  # of a node, by what the move into it led to
 IDLE, SEARCHING, ENDED = range(3)  # of a game
 
 Edge = np.dtype(

@@ -12,7 +12,18 @@ import math
 import numpy as np
 
 from polyplay.acting.search.noise_kernels import dirichlet, stream
-from polyplay.acting.search.tree import DRAWN, EXPANDED, FRESH, SEARCHING, UNEXPANDED, WON, Rules, Tree
+from polyplay.acting.search.tree import (
+    DRAWN,
+    ENDS,
+    EXPANDED,
+    FRESH,
+    LOST,
+    SEARCHING,
+    UNEXPANDED,
+    WON,
+    Rules,
+    Tree,
+)
 from polyplay.buffers.replay.rng import inlined
 from polyplay.common.compiled import cached_njit
 from polyplay.envs.boards.kernels import legal, play, write_planes
@@ -67,7 +78,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int, dep
     for i in range(tree.records.shape[2]):
         tree.records[g, child, i] = tree.records[g, parent, i]
     result = play(game, tree.records[g, child], tree.sums[g, edge].action)
-    tree.nodes[g, child].status = FRESH if result == 0 else WON if result == 1 else DRAWN
+    tree.nodes[g, child].status = ENDS[result]
     tree.nodes[g, child].explored = 0.0
     return child
 
@@ -137,8 +148,8 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
         while _wants_leaf(tree, rules, g):
             node, depth = _descend(tree, rules, game, g, count)
             status = tree.nodes[g, node].status
-            if status in (WON, DRAWN):
-                _back_up(tree, rules, g, count, depth, 1.0 if status == WON else 0.0, 0)
+            if status in (WON, DRAWN, LOST):
+                _back_up(tree, rules, g, count, depth, 1.0 if status == WON else 0.0 if status == DRAWN else -1.0, 0)
                 tree.plays[g].done += 1
                 continue
             if tree.sums[g, tree.paths[count, depth]].pending > 0:

@@ -50,7 +50,7 @@ def command(words: list[str]) -> None:
     with listen(options.port) as listener, closing(open_session(directory, options, config)) as session:
         from polyplay.cli.play.server import application
 
-        print(f"{session.title} against {directory}: http://127.0.0.1:{options.port}/")
+        print(f"{session.board.title} against {directory}: http://127.0.0.1:{options.port}/")
         print("Ctrl-C stops the page", flush=True)
         serve_page(listener, application(session, options.port))
 

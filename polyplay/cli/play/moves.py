@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.kernels import CELLS, GOES_ON, WON
+from polyplay.envs.boards.game import Game, KInARow
+from polyplay.envs.boards.kernels import CELLS, GOES_ON, LOST, WON
 
 
 def legal_moves(board: Game, record: np.ndarray) -> list[int]:
@@ -37,7 +37,7 @@ class MoveList:
 
     @property
     def winner(self) -> int | None:
-        return 1 - self.mover if self.result == WON else None
+        return {WON: 1 - self.mover, LOST: self.mover}.get(self.result)
 
     def play(self, action: int) -> None:
         """Raises ValueError: the move is not legal."""
@@ -56,7 +56,7 @@ class MoveList:
 
     def line(self) -> list[int]:
         """The cells of the lines that won, in no order; none: nobody has won."""
-        if self.result != WON:
+        if self.result != WON or not isinstance(self.board, KInARow):
             return []
         before, cells = self.records[-2][CELLS:], self.record[CELLS:]
         row, column = divmod(int(np.flatnonzero(before != cells)[0]), self.board.columns)

@@ -14,7 +14,6 @@ from polyplay.cli.play.moves import MoveList
 from polyplay.cli.play.solving import SECONDS, SolverProcess
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import Row
-from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.kernels import CELLS, GOES_ON, mover
 from polyplay.envs.boards.solver import unsolved
 
@@ -30,8 +29,6 @@ class PlaySession:
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
         self.policy, self.board, self.about, self.simulations = policy, policy.board, about, simulations
-        sizes = f"{self.board.k} in a row, {self.board.rows}×{self.board.columns}"
-        self.title = self.board.name.replace("_", " ") if self.board.name in GAMES else sizes
         self.game, self.person = MoveList(self.board), 0
         self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
         self.version, self.closed, self.changed = 0, False, threading.Condition()
@@ -155,10 +152,10 @@ class PlaySession:
             game, board, ply = self.game, self.board, len(self.game.moves)
             return {
                 "about": self.about,
-                "board": {"title": self.title, "rows": board.rows, "columns": board.columns, "k": board.k},
+                "board": {"title": board.title, "rows": board.rows, "columns": board.columns, "goal": board.goal},
                 "gravity": board.gravity,
                 "names": [board.move_name(action) for action in range(board.actions)],
-                "cells": game.record[CELLS:].tolist(),
+                "cells": game.record[CELLS : CELLS + board.cells].tolist(),
                 "moves": list(game.moves),
                 "mover": game.mover,
                 "person": self.person,

@@ -4,30 +4,134 @@ from __future__ import annotations
 
 import difflib
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.kernels import CELLS, K_IN_A_ROW
+from polyplay.envs.boards import go_kernels, kernels, othello_kernels
+from polyplay.envs.boards.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
+from polyplay.envs.pool import options
+from polyplay.envs.toys.games import switch
 
 LARGEST = 26  # rows, and columns: letters name them
 STONES = ".xo"
+KO = ("positional", "situational", "simple")  # by the numbers of go_kernels
+GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns: without an I
 
 Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
 
 
 @dataclass(frozen=True)
-class Game:
-    """k stones of one player in a line win. gravity: a move is a column, whose lowest empty cell it fills; without it,
-    a move is a cell.
-    """
+class Game(ABC):
+    """A move is a cell, and one more action the pass of games that have one."""
 
     name: str
     rows: int
     columns: int
+
+    passes = False  # whether the last action is a pass
+    gravity = False  # whether a move is a column
+
+    @property
+    @abstractmethod
+    def numbers(self) -> np.ndarray:
+        """What compiled code knows of it, int64 [8]."""
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def actions(self) -> int:
+        return self.cells + self.passes
+
+    @property
+    def longest(self) -> int:
+        """Moves of the longest game, or more."""
+        return self.cells
+
+    @property
+    def record(self) -> int:
+        """Bytes of a position."""
+        return CELLS + self.cells
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """What a network sees: see kernels.write_planes."""
+        return 3, self.rows, self.columns
+
+    @cached_property
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
+        board = np.arange(self.cells).reshape(self.rows, self.columns)
+        turned = [np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)]
+        return self._symmetries([b for b in turned if b.shape == board.shape])
+
+    def _symmetries(self, images: list[np.ndarray]) -> tuple[Symmetry, ...]:
+        found: dict[bytes, Symmetry] = {}
+        for image in images:
+            cells = np.argsort(image.ravel())  # cell image[i] is shown at i
+            found.setdefault(cells.tobytes(), (cells, self._actions_of(cells)))
+        return tuple(found.values())
+
+    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
+        return np.append(cells, self.cells) if self.passes else cells
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
+
+    @property
+    @abstractmethod
+    def goal(self) -> str:
+        """What wins, for people."""
+
+    def new(self) -> np.ndarray:
+        """The record of the initial position."""
+        record = np.zeros(self.record, np.int8)
+        kernels.start(self.numbers, record)
+        return record
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        """int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
+        records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
+        own, other, second = shown[:, 0] > 0.5, shown[:, 1] > 0.5, shown[:, -1, :1] < 0.5
+        records[:, CELLS : CELLS + self.cells] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
+        plies = (own | other).sum(1)
+        records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
+        return records
+
+    def move_name(self, action: int) -> str:
+        """A cell by its column's letter and its row, counted from the bottom."""
+        if action == self.cells:
+            return "pass"
+        row, column = divmod(int(action), self.columns)
+        return f"{chr(ord('a') + column)}{self.rows - row}"
+
+    def draw(self, record: np.ndarray) -> str:
+        """The board as text, with the columns' letters below."""
+        lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
+        return "\n".join([*lines, " ".join(chr(ord("a") + i) for i in range(self.columns))])
+
+    def line(self, record: np.ndarray) -> str:
+        """The board in one line, row by row from the top, and who is to move."""
+        board = "/".join("".join(STONES[cell] for cell in row) for row in self._board(record))
+        return f"{board}, {STONES[1 + kernels.mover(record)]} to move"
+
+    def _board(self, record: np.ndarray) -> np.ndarray:
+        return record[CELLS : CELLS + self.cells].reshape(self.rows, self.columns)
+
+
+@dataclass(frozen=True)
+class KInARow(Game):
+    """k stones of one player in a line win. gravity: a move is a column, whose lowest empty cell it fills; without it,
+    a move is a cell.
+    """
+
     k: int
     gravity: bool
 
@@ -42,83 +146,173 @@ class Game:
 
     @property
     def numbers(self) -> np.ndarray:
-        """What compiled code knows of it, int64 [8]."""
         return np.array([K_IN_A_ROW, self.rows, self.columns, self.k, self.gravity, 0, 0, 0], np.int64)
 
     @property
     def actions(self) -> int:
-        return self.columns if self.gravity else self.rows * self.columns
-
-    @property
-    def longest(self) -> int:
-        """Moves of the longest game."""
-        return self.rows * self.columns
-
-    @property
-    def record(self) -> int:
-        """Bytes of a position."""
-        return CELLS + self.rows * self.columns
-
-    @property
-    def planes(self) -> tuple[int, int, int]:
-        """What a network sees: see kernels.write_planes."""
-        return 3, self.rows, self.columns
+        return self.columns if self.gravity else self.cells
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """Of cells and actions together, the identity first: with gravity the mirror image; without, the rotations and
-        mirror images of the board.
-        """
-        board = np.arange(self.rows * self.columns).reshape(self.rows, self.columns)
-        turned = [np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)]
-        seen = [board, board[:, ::-1]] if self.gravity else [b for b in turned if b.shape == board.shape]
-        found: dict[bytes, Symmetry] = {}
-        for image in seen:
-            cells = np.argsort(image.ravel())  # cell image[i] is shown at i
-            found.setdefault(cells.tobytes(), (cells, cells[: self.columns] if self.gravity else cells))
-        return tuple(found.values())
+        """With gravity the mirror image; without, as on any board."""
+        board = np.arange(self.cells).reshape(self.rows, self.columns)
+        return self._symmetries([board, board[:, ::-1]]) if self.gravity else super().symmetries
 
-    def new(self) -> np.ndarray:
-        """The record of the initial position."""
-        record = np.zeros(self.record, np.int8)
-        kernels.start(self.numbers, record)
-        return record
+    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
+        return cells[: self.columns] if self.gravity else cells
+
+    @property
+    def title(self) -> str:
+        sizes = f"{self.k} in a row, {self.rows}×{self.columns}"
+        return self.name.replace("_", " ") if self.name in GAMES else sizes
+
+    @property
+    def goal(self) -> str:
+        return f"{self.k} in a row win."
 
     def move_name(self, action: int) -> str:
-        """A column by its letter; a cell by its column's letter and its row, counted from the bottom."""
+        """A column by its letter, where that is all there is to say."""
+        return chr(ord("a") + int(action)) if self.gravity else super().move_name(action)
+
+
+@dataclass(frozen=True)
+class Go(Game):
+    """Area scoring (Tromp and Taylor), komi in halves of a point for the second player, who wins a tie of none."""
+
+    halves: int  # of komi
+    ko: int = go_kernels.POSITIONAL
+    suicide: bool = False
+
+    passes = True
+
+    @property
+    def numbers(self) -> np.ndarray:
+        boards = CELLS + self.cells
+        return np.array([GO, self.rows, self.columns, self.halves, self.ko, self.suicide, boards, self._hashes])
+
+    @property
+    def _hashes(self) -> int:
+        return -(-(CELLS + self.cells * (1 + go_kernels.EIGHT)) // 8) * 8
+
+    @property
+    def longest(self) -> int:
+        return 2 * self.cells
+
+    @property
+    def record(self) -> int:
+        return self._hashes + 8 * self.longest
+
+    @property
+    def title(self) -> str:
+        return f"{super().title}, komi {self.halves / 2:g}"
+
+    @property
+    def goal(self) -> str:
+        return "Two passes end the game: the larger area wins, stones and what they surround."
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        return 2 * go_kernels.EIGHT + 1, self.rows, self.columns
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        """As they were eight plies ago, and since: what was before can't be seen, so it may be repeated."""
+        records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
+        go_kernels.read_planes(self.numbers, shown > 0.5, records)
+        return records
+
+    def move_name(self, action: int) -> str:
+        """As Go programs write it: without the letter I."""
+        if action == self.cells:
+            return "pass"
         row, column = divmod(int(action), self.columns)
-        return chr(ord("a") + column) + ("" if self.gravity else str(self.rows - row))
+        return f"{GO_LETTERS[column]}{self.rows - row}"
 
     def draw(self, record: np.ndarray) -> str:
-        """The board as text, with the columns' letters below."""
-        cells = record[CELLS:].reshape(self.rows, self.columns)
-        lines = [" ".join(STONES[cell] for cell in row) for row in cells]
-        return "\n".join([*lines, " ".join(chr(ord("a") + i) for i in range(self.columns))])
+        lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
+        return "\n".join([*lines, " ".join(GO_LETTERS[: self.columns])])
 
-    def line(self, record: np.ndarray) -> str:
-        """The board in one line, row by row from the top, and who is to move."""
-        rows = record[CELLS:].reshape(self.rows, self.columns)
-        board = "/".join("".join(STONES[cell] for cell in row) for row in rows)
-        return f"{board}, {STONES[1 + kernels.mover(record)]} to move"
+
+@dataclass(frozen=True)
+class Othello(Game):
+    """Who has no disc to turn passes; the game ends when nobody has."""
+
+    passes = True
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64)
+
+    @property
+    def goal(self) -> str:
+        return "The most discs win."
+
+    @property
+    def longest(self) -> int:
+        return 2 * (self.cells - 4)
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        records = super().records(planes)
+        othello_kernels.note_passes(self.numbers, records)
+        return records
+
+
+@dataclass(frozen=True)
+class GoOptions:
+    """Of game:go, as game:go+size=9+komi=6.5."""
+
+    size: int = 19  # cells of a side, 3 to 19
+    komi: float = 7.5  # points for the second player, whole or half
+    ko: str = "positional"  # no move repeats: positional (stones), situational (and the mover), simple (last but one)
+    suicide: bool = False  # whether several stones may be put to death by their own player
+
+    def game(self, name: str) -> Go:
+        if not 3 <= self.size <= go_kernels.LARGEST:
+            raise UserError(f"game:{name}: size={self.size} given; allowed: 3 to {go_kernels.LARGEST}")
+        if self.komi * 2 != int(self.komi * 2) or abs(self.komi) > self.size**2:
+            most = self.size**2
+            raise UserError(f"game:{name}: komi={self.komi:g} given; allowed: whole and half points up to {most}")
+        if self.ko not in KO:
+            raise UserError(f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
+        return Go(name, self.size, self.size, int(self.komi * 2), KO.index(self.ko), bool(self.suicide))
+
+
+@dataclass(frozen=True)
+class OthelloOptions:
+    """Of game:othello, as game:othello+size=6."""
+
+    size: int = 8  # cells of a side, even, 4 to 26
+
+    def game(self, name: str) -> Othello:
+        if self.size % 2 or not 4 <= self.size <= LARGEST:
+            raise UserError(f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
+        return Othello(name, self.size, self.size)
 
 
 GAMES = {
     game.name: game
     for game in (
-        Game("tic_tac_toe", 3, 3, 3, gravity=False),
-        Game("three_in_a_row", 4, 5, 3, gravity=True),
-        Game("connect_four", 6, 7, 4, gravity=True),
+        KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
+        KInARow("three_in_a_row", 4, 5, 3, gravity=True),
+        KInARow("connect_four", 6, 7, 4, gravity=True),
     )
 }
+OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
 
 
 def game(name: str) -> Game:
-    """The game of that name, or of connect:ROWSxCOLUMNSxK, with gravity. Raises UserError."""
+    """The game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with them: go+size=9. Raises
+    UserError.
+    """
+    known, *words = name.split("+")
+    if known in OPTIONS:
+        made: GoOptions | OthelloOptions = options(OPTIONS[known], dict(map(switch, words)), f"game:{known}")
+        return made.game(name)
     if name in GAMES:
         return GAMES[name]
     if found := re.fullmatch(r"connect:(\d{1,3})x(\d{1,3})x(\d{1,3})", name):
         rows, columns, k = map(int, found.groups())
-        return Game(name, rows, columns, k, gravity=True)
-    near = difflib.get_close_matches(name, GAMES, 1)
+        return KInARow(name, rows, columns, k, gravity=True)
+    near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"game:{name} given, allowed: {', '.join(GAMES)}, connect:ROWSxCOLUMNSxK (connect:6x7x4){hint}")
+    every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS))
+    raise UserError(f"game:{name} given, allowed: {every}{hint}")

@@ -10,7 +10,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Tree
 from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.kernels import GOES_ON, WON, compiled, legal, play, start, write_planes
+from polyplay.envs.boards.kernels import GOES_ON, WORTH, compiled, legal, play, start, write_planes
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.pool import Envs, EnvSpec, lane_seeds, options
 from polyplay.envs.pools.base import BasePool
@@ -27,10 +27,11 @@ class BoardOptions:
 
 def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
     """What `envs` names: game:NAME, game:NAME+opponent=WHO. Raises UserError."""
-    name, *words = envs.title.removeprefix(PREFIX).split("+")
-    board = game(name)
-    named = dict(word.partition("=")[::2] for word in words)
-    given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{name}")
+    words = envs.title.removeprefix(PREFIX).split("+")
+    own = [word for word in words if word.startswith("opponent")]
+    board = game("+".join([word for word in words if word not in own]))
+    named = dict(word.partition("=")[::2] for word in own)
+    given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{board.name}")
     return board, given, opponent(given.opponent, board)
 
 
@@ -86,9 +87,9 @@ class BoardPool(BasePool):
             )
         own = play_all(self._game, self._records, at, actions)
         on = own == GOES_ON
-        reward, over = (own == WON).astype(np.float32), ~on
+        reward, over = WORTH[own], ~on
         answers = self._answer(at[on])
-        reward[on] = -(answers == WON).astype(np.float32)
+        reward[on] = -WORTH[answers]
         over[on] = answers != GOES_ON
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 

@@ -44,8 +44,8 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
         result = play(game, record, random_move(game, record, moves, random, stream))
         if result == DRAWN:
             return 0.5
-        if result == WON:
-            return 1.0 if own == first else 0.0
+        if result != GOES_ON:
+            return 1.0 if (own == first) == (result == WON) else 0.0
 
 
 @compiled
@@ -102,7 +102,7 @@ def _simulate(
     if results[node] == GOES_ON:
         value = 1.0 - _roll_out(game, record, moves, random, stream)
     else:
-        value = 1.0 if results[node] == WON else 0.5
+        value = 1.0 if results[node] == WON else 0.5 if results[node] == DRAWN else 0.0
     for i in range(depth - 1, -1, -1):  # value: of who moved into the node
         visits[path[i]] += 1.0
         values[path[i]] += value

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import GAMES, Game, KInARow
 
 OPENINGS = Path(__file__).with_name("openings.npz")  # of connect four; bench/openings.py wrote it
 ENTRIES = 1 << 22  # of the hash table: 32 MiB
@@ -92,6 +92,8 @@ def _in_plies(value: int, left: int) -> int:
 
 def unsolved(game: Game) -> str:
     """Why a game has no solver; empty: it has one."""
+    if not isinstance(game, KInARow):
+        return "it is not k in a row"
     if not game.gravity:
         return "its stones do not fall"
     if game.k > LONGEST_LINE:

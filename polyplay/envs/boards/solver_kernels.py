@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from polyplay.envs.boards.kernels import CELLS, COLUMNS, ROWS, K
+from polyplay.envs.boards.records import CELLS, COLUMNS, ROWS
+from polyplay.envs.boards.row_kernels import K
 
 BITS = 50  # (rows + 1) · columns at most
 BOTTOM, FULL, HIGH, WIDE, LINE = range(5)  # of a board, int64 [5]

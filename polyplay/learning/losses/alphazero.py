@@ -8,6 +8,7 @@ hyperparameters  not used
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -82,7 +83,7 @@ class SymmetricOutputs:
 
     def __call__(self, policy: Policy, target: object, batch: Batch, state: object, key: int) -> Batch:
         cells, actions = self.images(len(batch["action"]), key)
-        planes = batch["obs"][0]
+        planes = unpacked(batch["obs"][0], self.board.planes)
         shown = planes.flatten(2).gather(2, cells[:, None].expand(-1, planes.shape[1], -1)).view_as(planes)
         out = policy.unroll({"obs": shown[None]}, {})
         return {"logits": out["logits"][0].gather(1, actions), "value": out["value"][0]}
@@ -94,3 +95,10 @@ class SymmetricOutputs:
         u = uniform(self.seed, np.arange(n), np.array([key]), 1)[:, 0]
         chosen = (u * len(all_cells)).astype(np.int64)
         return torch.from_numpy(all_cells[chosen]), torch.from_numpy(all_actions[chosen])
+
+
+def unpacked(bits: Tensor, planes: tuple[int, int, int]) -> Tensor:
+    """float32 [B, C, H, W] of planes as bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
+    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    single = bits[..., None].bitwise_right_shift(shifts).bitwise_and(1).flatten(1)
+    return single[:, : math.prod(planes)].to(torch.float32).view(-1, *planes)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.policy import SearchPolicy, records_of
+from polyplay.acting.search.policy import SearchPolicy
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
 from polyplay.envs.pool import Envs
@@ -47,7 +47,7 @@ def policy_of(board: Game, options: SearchOptions) -> SearchPolicy:
 def test_planes_show_the_whole_position(name):
     board = GAMES[name]
     records = positions(board, 50)
-    assert np.array_equal(records_of(board, shown(board, records)), records)
+    assert np.array_equal(board.records(shown(board, records)), records)
 
 
 def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():

@@ -7,7 +7,7 @@ import pytest
 
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.envs.boards.game import GAMES, Game, KInARow, game
 from tests.envs.boards.test_kernels import SIZES, legal_of
 
 
@@ -28,7 +28,7 @@ def test_symmetries_are_bijections_that_commute_with_play(game: Game):
 
 def test_numbers_of_symmetries():
     assert [len(GAMES[name].symmetries) for name in ("tic_tac_toe", "connect_four")] == [8, 2]
-    assert len(Game("cells", 5, 4, 3, gravity=False).symmetries) == 4
+    assert len(KInARow("cells", 5, 4, 3, gravity=False).symmetries) == 4
     for g in SIZES:
         assert np.array_equal(g.symmetries[0][0], np.arange(g.rows * g.columns))
 
@@ -52,7 +52,10 @@ def test_a_board_of_other_sizes_goes_by_its_name():
     ("name", "said"),
     [
         ("conect_four", "did you mean connect_four?"),
-        ("go", "allowed: tic_tac_toe, three_in_a_row, connect_four, connect:ROWSxCOLUMNSxK"),
+        (
+            "chess",
+            "allowed: tic_tac_toe, three_in_a_row, connect_four, connect:ROWSxCOLUMNSxK (connect:6x7x4), go, othello",
+        ),
         ("connect:4x5x6", "6 in a row given; a 4x5 board has 2 to 5"),
         ("connect:0x5x3", "a side has 1 to 26 cells"),
     ],

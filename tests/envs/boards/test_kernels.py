@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import GAMES, Game, KInARow
 
-SIZES = [*GAMES.values(), Game("wide", 4, 9, 4, gravity=True), Game("cells", 5, 4, 3, gravity=False)]
+SIZES = [*GAMES.values(), KInARow("wide", 4, 9, 4, gravity=True), KInARow("cells", 5, 4, 3, gravity=False)]
 
 
 class Plain:
@@ -93,7 +93,7 @@ def test_keys_are_equal_for_equal_positions_alone():
 
 
 def test_a_long_game_counts_its_moves():
-    game = Game("large", 26, 26, 26, gravity=False)
+    game = KInARow("large", 26, 26, 26, gravity=False)
     record = game.new()
     for action in range(300):
         assert kernels.play(game.numbers, record, action) == kernels.GOES_ON

@@ -83,9 +83,10 @@ class Cells:
 def test_logits_are_of_the_actions_as_they_were(name):
     board, n = GAMES[name], 200
     rng = np.random.default_rng(4)
-    planes = torch.from_numpy(rng.random((2, n, *board.planes)).astype(np.float32))
+    bits = rng.random((2, n, *board.planes)) < 0.5
+    planes = torch.from_numpy(bits.astype(np.float32))
     outputs, network = SymmetricOutputs(board, seed=7), Cells(board)
-    rows = {"obs": planes, "action": torch.zeros(n)}
+    rows = {"obs": torch.from_numpy(np.packbits(bits.reshape(2, n, -1), axis=2)), "action": torch.zeros(n)}
     out = outputs(network, None, rows, None, key=3)  # type: ignore[arg-type]
     own = planes[0, :, 0]
     torch.testing.assert_close(out["logits"], own[:, 0] if board.gravity else own.flatten(1))

@@ -78,7 +78,7 @@ function begin() {
   document.title = `Polyplay: ${state.board.title}`;
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
-  setText(at("keys"), `Keys on the board: ${where}, Enter plays; u takes back, n begins a new game. ${state.board.k} in a row win.`);
+  setText(at("keys"), `Keys on the board: ${where}, Enter plays; u takes back, n begins a new game. ${state.board.goal}`);
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
 }
 
