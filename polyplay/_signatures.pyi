@@ -171,7 +171,7 @@ class AccelDqn(RunOptions, total=False):
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class AlphagoZero(RunOptions, total=False):
-    env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:tic_tac_toe, game:connect_four, game:connect:ROWSxCOLUMNSxK
+    env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
     simulations: int  # of a search, for each move
@@ -181,8 +181,10 @@ class AlphagoZero(RunOptions, total=False):
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
-    evaluator: Literal['torch', 'openvino', 'auto']  # computes the search's network; auto: the faster, measured
+    symmetries: bool  # the search asks the network under a random symmetry of the board each time
+    evaluator: Literal['torch', 'openvino', 'auto']  # computes the search's network; auto: the faster here
     keep_tree: bool  # keep the part of the tree below the move that was played
+    resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
     filters: int  # of each convolution
     batch: int  # positions in one update

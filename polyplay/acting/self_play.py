@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from polyplay.acting.resignation import Resignation, ResignOptions
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
 from polyplay.acting.search.evaluators import BACKENDS, NetworkEvaluator
@@ -34,6 +35,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.weights.params import HeldWeights, Params
 
 EVALUATIONS = 32  # between two pulls of the weights
+NOBODY = ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
@@ -55,6 +57,7 @@ def self_play(
     out: RolloutQueue,
     params: Params,
     backend: str = "torch",
+    resign: ResignOptions = NOBODY,
 ) -> Iterator[None]:
     """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
 
@@ -72,7 +75,7 @@ def self_play(
     if backend == "auto":
         ctx.say("remark", f"--evaluator auto: the network in the search is computed by {evaluator.backend}")
     held = HeldWeights(evaluator.vector, EVALUATIONS)
-    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held)
+    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held, resign)
     if "search" in saved:
         player.load(saved)
 
@@ -109,11 +112,14 @@ class SelfPlay:
         evaluator: Evaluator,
         out: Producer,
         held: HeldWeights | None = None,
+        resign: ResignOptions = NOBODY,
     ):
         if board.longest >= out.T:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
         self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
+        self.evaluator = evaluator
         self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.resignation = Resignation(resign, games, board.longest, ctx.env_seed, self.first_lane)
         self.search.restart()
         self.games = EpisodeCounter(games)
         self.games.over[:] = False
@@ -158,6 +164,13 @@ class SelfPlay:
                 self._count_open()
 
     def _move(self, done: Finished) -> None:
+        """A move in each of these games, or the end of it where who is to move resigns."""
+        resigns = self.resignation.decide(done.games, done.plies, done.value, done.best)
+        for game in done.games[resigns].tolist():
+            self.ctx.counters.tally("resigned", 1, 0)
+            self._end(game, 1.0)
+        self.search.restart(done.games[resigns])
+        done = done.at(~resigns)
         at, actions = (done.games, done.plies), self.search.choose(done)
         planes = np.zeros((len(done.games), *self.board.planes), np.float32)
         show(self.board.numbers, done.records, planes)
@@ -190,7 +203,16 @@ class SelfPlay:
         self.finished.append(rows)
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
+        self.resignation.ended(game, moves, float(rows["reward"][1]))
+        self.resignation.begin(np.array([game]))
+        self._tally_resignation()
         self.games.length[game] = 0
+
+    def _tally_resignation(self) -> None:
+        tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
+        tally("resigned", 0, 1)
+        for name, value in (("resign_value", self.resignation.v), ("resign_wrong", wrong), ("resign_wrong_high", high)):
+            tally(name, value, 1)
 
     def _count_open(self) -> None:
         """What would be lost with this worker."""
@@ -219,8 +241,9 @@ class SelfPlay:
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
         own: Batch = {k: np.array(v) for k, v in numbers.items()}
         own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
-        if isinstance(self.search.evaluator, NetworkEvaluator):
-            own["backend"] = np.array(BACKENDS.index(self.search.evaluator.backend))
+        own["resignation"] = self.resignation.save()
+        if isinstance(self.evaluator, NetworkEvaluator):
+            own["backend"] = np.array(BACKENDS.index(self.evaluator.backend))
         if self.held is not None and (held := self.held.save()):
             own["held"] = held
         return {**state, **own, **({"finished": packed} if packed else {})}
@@ -228,6 +251,7 @@ class SelfPlay:
     def load(self, saved: Batch) -> None:
         self.search.load(saved["search"])
         self.version, self.number = int(saved["version"]), int(saved["number"])
+        self.resignation.load(saved["resignation"])
         tree.write(self.moves, ..., saved["moves"])
         tree.write(self.metrics.seen, ..., saved["seen"])
         for k, v in saved["games"].items():

@@ -31,6 +31,7 @@ class _Compiling(Listener):
 
 
 register("numba:compile", _Compiling())
+inlined = njit(inline="always", error_model="numpy")  # a part of whatever loop calls it
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:

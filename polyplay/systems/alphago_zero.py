@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from polyplay.acting import search_metrics
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import check_backend
+from polyplay.acting import resignation, search_metrics
+from polyplay.acting.resignation import ResignOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.acting.self_play import game_rows, self_play
-from polyplay.buffers import Replay, RolloutQueue, replay_store
+from polyplay.buffers import RolloutQueue, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
-from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.envs.boards.pool import board_of
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
@@ -26,15 +24,16 @@ from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.gate import Gate
 from polyplay.population.judge import judge
+from polyplay.systems._alphago_zero import replay_of, search_of
 from polyplay.systems._wiring import Crew, System
 from polyplay.weights import Local, OptimizerSpec, Params
 
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, where they do not need Go; what it leaves open is AlphaZero's."""
+    """Defaults: the paper's; what it leaves open is AlphaZero's."""
 
-    env: str = "game:connect_four"  # a board game: game:tic_tac_toe, game:connect_four, game:connect:ROWSxCOLUMNSxK
+    env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
     simulations: Count = 1600  # of a search, for each move
@@ -42,12 +41,12 @@ class Config:
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
-    noise_alpha: Positive = 0.3  # α of that noise; about 10 divided by the number of legal moves
+    noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn by their visits; afterwards the most visited is played
-    evaluator: Literal["torch", "openvino", "auto"] = (
-        "torch"  # computes the search's network; auto: the faster, measured
-    )
+    symmetries: bool = True  # the search asks the network under a random symmetry of the board each time
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # computes the search's network; auto: the faster here
     keep_tree: bool = True  # keep the part of the tree below the move that was played
+    resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # of each convolution
     batch: Count = 2_048  # positions in one update
@@ -67,46 +66,53 @@ class Config:
 def tic_tac_toe() -> Config:
     """Tuned here: never loses after a few core-minutes."""
     search = Config("game:tic_tac_toe", games=64, simulations=25, noise_alpha=1.0, warm=6, gate=0.0)
+    search = replace(search, symmetries=False, resign="off")
     learner = replace(search, blocks=2, filters=32, batch=256, ratio=4.0, capacity=20_000, start=2_000)
     return replace(learner, learning_rate=0.02, anneal="linear", budget=150_000)
 
 
 def quick() -> Config:
     """Connect four on two cores: measured in bench/results/connect_four.md."""
-    search = Config(games=64, simulations=64, noise_alpha=1.0, warm=12, gate=0.0)
+    search = Config("game:connect_four", games=64, simulations=64, noise_alpha=1.0, warm=12, gate=0.0)
+    search = replace(search, symmetries=False, resign="off")
     learner = replace(search, blocks=4, filters=48, batch=256, ratio=3.0, capacity=300_000, start=10_000)
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
 
-PRESETS = {"paper": Config, "quick": quick, "tic_tac_toe": tic_tac_toe}
+def paper40() -> Config:
+    """The larger network, which was trained for 40 days."""
+    return replace(Config(), blocks=39)
+
+
+def go5() -> Config:
+    """Go on 5×5, where Black has to take the whole board: measured in bench/results/go5.md."""
+    game = replace(quick(), env="game:go+size=5+komi=24.5", noise_alpha=0.4, warm=8, symmetries=True, resign="auto")
+    return replace(game, budget=1_200_000)
+
+
+PRESETS = {"paper": Config, "paper40": paper40, "quick": quick, "go5": go5, "tic_tac_toe": tic_tac_toe}
 ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
 ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "Local, SGD"}
 ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source": "Silver et al. 2017"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    if c.capacity < c.batch:
-        raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    check_backend(c.evaluator)
     envs = Envs(c.env, c.games, **crew.stepping)
     board = board_of(envs)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    rows, moves = game_rows(board), 4 * (board.longest + 1)
-    search = SearchOptions(c.simulations, c.exploration, c.c, fpu=c.fpu, reuse=c.keep_tree)
-    search = replace(search, noise=c.noise, noise_alpha=c.noise_alpha, temperature=((0, 1.0), (c.warm, 0.0)))
+    resign, rows, moves = ResignOptions.parse(c.resign), game_rows(board), 4 * (board.longest + 1)
+    search, replay = search_of(c), replay_of(c, rows)
     optim = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)
     loss, hyper = AlphaZeroLoss(), Hyperparameters(learning_rate=c.learning_rate)
     outputs = SymmetricOutputs(board, crew.seed)
     spec = LearnerSpec(policy, loss, Local(optim), hyper, crew.total(envs, c.budget), c.anneal, outputs=outputs)
-    stored = {k: v for k, v in rows.items() if k != "agent"}
-    replay = Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
     queue = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players)
     params = best = Params.of(policy, readers=c.players)
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}
     if c.gate:
         gate, params = Gate(c.gate, c.gate_games, c.gate_every, c.warm // 2), Params.of(policy)
         crew.add(judge, gate=gate, params=params, best=best, **game)
-    crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, **game)
+    crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
     crew.add(learn, learner=True, source=ReplayOfRollouts(queue, replay), spec=spec, params=params)
-    metrics = (*spec.loss.metrics, *replay_store.NAMES, *search_metrics.NAMES)
+    metrics = (*spec.loss.metrics, *replay_store.NAMES, *search_metrics.NAMES, *resignation.NAMES)
     return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

@@ -179,7 +179,7 @@ def test_the_figure_and_the_plan_name_its_parts():
 def test_the_plan_has_the_memory_of_trees():
     page = systems.load("alphago_zero")
     crew = Crew(0, steps=1_000)
-    c = page.Config(blocks=1, filters=8, games=32, players=2, simulations=1600)
+    c = page.Config("game:connect_four", blocks=1, filters=8, games=32, players=2, simulations=1600)
     made = plan.make_plan(crew, page.build(c, crew), RunOptions(steps=1_000))
     search = crew.roles[0].settings["options"]
     tree = allocate(GAMES["connect_four"], 32, search)

@@ -19,8 +19,8 @@ from polyplay.weights.flat import FlatParams
 
 
 class SearchPolicy:
-    """The most visited move of a search from each row's position, without noise, and the search's value of it. With 0
-    simulations: the network's most probable legal move.
+    """The most visited move of a search from each row's position, without noise and symmetries, and the search's value
+    of it. With 0 simulations: the network's most probable legal move.
     """
 
     noise = 0
@@ -28,7 +28,7 @@ class SearchPolicy:
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
-        self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
+        self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False, symmetries=False)
         self._searching: PositionSearch | None = None
 
     def spec(self) -> Spec:

@@ -37,4 +37,4 @@ class PositionSearch:
 
     def _done(self, found: Finished, n: int) -> Finished:
         """Without games of a call before, which had more positions."""
-        return found.first(int(np.searchsorted(found.games, n)))
+        return found.at(slice(int(np.searchsorted(found.games, n))))

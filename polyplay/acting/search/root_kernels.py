@@ -11,7 +11,7 @@ import numpy as np
 
 from polyplay.acting.search.tree import ENDED, ENDS, EXPANDED, FRESH, SEARCHING, Rules, Tree
 from polyplay.acting.search.tree_kernels import compiled, set_root
-from polyplay.buffers.replay.rng import inlined
+from polyplay.common.compiled import inlined
 from polyplay.envs.boards.kernels import legal, play, ply
 
 

@@ -14,28 +14,17 @@ full. Imports no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from polyplay.acting.search import root_kernels, tree_kernels
+from polyplay.acting.search.symmetric import Evaluator, SymmetricEvaluator
 from polyplay.acting.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.common import rng
 from polyplay.common.errors import NotFinite
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
-
-
-class Evaluator(Protocol):
-    """A network as a search asks it."""
-
-    @property
-    def title(self) -> str: ...  # which network this is, for messages
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits or log-probabilities float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of
-        planes [N, C, H, W].
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,9 +41,14 @@ class Finished:
     value: np.ndarray  # float32 [n]: mean value of the root
     raw: np.ndarray  # float32 [n]: the network's own
 
-    def first(self, n: int) -> Finished:
-        """The first n of them."""
-        return Finished(**{field.name: getattr(self, field.name)[:n] for field in fields(self)})
+    def at(self, which: np.ndarray | slice) -> Finished:
+        """Some of them."""
+        return Finished(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @property
+    def best(self) -> np.ndarray:
+        """float32 [n]: the mean value of the most visited move."""
+        return np.take_along_axis(self.q, self.visits.argmax(1)[:, None], 1)[:, 0]
 
 
 class Search:
@@ -72,7 +66,8 @@ class Search:
         channels_last: bool = False,
         dtype: Any = np.float32,
     ):
-        self.game, self.options, self.evaluator, self.seed = game, options, evaluator, seed
+        self.game, self.options, self.seed = game, options, seed
+        self.evaluator = SymmetricEvaluator(evaluator, game, ~seed, first_lane) if options.symmetries else evaluator
         self.lanes = first_lane + np.arange(games)
         self.rules = options.rules(game, seed, first_lane)
         self.tree = allocate(game, games, options)
@@ -195,6 +190,8 @@ class Search:
         saved = {k: _bytes(np.concatenate([x[:n] for x, n in zip(a, ns, strict=True)])) for k, (a, ns) in parts.items()}
         batch = {"leaves": t.leaves, "paths": t.paths, "planes": self.planes}
         saved |= {k: _bytes(x[: self.count]) for k, x in batch.items()}
+        if isinstance(self.evaluator, SymmetricEvaluator):
+            saved["shown"] = np.array(self.evaluator.shown)
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
@@ -210,6 +207,8 @@ class Search:
             flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
             for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
                 array[g, : len(part)] = part
+        if isinstance(self.evaluator, SymmetricEvaluator):
+            self.evaluator.shown = int(saved["shown"])
         self.count = len(saved["paths"])
         t.leaves[: self.count] = saved["leaves"].view(t.leaves.dtype).reshape(-1)
         t.paths[: self.count], self.planes[: self.count] = saved["paths"], saved["planes"]

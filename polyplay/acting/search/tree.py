@@ -114,6 +114,7 @@ class SearchOptions:
     noise_alpha: float = 0.3
     noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
     temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
+    symmetries: bool = False  # ask the network under a random symmetry of the board each time
     reuse: bool = True  # keep the subtree of the move played
     inherited: Literal["counted", "added"] = "counted"  # do its visits count as simulations, or are all done anew
     leaves: int = 1  # per game and round

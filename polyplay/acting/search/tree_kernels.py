@@ -24,8 +24,7 @@ from polyplay.acting.search.tree import (
     Rules,
     Tree,
 )
-from polyplay.buffers.replay.rng import inlined
-from polyplay.common.compiled import cached_njit
+from polyplay.common.compiled import cached_njit, inlined
 from polyplay.envs.boards.kernels import legal, play, write_planes
 
 # _nrt: no reference counts. The caller holds all arrays while a loop runs, and none is made here. Counting them anew at

@@ -10,8 +10,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from polyplay.buffers.replay.rng import compiled, inlined
+from polyplay.buffers.replay.rng import compiled
 from polyplay.buffers.replay.row_kernels import CONTINUES, REPEAT, STORED, ZEROS
+from polyplay.common.compiled import inlined
 
 
 def _copy(typing: Any, to: Any, of: Any, n: Any) -> tuple[Any, Callable]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-from polyplay.common.compiled import cached_njit
+from polyplay.common.compiled import cached_njit, inlined
 
 compiled = cached_njit()
-inlined = njit(inline="always", error_model="numpy")
 
 
 def is_compiled(loop: Dispatcher) -> bool:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import below, compiled, inlined
+from polyplay.buffers.replay.rng import below, compiled
+from polyplay.common.compiled import inlined
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import compiled, inlined, uniforms
+from polyplay.buffers.replay.rng import compiled, uniforms
+from polyplay.common.compiled import inlined
 
 WIDTH = 8
 MOST = 1e290  # of a leaf: sums do not overflow

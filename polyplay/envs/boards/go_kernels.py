@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import inlined
+from polyplay.common.compiled import inlined
 from polyplay.envs.boards.records import (
     CELLS,
     DRAWN,

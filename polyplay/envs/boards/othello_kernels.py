@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import inlined
+from polyplay.common.compiled import inlined
 from polyplay.envs.boards.records import CELLS, COLUMNS, DRAWN, GOES_ON, LOST, OWN, ROWS, WON, compiled, pass_turn
 
 
