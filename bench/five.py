@@ -9,6 +9,7 @@ checkpoint of each run then plays random play and every bot, half of the matches
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def against_bots(run: Path, matches: int) -> list[Row]:
         share = {what: f"{np.mean(points == x):.1%}" for what, x in (("won", 1), ("drawn", 0.5), ("lost", 0))}
         rows.append({"against": name, "points": f"{np.mean(points):.1%} ± {spread:.1%}", **share})
     return rows
+
+
+def rated_of(run: Path) -> list[RatedVersion]:
+    """What its rater rated; of a run that surgery made, since then: before that it may have been another game."""
+    surgery = run / "surgery.json"
+    since = int(json.loads(surgery.read_text())["checkpoint"].rpartition("-")[2]) if surgery.exists() else 0
+    return [version for version in read_rated(run) if version.steps >= since]
 
 
 def versions(rated: list[RatedVersion]) -> list[Row]:
@@ -82,7 +90,6 @@ def draw(runs: dict[str, list[RatedVersion]], references: dict[str, float], out:
             panel.annotate(reference, end, xycoords=("axes fraction", "data"), ha="right", va="bottom", size=8)
         panel.set_xlabel(name, color=INK)
         panel.grid(color=FAINT)
-        panel.set_xlim(0)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
     panels[0].set_ylabel("TrueSkill, random play at 0", color=INK)
@@ -99,7 +106,7 @@ def main() -> None:
     torch.set_num_threads(1)
     what, text, data = about(), ["# The lane game: who wins", ""], dict[str, Any]()
     text += [*lines_about(what), ""]
-    rated = {run.name: read_rated(run) for run in asked.runs}
+    rated = {run.name: rated_of(run) for run in asked.runs}
     for run in asked.runs:
         rows = against_bots(run, asked.matches)
         counters = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]
