@@ -178,6 +178,8 @@ class AlphagoZero(RunOptions, total=False):
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
+    root: Literal['puct', 'gumbel']  # how moves of the root are chosen; gumbel: sequential halving
+    considered: int  # moves of the root that get visits at first, where root is gumbel
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
@@ -193,6 +195,7 @@ class AlphagoZero(RunOptions, total=False):
     start: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
     momentum: float  # of stochastic gradient descent
     l2: float  # c of the loss's c‖θ‖²
     gate: float  # share of a match's points that new weights need more of, to play; 0: they play at once

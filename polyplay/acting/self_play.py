@@ -175,7 +175,7 @@ class SelfPlay:
         planes = np.zeros((len(done.games), *self.board.planes), np.float32)
         show(self.board.numbers, done.records, planes)
         bits = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1)
-        shares = done.visits / np.maximum(done.visits.sum(1, keepdims=True), 1)
+        shares = self.search.targets(done)
         row = {"obs": bits, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
         for name, value in row.items():
             self.moves[name][at] = value

@@ -147,7 +147,8 @@ class Learner:
         if self.progress < self.settle_until:
             return 0.0
         left = self.remaining() if left is None else left
-        return self.spec.hyperparameters.learning_rate * (left if self.spec.anneal == "linear" else 1.0)
+        dropped = 0.1 ** sum(self.version >= drop for drop in self.spec.drops)
+        return self.spec.hyperparameters.learning_rate * dropped * (left if self.spec.anneal == "linear" else 1.0)
 
     def _copies_due(self) -> int:
         """Copies to the target network so far; where weights are shared, others' updates count too."""

@@ -24,6 +24,7 @@ class LearnerSpec:
     hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    drops: tuple[int, ...] = ()  # updates from which on the rate is a tenth of what it was
     passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
     among: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together

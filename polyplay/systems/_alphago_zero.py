@@ -9,6 +9,11 @@ from polyplay.acting.search.evaluators import check_backend
 from polyplay.buffers import Replay
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Spec
+from polyplay.envs.boards.game import Game
+from polyplay.learning import Hyperparameters, LearnerSpec
+from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
+from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.weights import Local, OptimizerSpec
 
 if TYPE_CHECKING:
     from polyplay.systems.alphago_zero import Config
@@ -22,6 +27,8 @@ def search_of(c: Config) -> SearchOptions:
         c.exploration,
         c.c,
         fpu=c.fpu,
+        root=c.root,
+        considered=c.considered,
         noise=c.noise,
         noise_alpha=c.noise_alpha,
         temperature=((0, 1.0), (c.warm, 0.0)),
@@ -36,3 +43,17 @@ def replay_of(c: Config, rows: Spec) -> Replay:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
     stored = {k: v for k, v in rows.items() if k != "agent"}
     return Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
+
+
+def spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
+    """Equation 1 on positions under symmetries, by SGD."""
+    return LearnerSpec(
+        policy,
+        AlphaZeroLoss(),
+        Local(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)),
+        Hyperparameters(learning_rate=c.learning_rate),
+        total,
+        c.anneal,
+        c.drops,
+        outputs=SymmetricOutputs(board, seed),
+    )

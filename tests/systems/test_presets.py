@@ -34,7 +34,8 @@ def wired(name: str, preset: str) -> dict[str, Any]:
     system = page.build(config, crew)
     spec, net = system.envs.spec, system.policy()
     shown = {path: list(field.shape) for path, field in tree.leaves(spec.obs)}
-    found = vars(config) | {"observation": shown.get("", shown), "test_epsilon": system.epsilon}
+    given = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(config).items()}
+    found = given | {"observation": shown.get("", shown), "test_epsilon": system.epsilon}
     found["parameters"] = sum(p.numel() for p in net.parameters())
     if not isinstance(spec.action, dict):
         found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]

@@ -127,7 +127,7 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     assert max(map(len, out.splitlines()[3:])) <= 80  # the first lines name the presets, and the terminal folds them
     said = " ".join(out.replace("│", " ").split())
     for field, numbers, _ in [*ranges(systems.load(name).Config), *ranges(RunOptions)]:
-        found = re.search(rf"{flags.flag(field)} (?:\[?INT|FLOAT).*?\(default: \S+; (.*?)\)", said)
+        found = re.search(rf"{flags.flag(field)} (?:\[?INT|FLOAT).*?\(default: [^;]+; (.*?)\)", said)
         assert found is not None, field
         assert found[1] == numbers.in_short
 

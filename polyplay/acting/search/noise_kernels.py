@@ -18,7 +18,7 @@ def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
 
 
 @compiled
-def _uniform(key: np.uint64, n: int) -> float:
+def uniform_of(key: np.uint64, n: int) -> float:
     """In (0, 1), 53 bits."""
     return (np.float64(bits(key, np.uint64(n)) >> _11) + 0.5) * 2.0**-53
 
@@ -28,13 +28,13 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
     """(logarithm of a Gamma(alpha) draw, next n): Marsaglia and Tsang 2000, for alpha < 1 with one of alpha + 1."""
     lift = 0.0
     if alpha < 1.0:
-        lift = math.log(_uniform(key, n)) / alpha
+        lift = math.log(uniform_of(key, n)) / alpha
         alpha, n = alpha + 1.0, n + 1
     d = alpha - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
     while True:
-        x = math.sqrt(-2.0 * math.log(_uniform(key, n))) * math.cos(2.0 * math.pi * _uniform(key, n + 1))
-        u = _uniform(key, n + 2)
+        x = math.sqrt(-2.0 * math.log(uniform_of(key, n))) * math.cos(2.0 * math.pi * uniform_of(key, n + 1))
+        u = uniform_of(key, n + 2)
         n += 3
         v = 1.0 + c * x
         if v > 0.0:

@@ -28,7 +28,8 @@ class SearchPolicy:
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
-        self.options = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False, symmetries=False)
+        quiet = replace(options, noise=0.0, gumbel_scale=0.0, temperature=((0, 0.0),))
+        self.options = replace(quiet, reuse=False, symmetries=False)
         self._searching: PositionSearch | None = None
 
     def spec(self) -> Spec:
@@ -55,7 +56,9 @@ class SearchPolicy:
     def simulate(self, simulations: int, leaves: int = 0) -> None:
         """Search with so many simulations from now on (0: the bare network), and leaves at once (0: as before)."""
         leaves = leaves or self.options.leaves
-        self.options, self._searching = replace(self.options, simulations=simulations, leaves=leaves), None
+        considered = max(1, min(self.options.considered, simulations))
+        self.options = replace(self.options, simulations=simulations, leaves=leaves, considered=considered)
+        self._searching = None
 
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.acting.search import root_kernels, tree_kernels
+from polyplay.acting.search import gumbel_kernels, root_kernels, tree_kernels
 from polyplay.acting.search.symmetric import Evaluator, SymmetricEvaluator
 from polyplay.acting.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.common import rng
@@ -171,14 +171,30 @@ class Search:
 
     def choose(self, done: Finished) -> np.ndarray:
         """A move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply, at temperature 0 the most
-        visited one, the first of equals. Without visits (0 simulations) the priors stand for them.
+        visited one, the first of equals. Without visits (0 simulations) the priors stand for them. A Gumbel search has
+        a choice of its own.
         """
+        if self.rules.gumbel:
+            return self._gumbel(done)[0]
         counts = np.where(done.visits.any(1, keepdims=True), done.visits, done.priors).astype(np.float64)
         shares = visit_shares(counts, temperatures(self.options.temperature, done.plies))
         u = rng.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
         sums = shares.cumsum(1)
         index = (sums <= u * sums[:, -1:]).sum(1)
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
+
+    def targets(self, done: Finished) -> np.ndarray:
+        """What a policy learns of these searches, float32 [n, A]: visits as shares; of a Gumbel search its improved
+        policy.
+        """
+        if self.rules.gumbel:
+            return self._gumbel(done)[1]
+        return (done.visits / np.maximum(done.visits.sum(1, keepdims=True), 1)).astype(np.float32)
+
+    def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
+        actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)
+        gumbel_kernels.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
+        return actions, policy
 
     # -------------------------------------------------------------------------------- save and restore
 
@@ -192,7 +208,7 @@ class Search:
         saved |= {k: _bytes(x[: self.count]) for k, x in batch.items()}
         if isinstance(self.evaluator, SymmetricEvaluator):
             saved["shown"] = np.array(self.evaluator.shown)
-        return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy()}
+        return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from a state of a search over as many games with the same options."""
@@ -201,7 +217,7 @@ class Search:
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
         if len(plays) != len(self.lanes) or plays["nodes"].max() > nodes or plays["edges"].max() > edges:
             raise ValueError("a state of another number of games, or of a larger tree")
-        t.plays[:], t.root_priors[:] = plays, saved["root_priors"]
+        t.plays[:], t.root_priors[:], t.gumbel[:] = plays, saved["root_priors"], saved["gumbel"]
         for name, used in (("records", "nodes"), ("nodes", "nodes"), ("edges", "edges"), ("sums", "edges")):
             array = getattr(t, name)
             flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])

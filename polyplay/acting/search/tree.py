@@ -7,6 +7,7 @@ and values are the root's own. What choosing an edge reads (Edge) lies apart fro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
@@ -66,6 +67,8 @@ class Tree(NamedTuple):
     nodes: np.ndarray  # Node [B, N]
     records: np.ndarray  # int8 [B, N, record]
     plays: np.ndarray  # Play [B]
+    gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
+    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel_kernels
     root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
     leaves: np.ndarray  # Leaf [M]
     paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
@@ -90,6 +93,10 @@ class Rules(NamedTuple):
     noise_total: float
     reuse: bool
     width: int
+    gumbel: bool
+    gumbel_scale: float
+    c_visit: float
+    c_scale: float
     key: np.uint64
     lane: int
 
@@ -103,6 +110,9 @@ class SearchOptions:
     the visit that evaluated s, at the root too. fpu, the value of a move not yet visited: "zero"; "parent", the mean
     value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
     at a root with noise "parent", as there.
+
+    root "gumbel": sequential halving over `considered` moves and completed values (Danihelka et al. 2022), with mctx's
+    numbers; then noise, temperature, exploration, c and fpu count for nothing, and no subtree is kept.
     """
 
     simulations: int = 800  # per move; 0: the bare network
@@ -110,6 +120,11 @@ class SearchOptions:
     c: float = 1.25
     c_base: float = 19652.0
     fpu: Literal["zero", "parent"] | float = "zero"
+    root: Literal["puct", "gumbel"] = "puct"
+    considered: int = 16  # moves of the root that get visits at first
+    gumbel_scale: float = 1.0  # of the noise; 0 in evaluation
+    c_visit: float = 50.0  # σ(q) = (c_visit + the most visits) c_scale q, where q goes from 0 to 1
+    c_scale: float = 0.1
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
     noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
@@ -125,6 +140,10 @@ class SearchOptions:
     def __post_init__(self) -> None:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
         _one_of("inherited", self.inherited, "counted", "added")
+        _one_of("root", self.root, "puct", "gumbel")
+        if self.root == "gumbel" and self.simulations and not 1 <= self.considered <= self.simulations:
+            most = f"1 to its {self.simulations} simulations"
+            raise UserError(f"search considered: {self.considered} given; allowed: {most}")
         if isinstance(self.fpu, str):
             _one_of("fpu", self.fpu, "zero", "parent", "a number")
         for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
@@ -140,15 +159,22 @@ class SearchOptions:
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
-        given |= {"noise": float(self.noise), "width": self.edges_per_node(game)}
+        gumbel, noise = self.root == "gumbel", 0.0 if self.root == "gumbel" else float(self.noise)
+        given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
         return Rules(
             **given,
+            gumbel=gumbel,
             counted=self.inherited == "counted",
             fpu_parent=not zero,
             fpu_reduction=0.0 if named else float(self.fpu),
             key=np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0],
             lane=lane,
         )
+
+    def considered_table(self) -> np.ndarray:
+        """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
+        n = self.considered if self.root == "gumbel" else 0
+        return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
 
     def edges_per_node(self, game: Game) -> int:
         return self.width or min(game.actions, 64)
@@ -171,6 +197,21 @@ class SearchOptions:
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
+def considered_visits(actions: int, simulations: int) -> list[int]:
+    """The visits that a move has before each simulation, if so many actions are considered at first: all of them get
+    equally many, then the better half, and so on.
+    """
+    if actions <= 1:
+        return list(range(simulations))
+    halvings, left, visits, found = math.ceil(math.log2(actions)), actions, [0] * actions, list[int]()
+    while len(found) < simulations:
+        for _ in range(max(1, simulations // (halvings * left))):
+            found += visits[:left]
+            visits[:left] = [n + 1 for n in visits[:left]]
+        left = max(2, left // 2)
+    return found[:simulations]
+
+
 def _one_of(name: str, given: str, *allowed: str) -> None:
     if given not in allowed:
         raise UserError(f"search {name}: {given!r} given; allowed: {', '.join(allowed)}")
@@ -187,6 +228,8 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
         nodes=np.zeros((games, nodes), Node),
         records=np.zeros((games, nodes, game.record), np.int8),
         plays=np.zeros(games, Play),
+        gumbel=np.zeros((games, game.actions), np.float32),
+        considered=options.considered_table(),
         root_priors=np.zeros((games, game.actions), np.float32),
         leaves=np.zeros(most, Leaf),
         paths=np.zeros((most, game.longest + 2), np.int32),

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from polyplay.acting.search.gumbel_kernels import draw_gumbel, gumbel_edge
 from polyplay.acting.search.noise_kernels import dirichlet, stream
 from polyplay.acting.search.tree import (
     DRAWN,
@@ -48,7 +49,9 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> 
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """The edge of the greatest Q + U, the first of equals."""
+    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels has it."""
+    if rules.gumbel:
+        return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, node, edge)
     factor = tree.factors[tree.edges[g, edge].visits]
     first = tree.nodes[g, node].first
@@ -202,6 +205,8 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
     """The priors of an expanded root for this search: the clean ones, and noise where the rules have it."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
+    if rules.gumbel:
+        draw_gumbel(tree, rules, g)
     if rules.noise > 0.0:
         alpha = rules.noise_total / count if rules.noise_total > 0.0 else rules.noise_alpha
         dirichlet(stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
