@@ -60,6 +60,10 @@ class SearchPolicy:
         self.options = replace(self.options, simulations=simulations, leaves=leaves, considered=considered)
         self._searching = None
 
+    def use(self, board: Game) -> None:
+        """Search by the rules of another board of the same size from now on."""
+        self.board, self._searching = board, None
+
     def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
         searching = self._positions(len(records))

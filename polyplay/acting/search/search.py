@@ -156,8 +156,10 @@ class Search:
             root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
         return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw)
 
-    def principal_variation(self, game: int) -> list[int]:
-        """The most visited move, the most visited answer to it, and so on, as far as there are visits."""
+    def principal_variation(self, game: int, action: int | None = None) -> list[int]:
+        """The most visited move, the most visited answer to it, and so on, as far as there are visits. action: the move
+        to begin with.
+        """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
             first, count = t.nodes["first"][game, node], t.nodes["count"][game, node]
@@ -165,6 +167,8 @@ class Search:
             if not visits.any():
                 break
             best = first + int(visits.argmax())
+            if action is not None and not node:
+                best = first + int((t.sums["action"][game, first : first + count] == action).argmax())
             moves.append(int(t.sums["action"][game, best]))
             node = t.edges["child"][game, best]
         return moves

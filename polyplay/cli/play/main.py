@@ -1,4 +1,4 @@
-"""The command line of `polyplay play`. Needs polyplay[watch]."""
+"""The command line of `polyplay play`. Its page needs polyplay[watch]."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from polyplay.envs.boards.pool import PREFIX
 from polyplay.runs.directory import read_config
 
 if TYPE_CHECKING:
+    from polyplay.acting.search.policy import SearchPolicy
     from polyplay.cli.play.session import PlaySession
 
 MOST = 100_000  # simulations of a search
@@ -23,7 +24,12 @@ MOST = 100_000  # simulations of a search
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]."""
+    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or answers
+    another Go program.
+    """
+
+    gtp: bool = False
+    """speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs"""
 
     port: int = 8766
     """port of the page, http://127.0.0.1:PORT"""
@@ -46,6 +52,9 @@ def command(words: list[str]) -> None:
     config = read_config(directory, whole=True)
     if not str(config["config"].get("env", "")).startswith(PREFIX):
         raise no_game(directory, config)
+    if options.gtp:
+        answer_gtp(directory, options, config)
+        return
     check_extra("play")
     with listen(options.port) as listener, closing(open_session(directory, options, config)) as session:
         from polyplay.cli.play.server import application
@@ -62,11 +71,35 @@ def no_game(directory: Path, config: Row) -> UserError:
     )
 
 
+def answer_gtp(directory: Path, options: PageOptions, config: Row) -> None:
+    """Until `quit` or the end of stdin. Raises UserError."""
+    from polyplay import __version__
+    from polyplay.cli.play.gtp.engine import GtpEngine
+    from polyplay.cli.play.gtp.main import main
+    from polyplay.envs.boards.game import Go
+
+    def engine() -> GtpEngine:
+        player, first, updates = open_player(directory, options, config)
+        if not isinstance(player.board, Go):
+            raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
+        return GtpEngine(player, max(first, 1), f"{__version__}, {updates} updates")
+
+    main(engine)
+
+
 def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySession:
-    """The agent and a game at its start. Raises UserError: no usable checkpoint, or no agent that searches."""
+    """The agent and a game at its start. Raises UserError."""
+    from polyplay.cli.play.session import PlaySession
+
+    player, first, updates = open_player(directory, options, config)
+    about = {"run": str(directory), "system": config["system"], "updates": updates, "most": MOST}
+    return PlaySession(player, first, about)
+
+
+def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, int]:
+    """The agent, its simulations and its updates. Raises UserError: no usable checkpoint, or no agent that searches."""
     from polyplay.acting.play import load_player
     from polyplay.acting.search.policy import SearchPolicy
-    from polyplay.cli.play.session import PlaySession
     from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
     from polyplay.workers import process
 
@@ -78,5 +111,4 @@ def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySess
     if not isinstance(player, SearchPolicy):
         raise no_game(directory, config)
     first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
-    about = {"run": str(directory), "system": config["system"], "updates": checkpoint.update_of(found), "most": MOST}
-    return PlaySession(player, first, about)
+    return player, first, checkpoint.update_of(found)

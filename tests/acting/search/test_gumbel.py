@@ -169,9 +169,7 @@ class Table:
 def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulations: int, spread: float):
     """By the completed values of the root's moves, which is what theorem 1 of the paper needs."""
     rng = np.random.default_rng(seed)
-    network = Table(
-        rng.normal(0, spread, (37, 7)).astype(np.float32), np.tanh(rng.normal(0, 1, 37)).astype(np.float32)
-    )
+    network = Table(rng.normal(0, spread, (37, 7)).astype(np.float32), np.tanh(rng.normal(0, 1, 37)).astype(np.float32))
     search = Search(FOUR, 1, SearchOptions(simulations, root="gumbel", considered=min(4, simulations)), network, seed=5)
     search.restart()
     while not len((done := search.step()).games):

@@ -1,0 +1,139 @@
+"""A game of Go as GTP has it: stones of any colour in any order, taken back at will, any komi. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from polyplay.cli.play.moves import legal_moves
+from polyplay.envs.boards import go_kernels, kernels
+from polyplay.envs.boards.game import GO_LETTERS, Go
+from polyplay.envs.boards.records import CELLS, OWN
+
+BLACK, WHITE = 1, 2
+PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
+
+
+class GtpError(Exception):
+    """What is wrong with a command, in the protocol's words."""
+
+
+class GtpBoard:
+    """Positions so far, the present one last. A second pass does not end it: the position is as after the first."""
+
+    def __init__(self, board: Go):
+        self.board, self.records, self.moves = board, [board.new()], list[tuple[int, int]]()  # (colour, action)
+
+    @property
+    def record(self) -> np.ndarray:
+        return self.records[-1]
+
+    @property
+    def size(self) -> int:
+        return self.board.rows
+
+    @property
+    def passed(self) -> bool:
+        """Whether the last move was a pass."""
+        return bool(self.moves) and self.moves[-1][1] == self.board.cells
+
+    @property
+    def komi(self) -> float:
+        return self.board.halves / 2
+
+    def clear(self) -> None:
+        self.records, self.moves = [self.board.new()], []
+
+    def set_komi(self, komi: float) -> None:
+        """Raises GtpError: neither whole nor half."""
+        if abs(komi) > self.board.cells or komi * 2 != int(komi * 2):
+            raise GtpError("komi must be whole or half")
+        self.board = replace(self.board, halves=int(komi * 2))
+
+    def position(self, colour: int) -> np.ndarray:
+        """The record with that colour to move. Raises GtpError: the game is too long."""
+        record = self.record.copy()
+        if kernels.mover(record) != colour - 1:
+            self._pass(record)
+            record[OWN] = 0
+        if kernels.ply(record) + 2 >= self.board.longest:
+            raise GtpError("the game is too long")
+        return record
+
+    def _pass(self, record: np.ndarray) -> None:
+        if kernels.ply(record) + 2 >= self.board.longest:
+            raise GtpError("the game is too long")
+        record[OWN] = 0  # so that it does not end
+        kernels.play(self.board.numbers, record, self.board.cells)
+
+    def play(self, colour: int, action: int) -> None:
+        """Raises GtpError: an illegal move."""
+        record = self.position(colour)
+        if action not in legal_moves(self.board, record):
+            raise GtpError("illegal move")
+        if action == self.board.cells:
+            self._pass(record)
+        else:
+            kernels.play(self.board.numbers, record, action)
+        self.records.append(record)
+        self.moves.append((colour, action))
+
+    def undo(self) -> None:
+        """Raises GtpError: there is no move."""
+        if not self.moves:
+            raise GtpError("cannot undo")
+        self.records.pop()
+        self.moves.pop()
+
+    def lead(self) -> float:
+        """Black's area less White's and komi, of the board as it stands."""
+        return go_kernels.area(self.board.numbers, self.record) - self.komi
+
+    def stones(self) -> np.ndarray:
+        """int8 [n²]"""
+        return self.record[CELLS : CELLS + self.board.cells]
+
+    # ------------------------------------------------------------------------------------------------- handicap
+
+    def handicap(self, stones: int) -> list[int]:
+        """The cells of a fixed handicap (the protocol's section 4.1.1). Raises GtpError: not that many."""
+        most = 0 if self.size < 7 else 4 if self.size % 2 == 0 or self.size == 7 else 9
+        if not 2 <= stones <= most:
+            raise GtpError("invalid number of stones")
+        edge = 3 if self.size >= 13 else 2
+        lines = (edge, self.size // 2, self.size - 1 - edge)
+        middle = stones in (5, 7, 9)
+        places = [*PLACES[: stones - middle], *([(1, 1)] if middle else [])]
+        return [lines[2 - row] * self.size + lines[column] for column, row in places]
+
+    def set_handicap(self, cells: list[int]) -> None:
+        """Black's stones on an empty board; White is to move. Raises GtpError."""
+        if self.moves or self.stones().any():
+            raise GtpError("board not empty")
+        if len(cells) < 2 or len(set(cells)) < len(cells) or len(cells) >= self.board.cells:
+            raise GtpError("bad vertex list")
+        for cell in cells:
+            self.play(BLACK, cell)
+        self.records, self.moves = [self.position(WHITE)], []  # they are no moves: nobody takes them back
+
+    # ------------------------------------------------------------------------------------------------ its words
+
+    def vertex(self, word: str) -> int:
+        """Raises GtpError."""
+        if word.lower() == "pass":
+            return self.board.cells
+        column, row = GO_LETTERS.find(word[:1].upper()), word[1:]
+        if not (row.isdecimal() and row.isascii() and 0 <= column < self.size and 1 <= int(row) <= self.size):
+            raise GtpError("invalid coordinate")
+        return (self.size - int(row)) * self.size + column
+
+    def name(self, action: int) -> str:
+        return self.board.move_name(action)
+
+    def drawing(self) -> str:
+        """The board with coordinates on all sides."""
+        letters = "   " + " ".join(GO_LETTERS[: self.size])
+        cells = self.stones().reshape(self.size, self.size)
+        rows = [f"{self.size - i:2} {' '.join('.XO'[c] for c in row)} {self.size - i}" for i, row in enumerate(cells)]
+        return "\n".join([letters, *rows, letters])

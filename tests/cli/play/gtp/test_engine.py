@@ -1,0 +1,270 @@
+"""The Go Text Protocol: every command, its errors, what Go programs send, and games with another engine."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.policy import SearchPolicy
+from polyplay.cli.play.gtp.engine import Clock, GtpEngine
+from polyplay.cli.play.gtp.main import serve
+from polyplay.envs.boards.game import game
+from polyplay.envs.pool import Envs
+from polyplay.nets.residual import BoardNetworkFactory
+
+
+def engine_of(size: int = 9, simulations: int = 8) -> GtpEngine:
+    torch.manual_seed(0)
+    board = game(f"go+size={size}+komi=6.5")
+    factory = BoardNetworkFactory(Envs(f"game:{board.name}", 1).spec, blocks=1, filters=4, hidden=4)
+    return GtpEngine(SearchPolicy(board, SearchOptions(simulations), factory, factory()), simulations, "1.0")
+
+
+def said(engine: GtpEngine, *lines: str) -> list[str]:
+    """The answers to lines, without the empty lines that end them; commands that analyse give none here."""
+    return ["".join(engine.answer(line)).removesuffix("\n\n") for line in lines]
+
+
+REQUIRED = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove"
+MORE = "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap"
+LAST = "set_free_handicap loadsgf reg_genmove showboard lz-analyze kata-analyze"
+
+
+def test_it_has_every_command_and_says_so():
+    engine = engine_of()
+    (listed,) = said(engine, "list_commands")
+    assert set(listed.removeprefix("= ").split()) == set(f"{REQUIRED} {MORE} {LAST}".split())
+    assert said(engine, "known_command play", "known_command foo", "known_command") == ["= true", "= false", "= false"]
+    assert said(engine, "protocol_version", "name", "version") == ["= 2", "= Polyplay", "= 1.0"]
+
+
+def test_numbers_comments_and_control_characters():
+    engine = engine_of()
+    assert said(engine, "7 name # who?", "12\tprotocol_version\r", "3 foo") == [
+        "=7 Polyplay",
+        "=12 2",
+        "?3 unknown command",
+    ]
+    assert said(engine, "", "   ", "# nothing", "5") == ["", "", "", ""]
+    assert said(engine, "x" * 10_000) == ["? unknown command"]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("boardsize 19", "unacceptable size"),
+        ("boardsize nine", "syntax error"),
+        ("boardsize", "syntax error"),
+        ("komi", "syntax error"),
+        ("komi six", "syntax error"),
+        ("komi 6.25", "komi must be whole or half"),
+        ("komi 1e9", "syntax error"),
+        ("play b", "syntax error"),
+        ("play purple D4", "invalid color"),
+        ("play b I5", "invalid coordinate"),
+        ("play b K1", "invalid coordinate"),
+        ("play b D0", "invalid coordinate"),
+        ("play b D²", "invalid coordinate"),
+        ("genmove", "syntax error"),
+        ("genmove green", "invalid color"),
+        ("undo", "cannot undo"),
+        ("fixed_handicap 1", "invalid number of stones"),
+        ("fixed_handicap 10", "invalid number of stones"),
+        ("fixed_handicap x", "syntax error"),
+        ("place_free_handicap 1", "invalid number of stones"),
+        ("set_free_handicap D4", "bad vertex list"),
+        ("set_free_handicap D4 D4", "bad vertex list"),
+        ("set_free_handicap D4 pass", "bad vertex list"),
+        ("time_settings 1", "syntax error"),
+        ("time_left b 1", "syntax error"),
+        ("final_status_list", "syntax error"),
+        ("final_status_list sleeping", "syntax error"),
+        ("loadsgf", "syntax error"),
+        ("loadsgf /nowhere.sgf", "cannot load file"),
+        ("reg_genmove", "syntax error"),
+        ("unheard_of", "unknown command"),
+    ],
+)
+def test_a_mistake_is_an_answer_and_changes_nothing(line: str, error: str):
+    engine = engine_of()
+    before = engine.game.record.copy()
+    assert said(engine, line) == [f"? {error}"]
+    assert np.array_equal(engine.game.record, before)
+    assert said(engine, "name") == ["= Polyplay"], "it goes on"
+
+
+def test_stones_are_played_in_any_order_and_taken_back():
+    engine = engine_of()
+    assert said(engine, "play b D4", "play B e5", "play white PASS", "play w C3") == ["="] * 4
+    assert said(engine, "play b D4") == ["? illegal move"]
+    board = said(engine, "showboard")[0]
+    assert [line.split()[4] for line in board.splitlines() if line.split()[0] == "4"] == ["X"]
+    assert said(engine, "undo", "undo", "undo", "undo", "undo") == ["=", "=", "=", "=", "? cannot undo"]
+    assert not engine.game.stones().any()
+
+
+def test_a_ko_and_a_suicide_are_illegal():
+    engine = engine_of()
+    for move in ["b C5", "w D5", "b B4", "w E4", "b C3", "w D3", "b D4", "w C4"]:
+        assert said(engine, f"play {move}") == ["="]
+    assert said(engine, "play b D4") == ["? illegal move"]
+    assert said(engine, "play b A2", "play b B1", "play w A1") == ["=", "=", "? illegal move"]
+
+
+def test_passes_do_not_end_what_a_controller_goes_on_with():
+    engine = engine_of()
+    assert said(engine, "play b pass", "play w pass", "play b pass", "play w D4", "play b pass") == ["="] * 5
+    assert said(engine, "final_score") == ["= W+87.5"]
+    assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
+
+
+def test_scores_and_statuses_are_those_of_the_board_as_it_stands():
+    engine = engine_of()
+    assert said(engine, "komi 0", "final_score") == ["=", "= 0"]
+    assert said(engine, "play b D4", "komi 7.5", "final_score") == ["=", "=", "= B+73.5"]
+    assert said(engine, "final_status_list alive", "final_status_list dead", "final_status_list seki") == [
+        "= D4",
+        "=",
+        "=",
+    ]
+
+
+def test_handicaps():
+    engine = engine_of()
+    assert said(engine, "fixed_handicap 5") == ["= C3 G7 C7 G3 E5"]
+    assert said(engine, "fixed_handicap 2") == ["? board not empty"]
+    assert said(engine, "undo", "clear_board", "set_free_handicap A1 B2 C3") == ["? cannot undo", "=", "="]
+    assert said(engine, "clear_board", "place_free_handicap 80") == ["=", "= C3 G7 C7 G3 C5 G5 E3 E7 E5"]
+    assert int(engine.game.stones().sum()) == 9
+    assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
+
+
+def test_its_moves_are_legal_and_the_same_again():
+    games = []
+    for _ in range(2):
+        engine = engine_of(5)
+        games.append([said(engine, f"genmove {colour}")[0] for colour in "bw" * 8])
+    assert games[0] == games[1]
+    engine = engine_of(5)
+    for colour, move in zip("bw" * 8, games[0], strict=True):
+        assert said(engine, f"reg_genmove {colour}") == [move], "it is not played"
+        assert said(engine, f"play {colour} {move.removeprefix('= ')}") == ["="]
+
+
+def test_a_pass_is_answered_by_a_pass_only_where_the_board_is_won(monkeypatch: pytest.MonkeyPatch):
+    engine = engine_of(5)
+    monkeypatch.setattr("polyplay.acting.search.search.Search.choose", lambda self, found: np.array([25]))
+    said(engine, "play b C3", "play w pass")
+    assert said(engine, "reg_genmove b") == ["= pass"]
+    said(engine, "clear_board", "play w C3", "play b pass", "komi 0")
+    assert said(engine, "reg_genmove w") == ["= pass"]
+    said(engine, "clear_board", "play b C3", "play w D3", "play b pass", "play w pass", "komi 6.5")
+    assert said(engine, "reg_genmove b") != ["= pass"], "White leads by komi"
+
+
+def test_time_is_heeded():
+    engine = engine_of(9, simulations=100_000)
+    said(engine, "time_settings 0 1 1", "time_left b 1 1")
+    begun = time.monotonic()
+    said(engine, "genmove b")
+    assert 0.5 < time.monotonic() - begun < 3
+    assert Clock(limited=False).per_move(None) is None
+    assert Clock(60, 0, 0, True).per_move((40.0, 0)) == pytest.approx(0.9)
+    assert Clock(60, 30, 10, True).per_move((20.0, 4)) == pytest.approx(4.5)
+    assert Clock(0, 30, 10, True).per_move(None) == pytest.approx(2.7)
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        (
+            "lz-analyze b 5",
+            r"info move \S+ visits \d+ winrate \d+ prior \d+ lcb \d+ order 0 pv \S+.*",
+        ),
+        (
+            "kata-analyze 5",
+            r"info move \S+ visits \d+ winrate 0\.\d+ scoreMean 0 scoreStdev 0 scoreLead 0 prior 0\.\d+ lcb 0.*",
+        ),
+    ],
+)
+def test_an_analysis_streams_until_the_next_line(line: str, form: str):
+    engine, found = engine_of(5), []
+    for piece in engine.answer(f"9 {line}"):
+        found += [piece] if piece else []
+        if len(found) == 4:
+            break
+    assert found[0] == "=9\n"
+    for piece in found[1:]:
+        assert re.fullmatch(form + "\n", piece), piece
+    visits = [sum(map(int, re.findall(r"visits (\d+)", piece))) for piece in found[1:]]
+    assert visits == sorted(visits)
+    assert visits[0] > 0
+    assert said(engine, "showboard")[0].count("X") == 0, "nothing was played"
+
+
+def test_from_stdin_to_stdout():
+    out = io.StringIO()
+    serve(engine_of(5), io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"), out)
+    answers = out.getvalue()
+    assert answers.startswith("=1 Polyplay\n\n=2\n")
+    assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
+    out = io.StringIO()
+    serve(engine_of(5), io.StringIO("play b C3"), out)
+    assert out.getvalue() == "=\n\n", "the end of stdin is the end"
+
+
+GOGUI = """name|protocol_version|version|list_commands|boardsize 9|clear_board|time_settings 0 10 1|komi 6.5|play b E5|
+genmove w|undo|genmove w|play b pass|genmove w|final_score|quit"""
+SABAKI = """1 name|2 version|3 protocol_version|4 list_commands|5 boardsize 9|6 clear_board|7 komi 6.5|8 play B D4|
+9 genmove W|10 play B Q99|11 undo|12 set_free_handicap D4 F6|13 clear_board|14 set_free_handicap D4 F6|15 genmove W"""
+
+
+@pytest.mark.parametrize("text", [GOGUI, SABAKI], ids=["GoGui", "Sabaki"])
+def test_what_go_programs_send_is_answered(text: str):
+    """Written after what they send, with one mistake of a person."""
+    engine = engine_of()
+    lines = text.replace("\n", "").split("|")
+    answers = said(engine, *lines)
+    refused = [line for line, answer in zip(lines, answers, strict=True) if answer.startswith("?")]
+    assert refused == (["10 play B Q99", "12 set_free_handicap D4 F6"] if text is SABAKI else [])
+
+
+def test_a_game_from_an_sgf_file(tmp_path: Path):
+    pytest.importorskip("sgfmill")
+    file = tmp_path / "game.sgf"
+    file.write_text("(;FF[4]GM[1]SZ[9]KM[5.5]AB[cc];W[gg];B[ee];W[];B[aa])")
+    engine = engine_of()
+    assert said(engine, f"loadsgf {file}", "showboard") == ["=", said(engine, "showboard")[0]]
+    assert engine.game.komi == 5.5
+    assert [engine.game.name(int(cell)) for cell in np.flatnonzero(engine.game.stones())] == ["A9", "C7", "E5", "G3"]
+    assert said(engine, f"loadsgf {file} 2") == ["="]
+    assert np.count_nonzero(engine.game.stones()) == 2
+    for text, error in (("(;SZ[19])", "its board has 19 lines"), ("nonsense", "cannot load file")):
+        file.write_text(text)
+        assert error in said(engine, f"loadsgf {file}")[0]
+    file.write_text("(;SZ[9];B[aa];W[aa])")
+    before = engine.game.record.copy()
+    assert said(engine, f"loadsgf {file}") == ["? illegal move"]
+    assert np.array_equal(engine.game.record, before)
+
+
+def test_two_engines_play_games_by_the_same_rules():
+    for seed in range(2):
+        first, second = engine_of(5, 4 + seed), engine_of(5, 12)
+        passes = 0
+        for colour, mover, other in itertools.islice(itertools.cycle((("b", first, second), ("w", second, first))), 60):
+            move = said(mover, f"genmove {colour}")[0].removeprefix("= ")
+            assert said(other, f"play {colour} {move}") == ["="]
+            passes = passes + 1 if move == "pass" else 0
+            if passes == 2:
+                break
+        assert said(first, "final_score") == said(second, "final_score")
+        assert np.array_equal(first.game.stones(), second.game.stones())
