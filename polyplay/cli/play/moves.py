@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game, KInARow
+from polyplay.envs.boards.game import Game, Go, KInARow
+from polyplay.envs.boards.go_kernels import owners
 from polyplay.envs.boards.kernels import CELLS, GOES_ON, LOST, WON
 
 
@@ -38,6 +39,19 @@ class MoveList:
     @property
     def winner(self) -> int | None:
         return {WON: 1 - self.mover, LOST: self.mover}.get(self.result)
+
+    @property
+    def margin(self) -> float | None:
+        """By how much, where a game that is over is won by points."""
+        return None if self.result == GOES_ON else self.board.margin(self.record)
+
+    def owners(self) -> list[int]:
+        """Of a game of Go that is over whose each cell is: 1 the first player's, 2 the second's, 0 nobody's."""
+        if self.result == GOES_ON or not isinstance(self.board, Go):
+            return []
+        out = np.empty(self.board.cells, np.int8)
+        owners(self.board.numbers, self.record, out)
+        return [int(owner) for owner in out]
 
     def play(self, action: int) -> None:
         """Raises ValueError: the move is not legal."""

@@ -162,6 +162,8 @@ class PlaySession:
                 "legal": game.legal,
                 "over": game.result != GOES_ON,
                 "winner": game.winner,
+                "margin": game.margin,
+                "owners": game.owners(),
                 "line": game.line(),
                 "undo": self._undoable() > 0,
                 "simulations": self.simulations,

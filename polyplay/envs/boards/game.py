@@ -105,6 +105,10 @@ class Game(ABC):
         records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
         return records
 
+    def margin(self, record: np.ndarray) -> float | None:
+        """By how many points a game that is over is won; None: points do not decide."""
+        return None
+
     def move_name(self, action: int) -> str:
         """A cell by its column's letter and its row, counted from the bottom."""
         if action == self.cells:
@@ -220,6 +224,9 @@ class Go(Game):
         go_kernels.read_planes(self.numbers, shown > 0.5, records)
         return records
 
+    def margin(self, record: np.ndarray) -> float | None:
+        return abs(go_kernels.area(self.numbers, record) - self.halves / 2)
+
     def move_name(self, action: int) -> str:
         """As Go programs write it: without the letter I."""
         if action == self.cells:
@@ -254,6 +261,9 @@ class Othello(Game):
         records = super().records(planes)
         othello_kernels.note_passes(self.numbers, records)
         return records
+
+    def margin(self, record: np.ndarray) -> float | None:
+        return float(abs(np.count_nonzero(record[CELLS:] == 1) - np.count_nonzero(record[CELLS:] == 2)))
 
 
 @dataclass(frozen=True)

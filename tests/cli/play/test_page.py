@@ -9,12 +9,15 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polyplay
 from docs.browser import Browser, missing
+from tests.cli.play.gtp.test_command import SMALL
 
 pytest.importorskip("uvicorn")
 pytestmark = [
@@ -28,21 +31,28 @@ SETTLED = "return !state.thinking && (state.over || state.mover === state.person
 KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "u": 85, "n": 78, "4": 52}
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+@contextmanager
+def served(run: Path, title: str) -> Iterator[str]:
+    """The address of the page."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["play", str(CHAMPION), "--port", str(port), "--simulations", "25"]
+    words = ["play", str(run), "--port", str(port), "--simulations", "25"]
     with subprocess.Popen([sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("connect four against ")
+        assert line.startswith(f"{title} against ")
         try:
             yield line.split()[-1]
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with served(CHAMPION, "connect four") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +228,41 @@ def test_the_solvers_verdicts_arrive(browser: Browser):
         kinds = [word.split()[0] for word in words if word not in ("", "–")]
         outcomes = [found[key][0] for key in sorted(found, key=int)]
         assert [{"w": 1, "d": 0, "l": -1}[kind[0]] for kind in kinds] == outcomes
+
+
+@pytest.mark.parametrize(
+    ("env", "title"), [("game:go+size=5+komi=0.5", "go, 5×5, komi 0.5"), ("game:othello+size=6", "othello, 6×6")]
+)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_games_with_passes_to_their_end(chromium: Browser, tmp_path: Path, env: str, title: str, width: int):
+    settings = {"preset": "go5", "env": env, "steps": 100, "tensorboard": False, "serial": True, "on": "thread"}
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, **SMALL)
+    with served(run.directory, title) as address:
+        chromium.open("about:blank")
+        chromium.errors()
+        chromium.size(width)
+        chromium.open(address)
+        chromium.wait("return state !== null")
+        chromium.wait(SETTLED)
+        state = state_of(chromium)
+        while not state["over"]:
+            stones = sum(stone > 0 for stone in state["cells"])
+            assert chromium.run("return document.querySelectorAll('.stone').length") == stones
+            disabled = chromium.run("return document.getElementById('pass').disabled")
+            assert disabled == (len(state["cells"]) not in state["legal"])
+            late = len(state["moves"]) > 30
+            passes = len(state["cells"]) == (state["legal"][-1] if late else state["legal"][0])
+            click(chromium, "#pass" if passes else f".board button:nth-child({state['legal'][0] + 1})")
+            state = answered(chromium, len(state["moves"]))
+        winner = {None: "A draw", 0: f"You win by {state['margin']:g}", 1: f"The agent wins by {state['margin']:g}"}
+        assert chromium.run("return document.getElementById('turn').textContent") == winner[state["winner"]]
+        owned = chromium.run(
+            "return document.querySelectorAll('.cell[data-owner=first], .cell[data-owner=second]').length"
+        )
+        assert owned == sum(owner > 0 for owner in state["owners"])
+        assert (owned > 0) == env.startswith("game:go")
+        assert chromium.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert chromium.errors() == []
 
 
 def test_a_foreign_host_is_refused(url: str):

@@ -5,7 +5,7 @@ const SIDES = ["Blue", "Orange"], STONES = ["first", "second"];
 const percent = (share) => `${Math.round(100 * share)} %`;
 const expected = (value) => (1 + value) / 2; // the score, of which a draw is half
 
-// A button for each move: with gravity a column of cells, otherwise a cell.
+// A button for each move: with gravity a column of cells, otherwise a cell. A pass has its button elsewhere.
 class Board {
   constructor(host, letters, state, play) {
     const { rows, columns } = state.board;
@@ -13,7 +13,8 @@ class Board {
     host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     host.style.maxWidth = letters.style.maxWidth = `${8 * columns}rem`;
     letters.classList.toggle("free", !state.gravity);
-    state.names.forEach((name, action) => this.buttons.push(this.makeButton(action, play)));
+    const count = state.gravity ? columns : rows * columns;
+    for (let action = 0; action < count; action++) this.buttons.push(this.makeButton(action, play));
     for (let cell = 0; cell < rows * columns; cell++) {
       const made = element("span", "", "cell");
       made.append(element("span", "", "hole"));
@@ -21,7 +22,7 @@ class Board {
       this.buttons[this.gravity ? cell % columns : cell].append(made);
     }
     this.letters = Array.from({ length: columns }, (_, i) => {
-      const made = element("span", String.fromCharCode(97 + i));
+      const made = element("span", state.names[state.gravity ? i : (rows - 1) * columns + i].replace(/\d+/, ""));
       made.append(element("b"));
       return made;
     });
@@ -74,7 +75,8 @@ class Board {
     if (state.moves.length) this.mark(state);
     else for (const cell of this.cells) cell.classList.remove("last", "won");
     this.cells.forEach((cell, i) => this.clear(cell, this.gravity ? "" : state.names[i]));
-    for (const [action, one] of heat) this.showHeat(this.target(state.cells, action), one);
+    for (const [action, one] of heat) if (action < this.buttons.length) this.showHeat(this.target(state.cells, action), one);
+    this.cells.forEach((cell, i) => { cell.dataset.owner = state.owners.length ? ["", ...STONES][state.owners[i]] : ""; });
     this.buttons.forEach((button, action) => {
       button.setAttribute("aria-disabled", String(!state.legal.includes(action) || state.mover !== state.person));
       button.setAttribute("aria-label", this.label(state, action, heat.get(action), verdict(action)));

@@ -44,11 +44,13 @@ function verdictOf(action) {
   return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}` };
 }
 
+const pass = () => state.names.indexOf("pass");
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
 
 function turnText() {
   if (state.trouble) return "The agent cannot go on";
-  if (state.over) return state.winner === null ? "A draw" : `${nameOf(state.winner)} ${state.winner === state.person ? "win" : "wins"}`;
+  if (state.over && state.winner === null) return "A draw";
+  if (state.over) return `${nameOf(state.winner)} ${state.winner === state.person ? "win" : "wins"}${state.margin ? ` by ${state.margin}` : ""}`;
   return state.mover === state.person ? "Your turn" : "The agent is thinking …";
 }
 
@@ -67,6 +69,8 @@ function show() {
   drawCurve(at("curve"), state);
   showSolver();
   at("undo").disabled = !state.undo;
+  at("pass").hidden = pass() < 0;
+  at("pass").disabled = !state.legal.includes(pass()) || state.mover !== state.person;
   for (const radio of document.getElementsByName("person")) radio.checked = Number(radio.value) === state.person;
   if (!at("simulations").matches(":focus")) setChoices(state.simulations);
   if (state.trouble) setText(at("answer"), state.trouble);
@@ -78,7 +82,7 @@ function begin() {
   document.title = `Polyplay: ${state.board.title}`;
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
-  setText(at("keys"), `Keys on the board: ${where}, Enter plays; u takes back, n begins a new game. ${state.board.goal}`);
+  setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${pass() < 0 ? "" : "p passes, "}u takes back, n begins a new game. ${state.board.goal}`);
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
 }
 
@@ -205,6 +209,7 @@ async function refresh() {
 }
 
 at("undo").addEventListener("click", () => send("undo"));
+at("pass").addEventListener("click", () => play(pass()));
 at("new").addEventListener("click", () => send("new", { person: state.person }));
 at("simulations").addEventListener("change", (event) => send("simulations", { simulations: Number(event.target.value) }));
 for (const radio of document.getElementsByName("person")) radio.addEventListener("change", () => send("sides", { person: Number(radio.value) }));
@@ -212,6 +217,7 @@ for (const id of ["heat", "hints", "verdicts"]) at(id).addEventListener("change"
 at("board").addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   if (event.key === "u") at("undo").click();
+  if (event.key === "p") at("pass").click();
   if (event.key === "n") at("new").click();
 });
 addEventListener("resize", () => { if (state) show(); });
