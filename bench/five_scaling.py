@@ -5,9 +5,9 @@
     python bench/five_scaling.py reuse --steps 3M
 
 Each arm is a run of `five --preset duel` that differs in one option, for as many heroes' steps. Its rater measures
-TrueSkill beside training; thresholds are what the baseline had after half of its steps and after all. Published (Berner et al.
-2019, figures 5 and 6): 8 times the batch takes about 2.5 times fewer versions; a staleness of 8 versions, or a reuse of
-2 to 3, makes learning about twice as slow.
+TrueSkill beside training; thresholds are what the baseline had after half of its steps and after all of them.
+Published (Berner et al. 2019, figures 5 and 6): 8 times the batch takes about 2.5 times fewer versions; a staleness of
+8 versions, or a reuse of 2 to 3, makes learning about twice as slow.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def replay_of(c: Config, rows: Spec) -> Replay:
     return Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
 
 
-def spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
+def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
     """Equation 1 on positions under symmetries, by SGD."""
     return LearnerSpec(
         policy,

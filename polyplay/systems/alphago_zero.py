@@ -23,7 +23,7 @@ from polyplay.learning import ReplayOfRollouts, learn
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.gate import Gate
 from polyplay.population.judge import judge
-from polyplay.systems._alphago_zero import replay_of, search_of, spec_of
+from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
 from polyplay.systems._wiring import Crew, System
 from polyplay.weights import Params
 
@@ -109,7 +109,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     resign, rows, moves = ResignOptions.parse(c.resign), game_rows(board), 4 * (board.longest + 1)
     search, replay = search_of(c), replay_of(c, rows)
-    spec = spec_of(c, policy, board, crew.total(envs, c.budget), crew.seed)
+    spec = learner_spec_of(c, policy, board, crew.total(envs, c.budget), crew.seed)
     queue = RolloutQueue(rows, {}, moves, 1, 4 * c.players, c.players)
     params = best = Params.of(policy, readers=c.players)
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}

@@ -12,7 +12,7 @@ from typing import TextIO
 from polyplay.cli.play.gtp.engine import GtpEngine
 
 
-def serve(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
+def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
     """Answer line by line until `quit` or the end of the source. An analysis ends as soon as there is another line."""
     lines = queue.Queue[str | None]()
     threading.Thread(target=_read, args=(source, lines), daemon=True, name="gtp").start()
@@ -36,4 +36,4 @@ def main(open_engine: Callable[[], GtpEngine]) -> None:
     """Only answers go to stdout: whatever else is printed goes to stderr."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        serve(open_engine(), sys.stdin, out)
+        answer_lines(open_engine(), sys.stdin, out)

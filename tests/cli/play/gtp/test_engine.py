@@ -15,7 +15,7 @@ import torch
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.gtp.engine import Clock, GtpEngine
-from polyplay.cli.play.gtp.main import serve
+from polyplay.cli.play.gtp.main import answer_lines
 from polyplay.envs.boards.game import game
 from polyplay.envs.pool import Envs
 from polyplay.nets.residual import BoardNetworkFactory
@@ -212,12 +212,12 @@ def test_an_analysis_streams_until_the_next_line(line: str, form: str):
 
 def test_from_stdin_to_stdout():
     out = io.StringIO()
-    serve(engine_of(5), io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"), out)
+    answer_lines(engine_of(5), io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"), out)
     answers = out.getvalue()
     assert answers.startswith("=1 Polyplay\n\n=2\n")
     assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
     out = io.StringIO()
-    serve(engine_of(5), io.StringIO("play b C3"), out)
+    answer_lines(engine_of(5), io.StringIO("play b C3"), out)
     assert out.getvalue() == "=\n\n", "the end of stdin is the end"
 
 
