@@ -146,6 +146,30 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 
 @compiled
+def _gone(
+    at: int,
+    width: int,
+    board: np.ndarray,
+    group: np.ndarray,
+    liberty: np.ndarray,
+    sums: np.ndarray,
+    takes: bool,
+    own: int,
+) -> np.uint64:
+    """The sum of the stones that a move takes off the board: of the other's groups whose only liberty it is, or, where
+    it takes none, of its own groups.
+    """
+    total, last = np.uint64(0), (-1, -1, -1)  # groups that were counted
+    for beside in (at - width, at - 1, at + 1, at + width):
+        stone, of = board[beside], int(group[beside])
+        if stone == 0 or stone == BORDER or (stone == own) == takes or liberty[of] != at:
+            continue
+        if of != last[0] and of != last[1] and of != last[2]:
+            last, total = (last[1], last[2], of), total + sums[of]
+    return total
+
+
+@compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, the pass last, into out int16 [actions]; their number."""
     n, own = game[ROWS], record[0] + 1
@@ -163,34 +187,25 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
             at = (row + 1) * width + column + 1
             if board[at] != 0:
                 continue
-            alive, taken, lost, joins = False, np.uint64(0), np.uint64(0), False
-            seen = (-1, -1, -1)  # groups next to it, each once
+            alive, takes, joins = False, False, False
             for beside in (at - width, at - 1, at + 1, at + width):
                 stone = board[beside]
                 if stone == 0:
                     alive = True
+                elif stone == own:
+                    joins = True
+                    alive |= liberty[group[beside]] != at
                 elif stone != BORDER:
-                    of = int(group[beside])
-                    if of == seen[0] or of == seen[1] or of == seen[2]:
-                        continue
-                    seen = (seen[1], seen[2], of)
-                    if stone == own:
-                        joins, lost = True, lost + sums[of]
-                        alive |= liberty[of] != at
-                    elif liberty[of] == at:
-                        taken += sums[of]
+                    takes |= liberty[group[beside]] == at
             cell = row * n + column
-            after = now + _STONE[own, cell] - taken
-            if not alive and taken == 0:
-                if not game[SUICIDE] or not joins:
-                    continue
-                after = now - lost
-            fine = True
-            if taken == 0 and alive:
+            fine = alive or takes or (joins and game[SUICIDE] == 1)
+            if fine and alive and not takes:
+                after = now + _STONE[own, cell]
                 for i in range(more):
                     fine &= former[i] != after
-            else:
-                fine = not _repeats(game, record, after)
+            elif fine:
+                after = now + _STONE[own, cell] if takes else now
+                fine = not _repeats(game, record, after - _gone(at, width, board, group, liberty, sums, takes, own))
             if fine:
                 out[count] = cell
                 count += 1
