@@ -67,13 +67,14 @@ def main() -> None:
     parser.add_argument("what", choices=[*ARMS])
     parser.add_argument("--steps", default="3M")
     parser.add_argument("--rated", type=int, default=200, help="updates from one rated version to the next")
+    parser.add_argument("--arms", nargs="+", help="some of them, the baseline among them (none: all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     asked = parser.parse_args()
     what, data = about(), dict[str, Any]()
     text = [f"# OpenAI Five's learning and its {asked.what}", "", *lines_about(what), ""]
     for seed in asked.seeds:
         arms = {}
-        for arm, words in ARMS[asked.what].items():
+        for arm, words in ((arm, words) for arm, words in ARMS[asked.what].items() if arm in (asked.arms or [arm])):
             every = max(1, asked.rated // (int(arm[0]) if asked.what == "batch" else 1))
             arms[arm] = train(f"{asked.what}-{arm}", words, asked.steps, seed, every)
         base = arms[BASELINE[asked.what]]
