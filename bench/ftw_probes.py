@@ -6,7 +6,8 @@ The run's best agent plays all seats on held-out maps. A logistic regression for
 matches and is tested on the other half: on the core's state (outputs and cells of both clocks, and z), on that of a
 network with new weights that sees the same matches, and on the observation itself. Balanced accuracy: the mean over
 both answers, so that who always gives the same one has 50 %. Facts that fewer than RARE of the tested rows have, or
-lack, are left out.
+lack, are left out. Of `--checkpoints` of the run, evenly spaced, the same agent is probed in matches of its own; that
+table has means over all facts, and matches differ, so a checkpoint is compared with its own observation.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from torch import Tensor
 
 from polyplay.acting.play import load_player
 from polyplay.acting.rows import as_tensors, policy_inputs
-from polyplay.common import tree
+from polyplay.common import checkpoint, tree
 from polyplay.common.tree import Batch
 from polyplay.envs import All, Envs
 from polyplay.envs.ctf.rules import clear
 from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN
-from polyplay.evaluation.run_agents import find_agents
+from polyplay.evaluation.run_agents import RunAgent, find_agents
 from polyplay.nets.factory import build_network
 
 EVERY = 5  # agent steps from one row that is kept to the next
@@ -36,6 +37,7 @@ JUST = 6  # agent steps: how long "just" lasts
 NEAR, BASE = 2.0, 2.5  # cells: beside somebody, in a base
 RARE = 0.005
 STEPS, DECAYS = 60, (0.1, 0.03, 0.01, 1e-3, 1e-4)  # of regressions
+KINDS = ("trained", "untrained", "observation")
 NEEDED = 30  # facts on which the trained core is the best
 
 
@@ -195,37 +197,62 @@ def _balanced(x: Tensor, y: np.ndarray, w: Tensor) -> np.ndarray:
     return np.array([(r[t].mean() + r[~t].mean()) / 2 for r, t in zip(right.T, y.T, strict=True)])
 
 
-def main() -> None:
-    parser = command_line(__doc__)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--matches", type=int, default=100)
-    asked = parser.parse_args()
-    (agent,) = find_agents(f"{asked.run}:best")
+def probed(agent: RunAgent, matches: int) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+    """Of one agent: facts, their shares of the tested rows, and the accuracies of each of KINDS."""
     envs = replace(agent.wired.envs, name=f"{agent.wired.envs.title}+maps=held_out", options={})
     policy = load_player(agent.wired, agent.weights, agent=agent.agent)
-    found = collect(envs, policy, build_network(agent.wired.policy, 12345), asked.matches, 77)
+    found = collect(envs, policy, build_network(agent.wired.policy, 12345), matches, 77)
     match = found["match"]
     tested, fit = match % 2 == 1, match % 4 == 0
     names = [name for name, v in found.items() if v.dtype == bool]
     names = [name for name in names if RARE < found[name][tested].mean() < 1 - RARE and 0 < found[name][fit].mean() < 1]
     y = np.stack([found[name] for name in names], 1)
-    kinds = ("trained", "untrained", "observation")
-    got = {kind: probe(found[kind], y, match) for kind in kinds}
+    return names, y[tested].mean(0), {kind: probe(found[kind], y, match) for kind in KINDS}
+
+
+def over_training(run: Path, number: int, n: int, matches: int) -> list[Row]:
+    """Of n checkpoints, evenly spaced: what the agent of that number knew then."""
+    there, rows = checkpoint.everything(run), list[Row]()
+    for i in np.linspace(0, len(there) - 1, n):
+        path = there[round(i)]
+        (agent,) = find_agents(f"{path}:{number}")
+        names, _, got = probed(agent, matches)
+        above = int(((got["trained"] > got["untrained"]) & (got["trained"] > 0.5)).sum())
+        steps = checkpoint.manifest(path)["counters"]["steps"]
+        means = {kind: f"{got[kind].mean():.1%}" for kind in KINDS}
+        rows.append({"agent steps": f"{steps:,}", **means, "trained above untrained": f"{above} of {len(names)}"})
+    return rows
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--matches", type=int, default=100)
+    parser.add_argument("--checkpoints", type=int, default=0, help="of the run, for accuracy over training")
+    asked = parser.parse_args()
+    (agent,) = find_agents(f"{asked.run}:best")
+    names, shares, got = probed(agent, asked.matches)
+    n = asked.matches * agent.wired.envs.spec.seats
     rows: list[Row] = [
-        {"fact": name, "of rows": f"{y[tested, i].mean():.1%}", **{kind: f"{got[kind][i]:.1%}" for kind in kinds}}
+        {"fact": name, "of rows": f"{shares[i]:.1%}", **{kind: f"{got[kind][i]:.1%}" for kind in KINDS}}
         for i, name in enumerate(names)
     ]
     best = int(((got["trained"] > got["untrained"]) & (got["trained"] > 0.5)).sum())
     over = int((got["trained"] > got["observation"]).sum())
     what = about()
     text = ["# What an agent of FTW knows", "", *lines_about(what), ""]
-    text += [f"`{asked.run.name}`, agent {agent.agent}, {asked.matches} matches on held-out maps, {len(y):,} rows."]
+    text += [
+        f"`{asked.run.name}`, agent {agent.agent}, {asked.matches} matches of {n // asked.matches} on held-out maps."
+    ]
     text += ["Balanced accuracy on matches that the probes were not trained on.", "", *table(rows), ""]
-    means = ", ".join(f"{kind} {got[kind].mean():.1%}" for kind in kinds)
+    means = ", ".join(f"{kind} {got[kind].mean():.1%}" for kind in KINDS)
     text += [f"Means: {means}. The trained core is above the observation on {over} of {len(names)}.", ""]
     what_of = f"facts, of {len(names)}, on which the trained core is above the untrained one and 50 %"
     text += [verdict(what_of, best, least=NEEDED)]
-    publish(RESULTS / "ftw_probes", {**what, "rows": rows, "above": best, "facts": len(names)}, text)
+    curve = over_training(asked.run, agent.agent, asked.checkpoints, asked.matches)
+    if curve:
+        text += ["", "Over training, means over all facts:", "", *table(curve)]
+    publish(RESULTS / "ftw_probes", {**what, "rows": rows, "above": best, "facts": len(names), "curve": curve}, text)
 
 
 if __name__ == "__main__":

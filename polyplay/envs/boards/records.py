@@ -17,7 +17,7 @@ OWN, CELLS = 3, 4  # where a record's own number is, and where its cells begin
 PLIES = 128
 WORTH = np.array([0.0, 1.0, 0.0, -1.0], np.float32)  # of a result, for who made the move
 
-compiled = cached_njit()
+compiled = cached_njit(_nrt=True)  # arrays are made here, whoever calls: without it a caller that makes none decides
 
 
 @compiled
