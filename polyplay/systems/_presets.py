@@ -58,7 +58,9 @@ def choose(page: Any, env: Any, **made: Any) -> str:
     where, there = domain(env), tuned(page)
     plain = "paper" if "paper" in page.PRESETS else next(iter(page.PRESETS))
     if str(page.Config().env).startswith("game:"):  # its presets are for games
-        return next((name for name, make in page.PRESETS.items() if name != "paper" and make().env == env), "quick")
+        envs = {make().env: name for name, make in reversed(page.PRESETS.items())}
+        sizes = {game.partition("+")[0]: name for game, name in envs.items() if "+" in game}
+        return envs.get(env) or sizes.get(str(env).partition("+")[0], "quick")
     if where in ("atari", "toy") or where in there or not there:
         return where if where in there else plain
     try:

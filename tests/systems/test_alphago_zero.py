@@ -25,6 +25,7 @@ from polyplay.envs.boards.game import GAMES, Game
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
+from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
@@ -174,6 +175,22 @@ def test_the_figure_and_the_plan_name_its_parts():
     figure = diagram("alphago_zero", page.tic_tac_toe(), RunOptions())
     for words in ("self_play × 2", "game:tic_tac_toe × 64 lanes", "learn × 1", "AlphaZeroLoss", "replay  20,000"):
         assert words in figure
+
+
+@pytest.mark.parametrize(
+    ("env", "preset"),
+    [
+        (None, "quick"),
+        ("game:go", "paper"),
+        ("game:go+size=5+komi=24.5", "go5"),
+        ("game:go+size=9", "go5"),
+        ("game:connect_four", "quick"),
+        ("game:tic_tac_toe", "tic_tac_toe"),
+        ("game:othello", "quick"),
+    ],
+)
+def test_a_game_has_a_preset(env, preset):
+    assert _presets.choose(systems.load("alphago_zero"), env) == preset
 
 
 def test_the_plan_has_the_memory_of_trees():
