@@ -171,6 +171,8 @@ class SelfPlay:
             self._end(game, 1.0)
         self.search.restart(done.games[resigns])
         done = done.at(~resigns)
+        if not len(done.games):
+            return
         at, actions = (done.games, done.plies), self.search.choose(done)
         planes = np.zeros((len(done.games), *self.board.planes), np.float32)
         show(self.board.numbers, done.records, planes)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyplay.acting.resignation import ResignOptions
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.self_play import SelfPlay, game_rows
@@ -16,17 +17,17 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import GAMES, Game, game
 from tests.acting.search.test_policy import shown
 
 BOARD = GAMES["tic_tac_toe"]
 OPTIONS = SearchOptions(12, noise=0.25, noise_alpha=1.0, temperature=((0, 1.0),))
 
 
-def player(board: Game = BOARD, games: int = 6, T: int = 30, ctx: WorkerContext | None = None) -> SelfPlay:
-    queue = RolloutQueue(game_rows(board), {}, T, 1, 4)
-    evaluator: Any = UniformEvaluator(board.actions)
-    return SelfPlay(ctx or context(), board, games, OPTIONS, evaluator, queue.producer(0))
+def player(board: Game = BOARD, games: int = 6, T: int = 30, ctx: WorkerContext | None = None, **more: Any) -> SelfPlay:
+    queue, more = RolloutQueue(game_rows(board), {}, T, 1, 4), dict(more)
+    evaluator: Any = more.pop("evaluator", None) or UniformEvaluator(board.actions)
+    return SelfPlay(ctx or context(), board, games, OPTIONS, evaluator, queue.producer(0), **more)
 
 
 def context() -> WorkerContext:
@@ -79,6 +80,45 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
 def legal(board: Game, record: np.ndarray) -> np.ndarray:
     room = np.zeros(board.actions, np.int16)
     return room[: kernels.legal(board.numbers, record, room)].copy()
+
+
+class Sure:
+    """A network that is sure that one side loses: 0 the first player, 1 the second."""
+
+    title = "sure"
+
+    def __init__(self, board: Game, loser: int):
+        self.actions, self.loser = board.actions, loser
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mover = (planes[:, -1, 0, 0] < 0.5).astype(int)
+        values = np.where(mover == self.loser, -0.95, 0.95).astype(np.float32)
+        return np.zeros((len(planes), self.actions), np.float32), values
+
+
+@pytest.mark.parametrize("name", ["connect_four", "go+size=5"])
+@pytest.mark.parametrize(("loser", "moves"), [(0, 2), (1, 1)])
+def test_who_is_sure_to_lose_resigns_and_has_lost(name: str, loser: int, moves: int):
+    """Nobody before the first move. All games end at once, so there are rounds in which nobody moves."""
+    board, resign = game(name), ResignOptions(-0.9, played_on=0.0)
+    made = player(board, T=board.longest + 1, evaluator=Sure(board, loser), resign=resign)
+    rows = take(made, 2)
+    played = [game for slot in rows for game in games_in(slot)]
+    assert len(played) > 20
+    for one in played:
+        assert len(one["first"]) == moves + 1
+        assert one["terminated"].tolist() == [False] * moves + [True]
+        last = (moves - 1) % 2
+        assert one["reward"][moves] == (1.0 if last != loser else -1.0) == 1.0, "who moved last has won"
+        assert one["reward"][1:].tolist() == [(-1.0) ** (moves - 1 - t) for t in range(moves)]
+        assert not one["mask"][moves].any()
+    assert made.ctx.counters.get("episodes") >= len(played)
+
+
+def test_a_game_that_is_played_on_has_its_own_end():
+    made = player(BOARD, evaluator=Sure(BOARD, 1), resign=ResignOptions(played_on=1.0))
+    assert all(len(one["first"]) >= 6 for rows in take(made, 3) for one in games_in(rows))
+    assert made.resignation.known > 0
 
 
 def test_rows_that_are_left_over_lead_nowhere():
