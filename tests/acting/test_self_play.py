@@ -17,7 +17,8 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import game as game_of
 from tests.acting.search.test_policy import shown
 
 BOARD = GAMES["tic_tac_toe"]
@@ -100,7 +101,7 @@ class Sure:
 @pytest.mark.parametrize(("loser", "moves"), [(0, 2), (1, 1)])
 def test_who_is_sure_to_lose_resigns_and_has_lost(name: str, loser: int, moves: int):
     """Nobody before the first move. All games end at once, so there are rounds in which nobody moves."""
-    board, resign = game(name), ResignOptions(-0.9, played_on=0.0)
+    board, resign = game_of(name), ResignOptions(-0.9, played_on=0.0)
     made = player(board, T=board.longest + 1, evaluator=Sure(board, loser), resign=resign)
     rows = take(made, 2)
     played = [game for slot in rows for game in games_in(slot)]
