@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from string import ascii_lowercase
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Game(ABC):
     rows: int
     columns: int
 
+    letters = ascii_lowercase  # of columns
     passes = False  # whether the last action is a pass
     gravity = False  # whether a move is a column
 
@@ -114,12 +116,12 @@ class Game(ABC):
         if action == self.cells:
             return "pass"
         row, column = divmod(int(action), self.columns)
-        return f"{chr(ord('a') + column)}{self.rows - row}"
+        return f"{self.letters[column]}{self.rows - row}"
 
     def draw(self, record: np.ndarray) -> str:
         """The board as text, with the columns' letters below."""
         lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
-        return "\n".join([*lines, " ".join(chr(ord("a") + i) for i in range(self.columns))])
+        return "\n".join([*lines, " ".join(self.letters[: self.columns])])
 
     def line(self, record: np.ndarray) -> str:
         """The board in one line, row by row from the top, and who is to move."""
@@ -176,17 +178,18 @@ class KInARow(Game):
 
     def move_name(self, action: int) -> str:
         """A column by its letter, where that is all there is to say."""
-        return chr(ord("a") + int(action)) if self.gravity else super().move_name(action)
+        return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
 @dataclass(frozen=True)
 class Go(Game):
-    """Area scoring (Tromp and Taylor), komi in halves of a point for the second player, who wins a tie of none."""
+    """Area scoring (Tromp and Taylor); the second player has komi."""
 
-    halves: int  # of komi
+    halves: int  # of a point of komi
     ko: int = go_kernels.POSITIONAL
     suicide: bool = False
 
+    letters = GO_LETTERS
     passes = True
 
     @property
@@ -226,17 +229,6 @@ class Go(Game):
 
     def margin(self, record: np.ndarray) -> float | None:
         return abs(go_kernels.area(self.numbers, record) - self.halves / 2)
-
-    def move_name(self, action: int) -> str:
-        """As Go programs write it: without the letter I."""
-        if action == self.cells:
-            return "pass"
-        row, column = divmod(int(action), self.columns)
-        return f"{GO_LETTERS[column]}{self.rows - row}"
-
-    def draw(self, record: np.ndarray) -> str:
-        lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
-        return "\n".join([*lines, " ".join(GO_LETTERS[: self.columns])])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from polyplay.acting.search.tree import considered_visits
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game, game
-from tests.acting.search.test_mctx import Answers, positions
+from tests.acting.search.test_mctx import asked_of_mctx, positions
 from tests.acting.search.test_search import planes_of
 from tests.acting.search.twins import Stub
 
@@ -182,37 +182,19 @@ def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulation
 
 def test_root_visits_are_those_of_mctx():
     """Where it is installed: its Gumbel MuZero on rules that it is told, with the noise that it draws."""
-    jax, mctx = pytest.importorskip("jax"), pytest.importorskip("mctx")
-    simulations, considered, jnp = 24, 5, jax.numpy
+    mctx = pytest.importorskip("mctx")
+    simulations, considered = 24, 5
     for board, most in ((FOUR, 30), (THREE, 5)):
-        records, answers = positions(board, most), Answers(board)
-        n, floats = len(records), np.float32
-        shapes = [(records.shape, np.int8), ((n,), np.bool_), ((n,), floats), ((n, board.actions), floats)]
-        shaped = tuple(jax.ShapeDtypeStruct(*shape) for shape in (*shapes, ((n,), floats)))
-
-        def recur(
-            params: Any, key: Any, actions: Any, embedding: Any, answers: Any = answers, shaped: Any = shaped
-        ) -> tuple[Any, Any]:
-            after, over, reward, logits, values = jax.pure_callback(answers.move, shaped, *embedding, actions)
-            ends = jnp.where(over, 0.0, -1.0)
-            return mctx.RecurrentFnOutput(reward=reward, discount=ends, prior_logits=logits, value=values), (
-                after,
-                over,
-            )
-
-        logits, values = answers.look(records)
-        root = mctx.RootFnOutput(
-            prior_logits=jnp.asarray(logits),
-            value=jnp.asarray(values),
-            embedding=(jnp.asarray(records), jnp.zeros(n, bool)),
-        )
+        records = positions(board, most)
+        jax, root, recur, illegal = asked_of_mctx(board, records)
+        n = len(records)
         found = mctx.gumbel_muzero_policy(
             (),
             jax.random.PRNGKey(0),
             root,
             recur,
             simulations,
-            invalid_actions=jnp.asarray(logits < -1e30),
+            invalid_actions=jax.numpy.asarray(illegal),
             max_num_considered_actions=considered,
         )
         noise = np.asarray(found.search_tree.extra_data.root_gumbel)
@@ -221,7 +203,7 @@ def test_root_visits_are_those_of_mctx():
         search.restart(records=records)
         search.step()  # the roots are evaluated
         for g in range(n):
-            legal = np.flatnonzero(logits[g] > -1e30)
+            legal = np.flatnonzero(~illegal[g])
             search.tree.gumbel[g, : len(legal)] = noise[g, legal]
         while len((done := search.step()).games) < n:
             pass

@@ -56,10 +56,9 @@ class Answers:
         return records, over, reward, *self.look(records)
 
 
-def visits_of_mctx(game: Game, records: np.ndarray) -> np.ndarray:
-    """Of a MuZero search that knows the rules."""
-    jax = pytest.importorskip("jax")
-    mctx = pytest.importorskip("mctx")
+def asked_of_mctx(game: Game, records: np.ndarray) -> tuple[Any, Any, Any, np.ndarray]:
+    """jax; root and recurrent function of a search that knows the rules; which actions are illegal. Or skips."""
+    jax, mctx = pytest.importorskip("jax"), pytest.importorskip("mctx")
     jnp, answers = jax.numpy, Answers(game)
     n, floats = len(records), np.float32
     shapes = [(records.shape, np.int8), ((n,), np.bool_), ((n,), floats), ((n, game.actions), floats), ((n,), floats)]
@@ -70,23 +69,29 @@ def visits_of_mctx(game: Game, records: np.ndarray) -> np.ndarray:
         ends = jnp.where(over, 0.0, -1.0)
         return mctx.RecurrentFnOutput(reward=reward, discount=ends, prior_logits=logits, value=values), (after, over)
 
+    logits, values = answers.look(records)
+    embedding = jnp.asarray(records), jnp.zeros(n, bool)
+    root = mctx.RootFnOutput(prior_logits=jnp.asarray(logits), value=jnp.asarray(values), embedding=embedding)
+    return jax, root, recur, logits < -1e30
+
+
+def visits_of_mctx(game: Game, records: np.ndarray) -> np.ndarray:
+    """Of a MuZero search that knows the rules."""
+    mctx = pytest.importorskip("mctx")
+    jax, root, recur, illegal = asked_of_mctx(game, records)
+    jnp = jax.numpy
+
     def plain(tree: Any, node: Any) -> Any:
         illegal = tree.children_prior_logits[node] < -1e30
         return jnp.where(illegal, -jnp.inf, tree.qvalues(node))
 
-    logits, values = answers.look(records)
-    root = mctx.RootFnOutput(
-        prior_logits=jnp.asarray(logits),
-        value=jnp.asarray(values),
-        embedding=(jnp.asarray(records), jnp.zeros(n, bool)),
-    )
     found = mctx.muzero_policy(
         (),
         jax.random.PRNGKey(0),
         root,
         recur,
         SIMULATIONS,
-        invalid_actions=jnp.asarray(logits < -1e30),
+        invalid_actions=jnp.asarray(illegal),
         qtransform=plain,
         dirichlet_fraction=0.0,
         pb_c_init=1.25,
