@@ -65,8 +65,9 @@ class SearchMetrics:
         tally = self.counters.tally
         tally("first_player_wins", float(z[0] > 0), 1)
         tally("draws", float(z[0] == 0), 1)
-        tally("visits_entropy", -float((visits * np.log(played)).sum()), moves)
-        tally("visits_kl", float((visits * np.log(ratio)).sum()), moves)
+        full = int(visits.any(1).sum())  # not all, where playouts are capped
+        tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
+        tally("visits_kl", float((visits * np.log(ratio)).sum()), full)
         tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
         if z[0] != 0:
             right, stage = np.sign(raw) == z, 3 * np.arange(moves) // moves

@@ -5,6 +5,8 @@ the first one `first`, and a row behind the last move with `terminated`. Rows th
 transition leads into them. The reward of a move is the game's outcome for who made it: with a discount of 0 it is the
 return. A move is an agent step; a game's return is the first player's. A game's number is the player's incarnation, and
 below it (32 bits) how many games that had ended before: no two games of a player have the same one.
+
+Where playouts are capped, moves of searches that are not full have no row, and are no agent steps.
 """
 
 from __future__ import annotations
@@ -123,6 +125,7 @@ class SelfPlay:
         self.search.restart()
         self.games = EpisodeCounter(games)
         self.games.over[:] = False
+        self.recorded = np.zeros(games, np.int64)  # rows of games that go on
         self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
         self.version, self.held = -1, held
@@ -182,7 +185,8 @@ class SelfPlay:
         for name, value in row.items():
             self.moves[name][at] = value
         self.games.length[done.games] += 1
-        self.ctx.counters.add("steps", len(done.games))
+        self.recorded[done.games] += done.full
+        self.ctx.counters.add("steps", int(done.full.sum()))
         results = self.search.advance(done.games, actions)
         self.metrics.moved(done)
         ended = np.flatnonzero(results != GOES_ON)
@@ -202,13 +206,14 @@ class SelfPlay:
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
         self.number += 1
-        self.finished.append(rows)
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
         self.resignation.ended(game, moves, float(rows["reward"][1]))
+        if self.recorded[game]:
+            self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
         self.resignation.begin(np.array([game]))
         self._tally_resignation()
-        self.games.length[game] = 0
+        self.games.length[game] = self.recorded[game] = 0
 
     def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
@@ -218,9 +223,9 @@ class SelfPlay:
 
     def _count_open(self) -> None:
         """What would be lost with this worker."""
-        length, counters = self.games.length, self.ctx.counters
-        counters.set("open_games", int(np.count_nonzero(length)) + len(self.finished))
-        counters.set("open_steps", int(length.sum()) + sum(_length(game) - 1 for game in self.finished))
+        counters, recorded = self.ctx.counters, self.recorded
+        counters.set("open_games", int(np.count_nonzero(self.games.length)) + len(self.finished))
+        counters.set("open_steps", int(recorded.sum()) + sum(_length(game) - 1 for game in self.finished))
 
     def _fill(self, slot: int) -> None:
         """Write the games that fit, the oldest first."""
@@ -241,7 +246,7 @@ class SelfPlay:
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
-        own: Batch = {k: np.array(v) for k, v in numbers.items()}
+        own: Batch = {k: np.array(v) for k, v in {**numbers, "recorded": self.recorded}.items()}
         own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
         own["resignation"] = self.resignation.save()
         if isinstance(self.evaluator, NetworkEvaluator):
@@ -253,6 +258,7 @@ class SelfPlay:
     def load(self, saved: Batch) -> None:
         self.search.load(saved["search"])
         self.version, self.number = int(saved["version"]), int(saved["number"])
+        self.recorded[:] = saved["recorded"]
         self.resignation.load(saved["resignation"])
         tree.write(self.moves, ..., saved["moves"])
         tree.write(self.metrics.seen, ..., saved["seen"])
@@ -263,6 +269,14 @@ class SelfPlay:
         ends = np.cumsum(saved["lengths"])
         for begin, end in zip(ends - saved["lengths"], ends, strict=True):
             self.finished.append({k: np.array(v[begin:end]) for k, v in saved["finished"].items()})
+
+
+def recorded_rows(rows: Batch) -> Batch:
+    """Of a game's rows those of full searches, which have visits, and that of its end."""
+    full = rows["visits"].any(1)
+    found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
+    found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True
+    return found
 
 
 def _length(game: Batch) -> int:

@@ -18,6 +18,7 @@ class Gate:
     games: int  # of a match, half of them with each colour
     every: int  # updates from one match to the next
     plies: int  # at the beginning of a game, drawn from the best network's policy
+    reign: int = 0  # games that the best weights play before a match
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.share < 1:

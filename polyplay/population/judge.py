@@ -53,6 +53,10 @@ def judge(
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
+        while matches.games_played < matches.reign_ends:
+            due = gate.due_after(params.version)
+            time.sleep(min(ctx.patience, REST))
+            yield
         while params.version < due:
             time.sleep(min(ctx.patience, REST))
             yield
@@ -79,9 +83,16 @@ class Matches:
         self.champion, self.candidate = (
             NetworkEvaluator(policy, batch, precision=ctx.precision, device=device) for _ in range(2)
         )
-        quiet = replace(options, noise=0.0, temperature=((0, 0.0),), reuse=False)
-        self.search = quiet
-        self.opening = replace(quiet, simulations=0, temperature=((0, 1.0),))
+        saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
+        self.games_before = int(saved.get("episodes", 0))
+        self.reign_ends = gate.reign  # games of all players when other weights may follow
+        self.search = options.quiet
+        self.opening = replace(options.quiet, root="puct", simulations=0, temperature=((0, 1.0),))
+
+    @property
+    def games_played(self) -> int:
+        """By all players since the run began."""
+        return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
         """Publish the champion that there is: the saved one, what the judge before this one published, or the learner's
@@ -91,7 +102,9 @@ class Matches:
         if saved:
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
             checkpoint.load_into(self.champion.network, arrays)
-            self.champion.take(int(checkpoint.manifest(saved[-1])["counters"]["updates"]))
+            counters = checkpoint.manifest(saved[-1])["counters"]
+            self.champion.take(int(counters["updates"]))
+            self.reign_ends = self.gate.reign + int(counters.get("games_before", 0))
         else:
             source = best if best.round >= 0 else params
             self.champion.take(source.pull(self.champion.vector))
@@ -110,7 +123,9 @@ class Matches:
         row |= {"points": float(points.sum()), "openings": distinct}
         if passed:
             self.champion, self.candidate = self.candidate, self.champion
-            self._save({"updates": version, **row})
+            before = self.games_played
+            self.reign_ends = before + self.gate.reign
+            self._save({"updates": version, "games_before": before, **row})
             best.publish(self.champion.vector, version, best.round + 1)
         return row
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import check_backend
+from polyplay.acting.self_play import game_rows
 from polyplay.buffers import Replay
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Spec
 from polyplay.envs.boards.game import Game
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.weights import Local, OptimizerSpec
+from polyplay.population.gate import Gate
+from polyplay.systems._wiring import share_of
+from polyplay.weights import OptimizerSpec
+from polyplay.weights.allreduce import averaged
 
 if TYPE_CHECKING:
     from polyplay.systems.alphago_zero import Config
@@ -26,6 +30,7 @@ def search_of(c: Config) -> SearchOptions:
         c.simulations,
         c.exploration,
         c.c,
+        cheap=c.cheap,
         fpu=c.fpu,
         root=c.root,
         considered=c.considered,
@@ -37,12 +42,19 @@ def search_of(c: Config) -> SearchOptions:
     )
 
 
-def replay_of(c: Config, rows: Spec) -> Replay:
+def replay_of(c: Config, board: Game) -> Replay:
     """Of positions. Raises UserError."""
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    stored = {k: v for k, v in rows.items() if k != "agent"}
-    return Replay(stored, c.players, c.capacity, c.batch, gamma=0.0, start=c.start, ratio=c.ratio)
+    stored = {k: v for k, v in game_rows(board).items() if k != "agent"}
+    each = share_of(c, "learners", "batch")
+    kept = Replay(stored, c.players, c.capacity, each.batch, gamma=0.0, start=c.start, ratio=c.ratio)
+    return replace(kept, grows_from=c.window)
+
+
+def gate_of(c: Config) -> Gate:
+    """Raises UserError."""
+    return Gate(c.gate, c.gate_games, c.gate_every, c.warm // 2, c.champion_games)
 
 
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
@@ -50,7 +62,7 @@ def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: 
     return LearnerSpec(
         policy,
         AlphaZeroLoss(),
-        Local(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)),
+        averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy()),
         Hyperparameters(learning_rate=c.learning_rate),
         total,
         c.anneal,

@@ -1,5 +1,5 @@
 """Which of a page's presets fits an environment. Those of its paper are on the page, for the games of its paper; those
-tuned for other kinds of environments, its domains, are in tuned.toml.
+tuned here for other kinds of environments, its domains, or for single board games are in tuned.toml.
 
 Imports no torch.
 """
@@ -57,10 +57,8 @@ def choose(page: Any, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
     plain = "paper" if "paper" in page.PRESETS else next(iter(page.PRESETS))
-    if str(page.Config().env).startswith("game:"):  # its presets are for games
-        envs = {make().env: name for name, make in reversed(page.PRESETS.items())}
-        sizes = {game.partition("+")[0]: name for game, name in envs.items() if "+" in game}
-        return envs.get(env) or sizes.get(str(env).partition("+")[0], "quick")
+    if str(page.Config().env).startswith("game:"):
+        return _of_game(page, str(env))
     if where in ("atari", "toy") or where in there or not there:
         return where if where in there else plain
     try:
@@ -71,6 +69,14 @@ def choose(page: Any, env: Any, **made: Any) -> str:
         return plain
     likeliest = "classic" if isinstance(spec.action, Discrete) else "mujoco"
     return next((name for name in (likeliest, "classic", "mujoco") if name in there), plain)
+
+
+def _of_game(page: Any, env: str) -> str:
+    """Of a page whose presets are for games: that of this game, of its variant that shares most, or quick."""
+    words, named = set(env.split("+")), {settings(page, name).env: name for name in reversed(names(page))}
+    variants = [game for game in named if "+" in game and game.split("+")[0] in words]
+    nearest = max(variants, key=lambda game: len(words & set(game.split("+"))), default="")
+    return named.get(env) or named.get(nearest, "quick")
 
 
 def domain(env: Any) -> str:
@@ -105,10 +111,11 @@ def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> 
         title = page.__name__.rpartition(".")[2]
         raise UserError(f"--preset: '{name}' given, allowed for {title}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
-    own = section.pop("envs", {}).get(env, {})
-    values = {"env": EXAMPLES[name], **section, **own} | ({} if env is None else {"env": env})
+    like, own = section.pop("like", None), section.pop("envs", {}).get(env, {})
+    values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
-    return replace(page.Config() if name == "atari" else _beyond_atari(page.Config()), **values)
+    first = page.PRESETS[like]() if like else page.Config()
+    return replace(first if name == "atari" else _beyond_atari(first), **values)
 
 
 def _beyond_atari(c: Any) -> Any:
@@ -127,7 +134,7 @@ def with_core(c: Any) -> Any:
 def warning(page: Any, name: str, env: Any, **made: Any) -> str:
     """That a preset is for other environments, named or for want of one; "": it fits."""
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
-    if where in (fits, "toy", "other"):
+    if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
     better, title = choose(page, env, **made), page.__name__.rpartition(".")[2]
     if better == name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from polyplay.acting.resignation import ResignOptions
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
+from polyplay.acting.search_metrics import SearchMetrics
 from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.common import tree
@@ -28,7 +30,8 @@ OPTIONS = SearchOptions(12, noise=0.25, noise_alpha=1.0, temperature=((0, 1.0),)
 def player(board: Game = BOARD, games: int = 6, T: int = 30, ctx: WorkerContext | None = None, **more: Any) -> SelfPlay:
     queue, more = RolloutQueue(game_rows(board), {}, T, 1, 4), dict(more)
     evaluator: Any = more.pop("evaluator", None) or UniformEvaluator(board.actions)
-    return SelfPlay(ctx or context(), board, games, OPTIONS, evaluator, queue.producer(0), **more)
+    options = more.pop("options", OPTIONS)
+    return SelfPlay(ctx or context(), board, games, options, evaluator, queue.producer(0), **more)
 
 
 def context() -> WorkerContext:
@@ -81,6 +84,27 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
 def legal(board: Game, record: np.ndarray) -> np.ndarray:
     room = np.zeros(board.actions, np.int16)
     return room[: kernels.legal(board.numbers, record, room)].copy()
+
+
+def test_moves_of_capped_searches_have_no_rows(monkeypatch):
+    """What the others would learn from stays: the game's outcome, for who was to move."""
+    whole = list[dict[str, np.ndarray]]()
+    monkeypatch.setattr(SearchMetrics, "ended", lambda self, game, rows: whole.append(tree.map(np.copy, rows)))
+    made = player(options=replace(OPTIONS, simulations=20, cheap=2, full=0.4))
+    found = [game for slot in take(made, 6) for game in games_in(slot)]
+    expected = [[t for t in range(len(game["first"])) if game["visits"][t].any()] for game in whole]
+    pairs = [(game, full) for game, full in zip(whole, expected, strict=True) if full][: len(found)]
+    assert len(found) > 20
+    for one, (game, full) in zip(found, pairs, strict=True):
+        assert len(one["first"]) == len(full) + 1
+        assert np.array_equal(one["obs"][:-1], game["obs"][full])
+        assert one["reward"][1:].tolist() == [game["reward"][t + 1] for t in full]
+        assert one["first"].tolist() == [True] + [False] * len(full)
+        assert one["terminated"].tolist() == [False] * len(full) + [True]
+    moves = sum(len(game["first"]) - 1 for game in whole)
+    assert 0.3 * moves < sum(map(len, expected)) < 0.5 * moves
+    counters = made.ctx.counters
+    assert counters.get("steps") == sum(map(len, expected)) + made.recorded.sum(), "what has a row is an agent step"
 
 
 class Sure:

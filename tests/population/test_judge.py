@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -22,7 +23,8 @@ from polyplay.runs.run import diagram
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
-SMALL |= {"gate": 0.5, "gate_games": 16, "gate_every": 20, "tensorboard": False, "report_every": 0.5}
+SMALL |= {"learners": 1, "tensorboard": False, "report_every": 0.5}
+SMALL |= {"gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
 
 
 def trained(path: Path, **settings: Any) -> Any:
@@ -71,6 +73,18 @@ def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
     candidates = [row["candidate"] for row in matches(run.directory)]
     assert candidates == list(range(20, 20 * len(candidates) + 1, 20))
     assert run.summary["updates"] - candidates[-1] <= 20
+
+
+@pytest.mark.parametrize("part", [3_000, 1_700])
+def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path):
+    """Also where a run goes on: games before count."""
+    trained(tmp_path / "run", steps=part, serial=True, champion_games=150, gate=0.5, checkpoint_every=1e6)
+    run = polyplay.resume(tmp_path / "run", steps=6_000)
+    saved = [checkpoint.manifest(path)["counters"] for path in checkpoint.champions(run.directory)]
+    assert len(saved) > 1
+    played = [0, *(counters["games_before"] for counters in saved[1:])]
+    assert np.diff(played).min() >= 150
+    assert all(row["candidate"] % 20 == 0 for row in matches(run.directory))
 
 
 def test_rows_have_the_version_of_the_champion_that_played(tmp_path):

@@ -28,8 +28,7 @@ class SearchPolicy:
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
-        quiet = replace(options, noise=0.0, gumbel_scale=0.0, temperature=((0, 0.0),))
-        self.options = replace(quiet, reuse=False, symmetries=False)
+        self.options = replace(options.quiet, symmetries=False)
         self._searching: PositionSearch | None = None
 
     def spec(self) -> Spec:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from polyplay.acting.search.noise_kernels import stream, uniform_of
 from polyplay.acting.search.tree import ENDED, ENDS, EXPANDED, FRESH, SEARCHING, Rules, Tree
 from polyplay.acting.search.tree_kernels import compiled, set_root
 from polyplay.common.compiled import inlined
@@ -23,6 +24,16 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
 
 
 @inlined
+def _ask(tree: Tree, rules: Rules, g: int) -> None:
+    """A new search: how many simulations it has."""
+    tree.plays[g].searches += 1
+    tree.plays[g].asked = rules.simulations
+    if rules.cheap > 0:
+        key = stream(~rules.key, rules.lane + g, tree.plays[g].searches)
+        tree.plays[g].asked = rules.simulations if uniform_of(key, 0) < rules.full else rules.cheap
+
+
+@inlined
 def _plant(tree: Tree, g: int) -> None:
     """An empty tree at the position in `tree.record`."""
     _copy(tree.record, tree.records[g, 0])
@@ -34,14 +45,14 @@ def _plant(tree: Tree, g: int) -> None:
 
 
 @compiled
-def begin(tree: Tree, games: np.ndarray, records: np.ndarray) -> None:
+def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> None:
     """Search from these positions, int8 [n, record], whose games go on."""
     for i in range(games.size):
         g = games[i]
         _copy(records[i], tree.record)
         _plant(tree, g)
         tree.plays[g].waiting, tree.plays[g].status = 0, SEARCHING
-        tree.plays[g].searches += 1
+        _ask(tree, rules, g)
 
 
 @inlined
@@ -98,7 +109,7 @@ def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
         return False
     inherited = tree.edges[g, edge].visits - 1
     done = inherited if rules.counted else 0
-    to_come = max(rules.simulations - done, 0)
+    to_come = max(tree.plays[g].asked - done, 0)
     nodes, edges = _mark(tree, g, child)
     most = inherited + 1 + to_come + rules.leaves * rules.virtual_loss
     room = nodes + to_come <= tree.nodes.shape[1] and 1 + edges + to_come * rules.width <= tree.edges.shape[1]
@@ -144,7 +155,7 @@ def advance(
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
         results[i] = play(game, tree.record, actions[i])
-        tree.plays[g].searches += 1
+        _ask(tree, rules, g)
         edge = _root_edge(tree, g, actions[i])
         if results[i] == 0 and edge > 0 and _reuse(tree, rules, g, edge):
             set_root(tree, rules, g)
@@ -160,7 +171,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
     """Write the games whose search is done into int64 [B], and give their number."""
     n = 0
     for g in range(tree.plays.size):
-        done = tree.plays[g].done >= rules.simulations and tree.nodes[g, 0].status == EXPANDED
+        done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == EXPANDED
         if done and tree.plays[g].status == SEARCHING and tree.plays[g].waiting == 0:
             out[n] = g
             n += 1

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.acting.search import gumbel_kernels, root_kernels, tree_kernels
+from polyplay.acting.search import forced_kernels, gumbel_kernels, root_kernels, tree_kernels
 from polyplay.acting.search.symmetric import Evaluator, SymmetricEvaluator
 from polyplay.acting.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.common import rng
@@ -40,6 +40,7 @@ class Finished:
     q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
     value: np.ndarray  # float32 [n]: mean value of the root
     raw: np.ndarray  # float32 [n]: the network's own
+    full: np.ndarray  # bool [n]: all simulations were asked for
 
     def at(self, which: np.ndarray | slice) -> Finished:
         """Some of them."""
@@ -88,7 +89,7 @@ class Search:
             first = np.zeros(self.game.record, np.int8)
             kernels.start(self.numbers, first)
             records = np.broadcast_to(first, (len(which), self.game.record))
-        root_kernels.begin(self.tree, which, np.ascontiguousarray(records, np.int8))
+        root_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Make a move in each of these games, int8 [n]: GOES_ON, or WON, DRAWN or LOST for who moved. A game that goes
@@ -154,7 +155,8 @@ class Search:
         plies = np.zeros(n, np.int64)
         if n:
             root_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
-        return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw)
+        full = self.tree.plays["asked"][games] == self.options.simulations
+        return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw, full)
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
         """The most visited move, the most visited answer to it, and so on, as far as there are visits. action: the move
@@ -180,7 +182,8 @@ class Search:
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
-        counts = np.where(done.visits.any(1, keepdims=True), done.visits, done.priors).astype(np.float64)
+        visits = self._worthy(done)
+        counts = np.where(visits.any(1, keepdims=True), visits, done.priors).astype(np.float64)
         shares = visit_shares(counts, temperatures(self.options.temperature, done.plies))
         u = rng.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
         sums = shares.cumsum(1)
@@ -189,11 +192,19 @@ class Search:
 
     def targets(self, done: Finished) -> np.ndarray:
         """What a policy learns of these searches, float32 [n, A]: visits as shares; of a Gumbel search its improved
-        policy.
+        policy. 0 of those that are not full.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
-        return (done.visits / np.maximum(done.visits.sum(1, keepdims=True), 1)).astype(np.float32)
+        visits = self._worthy(done) * done.full[:, None]
+        return (visits / np.maximum(visits.sum(1, keepdims=True), 1)).astype(np.float32)
+
+    def _worthy(self, done: Finished) -> np.ndarray:
+        """Visits without those that were forced and not worth it."""
+        visits = done.visits.copy()
+        if self.rules.forced:
+            forced_kernels.prune_visits(self.tree, self.rules, done.games, visits)
+        return visits
 
     def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
         actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)

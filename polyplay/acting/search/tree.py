@@ -8,7 +8,7 @@ and values are the root's own. What choosing an edge reads (Edge) lies apart fro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ Play = np.dtype(
         ("nodes", "i4"),  # used
         ("edges", "i4"),
         ("done", "i4"),  # simulations that count for this search
+        ("asked", "i4"),  # of this search: all of them, or few where playouts are capped
         ("waiting", "i4"),  # leaves in the batch
         ("given_up", "i4"),  # reuses for want of room
         ("status", "i4"),
@@ -83,6 +84,9 @@ class Rules(NamedTuple):
     """The options as compiled code takes them."""
 
     simulations: int
+    cheap: int
+    full: float
+    forced: float
     counted: bool
     leaves: int
     virtual_loss: int
@@ -112,7 +116,12 @@ class SearchOptions:
     at a root with noise "parent", as there.
 
     root "gumbel": sequential halving over `considered` moves and completed values (Danihelka et al. 2022), with mctx's
-    numbers; then noise, temperature, exploration, c and fpu count for nothing, and no subtree is kept.
+    numbers; then noise, temperature, exploration, c and fpu count for nothing, and no subtree is kept. "forced": a move
+    that was visited gets sqrt(k P Σ_b N(b)) visits at least, which are taken back from what the policy learns unless
+    they were worth it (KataGo: Wu 2019, 3.2).
+
+    cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations, no
+    noise and no forced visits, and the policy learns nothing from it.
     """
 
     simulations: int = 800  # per move; 0: the bare network
@@ -120,9 +129,12 @@ class SearchOptions:
     c: float = 1.25
     c_base: float = 19652.0
     fpu: Literal["zero", "parent"] | float = "zero"
-    root: Literal["puct", "gumbel"] = "puct"
+    cheap: int = 0  # simulations of a search that is not full; 0: all are
+    full: float = 0.25
+    root: Literal["puct", "gumbel", "forced"] = "puct"
     considered: int = 16  # moves of the root that get visits at first
     gumbel_scale: float = 1.0  # of the noise; 0 in evaluation
+    forced: float = 2.0  # k of forced visits
     c_visit: float = 50.0  # σ(q) = (c_visit + the most visits) c_scale q, where q goes from 0 to 1
     c_scale: float = 0.1
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
@@ -140,7 +152,11 @@ class SearchOptions:
     def __post_init__(self) -> None:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
         _one_of("inherited", self.inherited, "counted", "added")
-        _one_of("root", self.root, "puct", "gumbel")
+        _one_of("root", self.root, "puct", "gumbel", "forced")
+        if self.cheap and self.root == "gumbel":
+            raise UserError("search cheap: root gumbel halves the same simulations in every search; allowed: 0")
+        if not 0 <= self.cheap <= max(self.simulations, 0):
+            raise UserError(f"search cheap: {self.cheap} given; allowed: 0 to its {self.simulations} simulations")
         if self.root == "gumbel" and self.simulations and not 1 <= self.considered <= self.simulations:
             most = f"1 to its {self.simulations} simulations"
             raise UserError(f"search considered: {self.considered} given; allowed: {most}")
@@ -156,11 +172,19 @@ class SearchOptions:
         if 0 < self.nodes <= self.simulations:
             raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
 
+    @property
+    def quiet(self) -> SearchOptions:
+        """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
+        root = "puct" if self.root == "forced" else self.root
+        still = replace(self, root=root, cheap=0, noise=0.0, gumbel_scale=0.0)
+        return replace(still, temperature=((0, 0.0),), reuse=False)
+
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
         gumbel, noise = self.root == "gumbel", 0.0 if self.root == "gumbel" else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
+        given |= {"forced": self.forced if self.root == "forced" else 0.0}
         return Rules(
             **given,
             gumbel=gumbel,

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from polyplay.acting.search.forced_kernels import forced_edge
 from polyplay.acting.search.gumbel_kernels import draw_gumbel, gumbel_edge
 from polyplay.acting.search.noise_kernels import dirichlet, stream
 from polyplay.acting.search.tree import (
@@ -49,9 +50,13 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> 
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels has it."""
+    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels and forced_kernels have it."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
+    if rules.forced > 0.0 and node == 0:
+        owed = forced_edge(tree, rules, g)
+        if owed >= 0:
+            return owed
     fpu = _unvisited_value(tree, rules, g, node, edge)
     factor = tree.factors[tree.edges[g, edge].visits]
     first = tree.nodes[g, node].first
@@ -134,7 +139,7 @@ def _lose_virtually(tree: Tree, rules: Rules, g: int, row: int, depth: int) -> N
 @inlined
 def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
     waiting = tree.plays[g].waiting
-    more = tree.plays[g].done + waiting < rules.simulations or tree.nodes[g, 0].status == FRESH
+    more = tree.plays[g].done + waiting < tree.plays[g].asked or tree.nodes[g, 0].status == FRESH
     return waiting < rules.leaves and more
 
 
@@ -207,14 +212,15 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
-    if rules.noise > 0.0:
+    noise = rules.noise if tree.plays[g].asked == rules.simulations else 0.0
+    if noise > 0.0:
         alpha = rules.noise_total / count if rules.noise_total > 0.0 else rules.noise_alpha
         dirichlet(stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
     tree.nodes[g, 0].explored = 0.0
     for i in range(count):
         mixed = tree.sums[g, first + i].prior
-        if rules.noise > 0.0:
-            mixed = np.float32((1.0 - rules.noise) * mixed + rules.noise * tree.shares[i])
+        if noise > 0.0:
+            mixed = np.float32((1.0 - noise) * mixed + noise * tree.shares[i])
         tree.root_priors[g, i] = mixed
         if tree.edges[g, first + i].child >= 0:
             tree.nodes[g, 0].explored += mixed

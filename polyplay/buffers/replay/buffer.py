@@ -84,6 +84,8 @@ class ReplayBuffer:
             self.states.put(state, slots[0])
         self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
         self._prioritize(added)
+        if self.replay.grows_from:
+            self.trim()
 
     def _lanes(self, lanes: Sequence[int] | np.ndarray) -> np.ndarray:
         at = np.asarray(lanes, np.int64)
@@ -105,8 +107,9 @@ class ReplayBuffer:
         self.sampler.put(added, priority)
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity; returns how many."""
-        removed = row_kernels.trim(self.index.rows, self.index.size - self.replay.capacity, self.index.R)
+        """Remove the oldest items beyond a soft capacity, or a window that grows; returns how many."""
+        excess = self.index.size - self.replay.limit(self.inserted)
+        removed = row_kernels.trim(self.index.rows, excess, self.index.R)
         self.sampler.put(removed, 0.0)
         return len(removed)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FLAGS = ("first", "terminated", "truncated")  # of a row: stored as bits of one byte
 BOTH = ("obs", "mask")  # of both ends of a transition
 REWARDS = ("none", "clip", "sign")
+ALPHA, BETA = 0.75, 0.4  # of a window that grows
 HEADROOM = 8  # a soft capacity has room for an eighth more
 
 
@@ -72,6 +73,7 @@ class Replay:
     burn_in: int = 0
     period: int = 0  # rows between the starts of sequences; 0: half of `sequence`
     soft: bool = False  # more than `capacity` is stored until trim()
+    grows_from: int = 0  # items from which on only the newest are kept, see `limit`; 0: up to `capacity`
     buffers: int = 2  # batches whose arrays are good at a time
 
     def __post_init__(self) -> None:
@@ -104,6 +106,14 @@ class Replay:
     @property
     def prioritized(self) -> bool:
         return not isinstance(self.sampler, Uniform)
+
+    def limit(self, inserted: int) -> int:
+        """Items that may be drawn once N were inserted: the capacity at most, and where the window grows from c on,
+        c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, which has c = 250,000).
+        """
+        c = self.grows_from
+        grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
+        return int(min(self.capacity, grown))
 
     def describe(self) -> list[str]:
         """What it holds and what is drawn from it, a line each."""
@@ -183,7 +193,7 @@ class Replay:
 LIMITS = {
     **dict.fromkeys(("lanes", "capacity", "batch", "n_step", "start", "slack", "buffers"), (1, inf)),
     **dict.fromkeys(("sequence", "burn_in", "period"), (0, inf)),
-    **{"gamma": (0, 1), "stack": (0, 127)},
+    **{"gamma": (0, 1), "stack": (0, 127), "grows_from": (0, inf)},
 }
 
 

@@ -30,6 +30,10 @@ VARIANTS: list[tuple[Game, dict[str, Any]]] = [
     (FOUR, {"simulations": 40, "nodes": 45, "inherited": "added"}),  # too few to keep much
     (FOUR, {"simulations": 60, "width": 2, "leaves": 2}),  # most leaves find no room for their edges
     (THREE, {"simulations": 0}),
+    (FOUR, {"simulations": 60, "root": "forced", **NOISE}),
+    (ROW, {"simulations": 40, "root": "forced", "leaves": 2, "forced": 4.0, **NOISE}),
+    (FOUR, {"simulations": 50, "cheap": 10, **NOISE}),
+    (ROW, {"simulations": 40, "cheap": 15, "full": 0.5, "root": "forced", "inherited": "added", **NOISE}),
 ]
 GAMES_AT_ONCE = 3
 
@@ -70,11 +74,16 @@ def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
     moves = 0
     while len(search.ended) < GAMES_AT_ONCE:
         done = search.step()
-        actions = search.choose(done)
+        actions, targets = search.choose(done), search.targets(done)
         for i, g in enumerate(done.games):
             assert np.array_equal(finish(twins[g], stub), done.visits[i])
             assert done.value[i] == pytest.approx(twins[g].root.total / twins[g].root.n, abs=1e-6)
             assert done.raw[i] == np.float32(twins[g].root.raw)
+            assert done.full[i] == twins[g].full
+            expected = np.zeros(game.actions)
+            for action, share in twins[g].targets().items():
+                expected[action] = share
+            assert targets[i] == pytest.approx(expected, abs=1e-6)
             assert list(np.flatnonzero(done.legal[i])) == list(twins[g].root.priors)
         results = search.advance(done.games, actions)
         assert results.tolist() == [twins[g].advance(a) for g, a in zip(done.games, actions, strict=True)]
@@ -259,6 +268,8 @@ def test_moves_that_cant_be_made_are_refused():
         ({"leaves": 0}, "search leaves: 0 given; allowed: 1 or more"),
         ({"noise_alpha": 0.0}, "noise_alpha > 0"),
         ({"simulations": 10, "nodes": 10}, "search nodes: 10 given"),
+        ({"simulations": 4, "cheap": 5}, "search cheap: 5 given; allowed: 0 to its 4 simulations"),
+        ({"simulations": 20, "root": "gumbel", "cheap": 5}, "root gumbel halves the same simulations in every search"),
     ],
 )
 def test_bad_options_are_one_line(more: dict[str, Any], said: str):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from polyplay.acting.search.noise_kernels import dirichlet, stream
+from polyplay.acting.search.noise_kernels import dirichlet, stream, uniform_of
 from polyplay.acting.search.tree import SearchOptions
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game
@@ -63,15 +63,24 @@ class TwinSearch:
     def restart(self) -> None:
         record = np.zeros(self.game.record, np.int8)
         kernels.start(self.game.numbers, record)
+        self._ask()
         self._plant(record)
 
     def _plant(self, record: np.ndarray) -> None:
         self.root, self.done, self.edges = Node(record), 0, 1
+
+    def _ask(self) -> None:
         self.searches += 1
+        drawn = uniform_of(np.uint64(stream(~self.key, self.lane, self.searches)), 0)
+        self.asked = self.o.cheap if self.o.cheap and drawn >= self.o.full else self.o.simulations
+
+    @property
+    def full(self) -> bool:
+        return self.asked == self.o.simulations
 
     @property
     def finished(self) -> bool:
-        return self.root.evaluated and not self.waiting and self.done >= self.o.simulations
+        return self.root.evaluated and not self.waiting and self.done >= self.asked
 
     # ------------------------------------------------------------------------------------------------------- a round
 
@@ -93,7 +102,7 @@ class TwinSearch:
         return [path[-1].record for path in self.waiting]
 
     def _wants_leaf(self) -> bool:
-        more = self.done + len(self.waiting) < self.o.simulations or not self.root.evaluated
+        more = self.done + len(self.waiting) < self.asked or not self.root.evaluated
         return more and len(self.waiting) < self.o.leaves
 
     def _descend(self, path: list[Node]) -> list[Node]:
@@ -102,6 +111,9 @@ class TwinSearch:
             return path
         scores = {a: self._score(node, a) for a in node.priors}
         action = max(scores, key=lambda a: (scores[a], -a))
+        if node is self.root and self.full and self.o.root == "forced":
+            owed = [a for a in node.children if 0 < self._visits(node.children[a]) < self._forced(a)]
+            action = min(owed, default=action)
         if action in node.children:
             return self._descend([*path, node.children[action]])
         record = node.record.copy()
@@ -109,6 +121,31 @@ class TwinSearch:
         node.children[action] = child
         node.explored = F(node.explored + (node.noisy or node.priors)[action])
         return [*path, child]
+
+    def _forced(self, action: int) -> float:
+        root, n = self.root, sum(self._visits(child) for child in self.root.children.values())
+        return math.sqrt(self.o.forced * float((root.noisy or root.priors)[action]) * n)
+
+    def targets(self) -> dict[int, float]:
+        """What the policy learns, of the moves that were visited."""
+        root = self.root
+        visits = {a: child.n for a, child in root.children.items()}
+        if not self.full:
+            return dict.fromkeys(visits, 0.0)
+        if self.o.root == "forced":
+            best = min(visits, key=lambda a: (-visits[a], a))
+            top = self._score_of(best, visits[best])
+            for a in visits.keys() - {best}:
+                n, most = root.children[a].n, int(self._forced(a))
+                back = [m for m in range(1, min(n, most) + 1) if self._score_of(a, n - m) < top]
+                left = n - max(back, default=0)
+                visits[a] = left if left > 1 else 0
+        return {a: n / sum(visits.values()) for a, n in visits.items()}
+
+    def _score_of(self, action: int, n: int) -> float:
+        """Q + U of a root's move, if it had so many visits."""
+        child, prior = self.root.children[action], (self.root.noisy or self.root.priors)[action]
+        return float(F(-child.total / child.n)) + float(self._factor(self.root.n)) * float(prior) / (1 + n)
 
     def _visits(self, node: Node) -> int:
         return node.n + self.o.virtual_loss * node.pending
@@ -171,7 +208,7 @@ class TwinSearch:
 
     def _set_root(self) -> None:
         root, o = self.root, self.o
-        if o.noise:
+        if o.noise and self.full:
             noise = np.zeros(len(root.priors))
             alpha = o.noise_total / len(noise) if o.noise_total else o.noise_alpha
             dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), alpha, noise)
@@ -186,18 +223,18 @@ class TwinSearch:
     def advance(self, action: int) -> int:
         record = self.root.record.copy()
         result = kernels.play(self.game.numbers, record, action)
+        self._ask()
         child = self.root.children.get(action)
         if result == 0 and self.o.reuse and child and child.priors and self._fits(child):
             self.root, self.edges = child, 1 + size(child)[1]
             self.done = child.n - 1 if self.o.inherited == "counted" else 0
-            self.searches += 1
             self._set_root()
         else:
             self._plant(record)
         return result
 
     def _fits(self, child: Node) -> bool:
-        to_come = max(self.o.simulations - (child.n - 1 if self.o.inherited == "counted" else 0), 0)
+        to_come = max(self.asked - (child.n - 1 if self.o.inherited == "counted" else 0), 0)
         nodes, edges = size(child)
         width = self.o.edges_per_node(self.game)
         fits = nodes + to_come <= self.max_nodes and 1 + edges + to_come * width <= self.max_edges

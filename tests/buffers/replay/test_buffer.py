@@ -166,6 +166,32 @@ def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
     assert set(np.concatenate([buffer.sample()["id"] for _ in range(200)]).tolist()) <= after
 
 
+@pytest.mark.parametrize(
+    ("inserted", "kept"), [(100_000, 100_000), (250_000, 250_000), (1_000_000, 494_000), (10_000_000, 2_240_000)]
+)
+def test_a_window_grows_as_katago_s(inserted, kept):
+    """Wu 2019, appendix C, with its numbers; never beyond the capacity."""
+    _, buffer = small(capacity=10**7, start=1, grows_from=250_000)
+    assert min(inserted, buffer.replay.limit(inserted)) == pytest.approx(kept, rel=0.01)
+    assert buffer.replay.limit(10**9) == 10**7
+
+
+def test_of_a_window_that_grows_the_newest_are_drawn():
+    world, buffer = small(capacity=400, grows_from=40)
+    world.events, lanes, stamps = ("go",), np.arange(2), dict[int, int]()
+    for _ in range(20):
+        before = alive(buffer)
+        buffer.add(world.rows(10, lanes), lanes)
+        after, inserted = alive(buffer), buffer.inserted
+        assert len(after) == min(inserted, buffer.replay.limit(inserted))
+        gone, stamps = (
+            [stamps[i] for i in before - after],
+            {i: buffer.index.arrival[i & row_kernels.MASK] for i in after},
+        )
+        assert max(gone, default=-1) < min(stamps.values()), "the oldest went"
+    assert 40 < len(after) < 200 < inserted
+
+
 def test_metrics_count_what_was_never_sampled_and_age():
     world, buffer = small(n_step=1)
     lanes = np.arange(2)
