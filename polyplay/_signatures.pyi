@@ -175,10 +175,11 @@ class AlphagoZero(RunOptions, total=False):
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
     simulations: int  # of a search, for each move
+    cheap: int  # simulations of most searches, from which nothing is learnt; 0: every search is full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel']  # how moves of the root are chosen; gumbel: sequential halving
+    root: Literal['puct', 'gumbel', 'forced']  # how moves of the root are chosen, see the page of docs
     considered: int  # moves of the root that get visits at first, where root is gumbel
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
@@ -189,9 +190,11 @@ class AlphagoZero(RunOptions, total=False):
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
     filters: int  # of each convolution
-    batch: int  # positions in one update
+    learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
+    batch: int  # positions in one update, over all learners
     ratio: float  # how often each position is drawn, in the mean
-    capacity: int  # positions kept
+    capacity: int  # positions kept: about 500,000 games
+    window: int  # positions from which on the number that is kept grows more slowly; 0: all, up to the capacity
     start: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
@@ -201,6 +204,7 @@ class AlphagoZero(RunOptions, total=False):
     gate: float  # share of a match's points that new weights need more of, to play; 0: they play at once
     gate_games: int  # of a match; their first plies, half of `warm`, are drawn from the best policy
     gate_every: int  # updates from one match to the next
+    champion_games: int  # games that the best weights play before others may take their place
     budget: int  # moves to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):
