@@ -41,11 +41,12 @@ NOBODY = ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Fields of a row: the mover's planes as bits (np.packbits), its legal moves, the visits as shares, the move, the
-    number of the game.
+    """Fields of a row: the mover's planes, as bits (np.packbits) if they are of 0 and 1, its legal moves, the visits as
+    shares, the move, the number of the game.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
-    planes, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
+    bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
+    planes = bits if board.binary else Field(board.planes, "float32")
     return {"obs": planes, "mask": mask, **ROWS, "action": integer, "visits": shares, "game": integer}
 
 
@@ -179,9 +180,9 @@ class SelfPlay:
         at, actions = (done.games, done.plies), self.search.choose(done)
         planes = np.zeros((len(done.games), *self.board.planes), np.float32)
         show(self.board.numbers, done.records, planes)
-        bits = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1)
+        obs = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1) if self.board.binary else planes
         shares = self.search.targets(done)
-        row = {"obs": bits, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
+        row = {"obs": obs, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
         for name, value in row.items():
             self.moves[name][at] = value
         self.games.length[done.games] += 1

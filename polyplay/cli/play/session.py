@@ -14,7 +14,7 @@ from polyplay.cli.play.moves import MoveList
 from polyplay.cli.play.solving import SECONDS, SolverProcess
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import Row
-from polyplay.envs.boards.kernels import CELLS, GOES_ON, mover
+from polyplay.envs.boards.kernels import GOES_ON, mover
 from polyplay.envs.boards.solver import unsolved
 
 LEAVES = 8  # at once: one game alone makes small batches
@@ -155,7 +155,7 @@ class PlaySession:
                 "board": {"title": board.title, "rows": board.rows, "columns": board.columns, "goal": board.goal},
                 "gravity": board.gravity,
                 "names": [board.move_name(action) for action in range(board.actions)],
-                "cells": game.record[CELLS : CELLS + board.cells].tolist(),
+                "cells": board.stones(game.record).tolist(),
                 "moves": list(game.moves),
                 "mover": game.mover,
                 "person": self.person,

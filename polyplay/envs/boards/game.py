@@ -65,6 +65,11 @@ class Game(ABC):
         """What a network sees: see kernels.write_planes."""
         return 3, self.rows, self.columns
 
+    @property
+    def binary(self) -> bool:
+        """Whether planes are of 0 and 1."""
+        return True
+
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
         """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
@@ -128,8 +133,12 @@ class Game(ABC):
         board = "/".join("".join(STONES[cell] for cell in row) for row in self._board(record))
         return f"{board}, {STONES[1 + kernels.mover(record)]} to move"
 
+    def stones(self, record: np.ndarray) -> np.ndarray:
+        """int8 [cells]: 0 empty, 1 the first player's, 2 the second's."""
+        return record[CELLS : CELLS + self.cells]
+
     def _board(self, record: np.ndarray) -> np.ndarray:
-        return record[CELLS : CELLS + self.cells].reshape(self.rows, self.columns)
+        return self.stones(record).reshape(self.rows, self.columns)
 
 
 @dataclass(frozen=True)
@@ -305,6 +314,10 @@ def game(name: str) -> Game:
     """The game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with them: go+size=9. Raises
     UserError.
     """
+    if name.startswith("spiel:"):
+        from polyplay.envs.boards.spiel import SpielGame
+
+        return SpielGame.of(name)
     known, *words = name.split("+")
     if known in OPTIONS:
         made: GoOptions | OthelloOptions = options(OPTIONS[known], dict(map(switch, words)), f"game:{known}")
@@ -316,5 +329,5 @@ def game(name: str) -> Game:
         return KInARow(name, rows, columns, k, gravity=True)
     near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS))
+    every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
     raise UserError(f"game:{name} given, allowed: {every}{hint}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.envs.boards import go_kernels, othello_kernels, row_kernels
+from polyplay.envs.boards import go_kernels, othello_kernels, row_kernels, spiel_kernels
 from polyplay.envs.boards.records import (
     CELLS,
     DRAWN,
@@ -18,6 +18,7 @@ from polyplay.envs.boards.records import (
     LOST,
     OTHELLO,
     PLIES,
+    SPIEL,
     WON,
     WORTH,
     compiled,
@@ -59,6 +60,8 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
         return go_kernels.legal(game, record, out)
     if game[KIND] == OTHELLO:
         return othello_kernels.legal(game, record, out)
+    if game[KIND] == SPIEL:
+        return spiel_kernels.legal(game, record, out)
     return row_kernels.legal(game, record, out)
 
 
@@ -69,16 +72,20 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
         return go_kernels.play(game, record, np.int64(action))
     if game[KIND] == OTHELLO:
         return othello_kernels.play(game, record, np.int64(action))
+    if game[KIND] == SPIEL:
+        return spiel_kernels.play(game, record, np.int64(action))
     return row_kernels.play(game, record, np.int64(action))
 
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [planes, rows, columns]: of Go go_kernels' planes; of other games the mover's
-    stones, the other's, and 1 where the first player moves.
+    """Write what a network sees into out [planes, rows, columns]: of Go go_kernels' planes, of OpenSpiel's games
+    their own; of other games the mover's stones, the other's, and 1 where the first player moves.
     """
     if game[KIND] == GO:
         go_kernels.write_planes(game, record, out)
+    elif game[KIND] == SPIEL:
+        spiel_kernels.write_planes(game, record, out)
     else:
         row_kernels.write_planes(game, record, out)
 

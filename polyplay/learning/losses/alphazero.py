@@ -83,7 +83,7 @@ class SymmetricOutputs:
 
     def __call__(self, policy: Policy, target: object, batch: Batch, state: object, key: int) -> Batch:
         cells, actions = self.images(len(batch["action"]), key)
-        planes = unpacked(batch["obs"][0], self.board.planes)
+        planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         shown = planes.flatten(2).gather(2, cells[:, None].expand(-1, planes.shape[1], -1)).view_as(planes)
         out = policy.unroll({"obs": shown[None]}, {})
         return {"logits": out["logits"][0].gather(1, actions), "value": out["value"][0]}

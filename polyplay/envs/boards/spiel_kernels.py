@@ -1,0 +1,64 @@
+"""OpenSpiel's games behind the compiled rules. Imports no torch.
+
+A record holds the moves so far, int16 each, behind the header of all records; its own number is 1 where the mover has
+to pass, because in OpenSpiel the other player moves again. What needs the rules is asked of functions of Python
+(boards.spiel), whose addresses are in the game's numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from polyplay.envs.boards.records import CELLS, OWN, compiled, pass_turn, ply
+
+LEGAL, PLAY, PLANES, PASS, LONGEST = 3, 4, 5, 6, 7  # of a game's numbers: three addresses, the pass, moves at most
+MUST_PASS = 8  # added to a result
+MOVER = 1 << 32  # the second player's turn, added to a number of moves
+
+
+def _type_call(typing: Any, address: Any, record: Any, moves: Any, last: Any) -> Any:
+    """Of a call of the function at an address: int64 (int64, int64, int64)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = ir.IntType(64)
+        function = builder.inttoptr(args[0], ir.FunctionType(number, [number] * 3).as_pointer())
+        return builder.call(function, args[1:])
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+
+_call: Any = intrinsic(_type_call)
+
+@compiled
+def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
+    """Write the legal actions, ascending, into out int16 [actions]; their number."""
+    if record[OWN]:
+        out[0] = game[PASS]
+        return 1
+    return _call(game[LEGAL], np.int64(record.ctypes.data) + CELLS, np.int64(ply(record)), np.int64(out.ctypes.data))
+
+
+@compiled
+def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
+    """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
+    n = ply(record)
+    found = _call(game[PLAY], np.int64(record.ctypes.data) + CELLS, np.int64(n), np.int64(action))
+    record[CELLS + 2 * n], record[CELLS + 2 * n + 1] = np.int8(action & 255), np.int8(action >> 8)
+    pass_turn(record)
+    record[OWN] = found >= MUST_PASS
+    return found % MUST_PASS
+
+
+@compiled
+def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
+    """Write OpenSpiel's tensor for the mover into out [planes, rows, columns]; last, 1 where the first player moves."""
+    shown = np.empty(out.shape, np.float32)
+    n = np.int64(ply(record)) + MOVER * np.int64(record[0])
+    _call(game[PLANES], np.int64(record.ctypes.data) + CELLS, n, np.int64(shown.ctypes.data))
+    out[:] = shown
+    out[-1] = 1.0 - record[0]

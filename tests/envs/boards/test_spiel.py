@@ -1,0 +1,214 @@
+"""OpenSpiel's games: their rules behind ours, turns that alternate, search and replay, and what is not for a search."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.acting.search import SearchOptions
+from polyplay.acting.search.evaluators import UniformEvaluator
+from polyplay.acting.self_play import SelfPlay, game_rows
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.common import tree
+from polyplay.common.errors import UserError
+from polyplay.envs.boards import kernels, spiel
+from polyplay.envs.boards.game import Game, game
+from polyplay.envs.boards.spiel import Newest, SpielGame, rules_of
+from tests.acting.test_self_play import context
+
+pyspiel = pytest.importorskip("pyspiel")
+SMALL = ("tic_tac_toe", "hex(board_size=3)", "dots_and_boxes", "mancala")
+SMALL += ("nim", "connect_four", "clobber(rows=3,columns=3)")
+LARGE = tuple(
+    kind.short_name
+    for kind in pyspiel.registered_games()
+    if kind.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL
+    and kind.chance_mode == pyspiel.GameType.ChanceMode.DETERMINISTIC
+    and kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
+    and kind.min_num_players <= 2 <= kind.max_num_players
+    and kind.short_name != "efg_game"
+)
+
+
+def legal(board: Game, record: np.ndarray) -> list[int]:
+    room = np.zeros(board.actions, np.int16)
+    return room[: kernels.legal(board.numbers, record, room)].tolist()
+
+
+def agree(name: str, seed: int, games: int = 1) -> int:
+    """Random games by our kernels and by OpenSpiel alone; gives the passes."""
+    board, theirs, rng = game(f"spiel:{name}"), pyspiel.load_game(name), np.random.default_rng(seed)
+    planes, passes = np.zeros(board.planes, np.float32), 0
+    for _ in range(games):
+        record, state, result, moves = board.new(), theirs.new_initial_state(), kernels.GOES_ON, 0
+        first = state.current_player()
+        while result == kernels.GOES_ON:
+            who = (first + kernels.mover(record)) % 2
+            own = legal(board, record)
+            if state.current_player() != who:
+                assert own == [board.actions - 1], "who is not to move there has to pass here"
+            else:
+                assert own == state.legal_actions()
+            kernels.write_planes(board.numbers, record, planes)
+            assert planes[:-1].ravel() == pytest.approx(np.array(state.observation_tensor(who), np.float32))
+            assert (planes[-1] == 1 - kernels.mover(record)).all()
+            action = own[rng.integers(len(own))]
+            result, moves = kernels.play(board.numbers, record, action), moves + 1
+            passes += action == board.actions - 1
+            if action < board.actions - 1:
+                state.apply_action(action)
+            assert kernels.ply(record) == moves
+        if state.is_terminal():
+            points = state.returns()[who]
+            assert result == (kernels.WON if points > 0 else kernels.LOST if points < 0 else kernels.DRAWN)
+        else:
+            assert (moves, result) == (board.longest, kernels.DRAWN)
+    return passes
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_random_games_are_open_spiels_move_by_move(name: str):
+    passes = agree(name, seed=1, games=5)
+    assert (passes > 0) == (name in ("dots_and_boxes", "mancala"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_random_games_of_every_game_are_open_spiels(name: str):
+    agree(name, seed=2)
+
+
+def through_replay(name: str, games: int, moves: int = 10**9) -> Any:
+    """Games by a search, into a replay; a batch drawn from it."""
+    board = game(f"spiel:{name}")
+    queue = RolloutQueue(game_rows(board), {}, board.longest + 1, 1, 2)
+    options = SearchOptions(3, noise=0.25, temperature=((0, 1.0),))
+    made = SelfPlay(context(), board, 4, options, UniformEvaluator(board.actions), queue.producer(0))
+    stored = {k: v for k, v in game_rows(board).items() if k != "agent"}
+    buffer = Replay(stored, 1, 20_000, 16, gamma=0.0, ratio=1.0).open(0)
+    for slot in made.slots(lambda: 0):
+        if slot is not None:
+            buffer.add_rollout(tree.map(lambda x, s=slot: x[s], queue.rows), {})
+            made.out.commit(slot)
+            queue._empty[0].put(queue._full[0].take(queue.use, 2))
+        if made.number >= games and slot is not None:
+            break
+    return board, buffer.sample()
+
+
+def has_its_games(name: str) -> None:
+    board, batch = through_replay(name, 20)
+    assert batch["obs"].shape == (2, 16, *board.planes)
+    assert (np.take_along_axis(batch["mask"][0], batch["action"][:, None], 1)).all(), "moves were legal"
+    assert batch["visits"].sum(1) == pytest.approx(1)
+    assert set(batch["return"].tolist()) <= {-1.0, 0.0, 1.0}
+
+
+@pytest.mark.parametrize("name", SMALL[:4])
+def test_twenty_games_go_through_search_and_replay(name: str):
+    has_its_games(name)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", LARGE)
+def test_twenty_games_of_every_game_go_through_search_and_replay(name: str):
+    has_its_games(name)
+
+
+def test_it_learns_and_goes_on_to_the_bit(tmp_path):
+    """Also with saved searches: a record has all moves, so a state that is not known is made again."""
+    settings: Any = {"env": "game:spiel:tic_tac_toe", "preset": "tic_tac_toe", "blocks": 1, "filters": 8, "games": 16}
+    settings |= {"start": 400, "batch": 64, "simulations": 12, "serial": True, "trace": True, "tensorboard": False}
+    settings |= {"checkpoint_every": 1e6, "anneal": "constant", "players": 1}
+    polyplay.train("alphago_zero", run=str(tmp_path / "whole"), steps=2_000, **settings)
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "parts"), steps=1_000, **settings)
+    rules_of("tic_tac_toe").states.clear()
+    rules_of("tic_tac_toe").states.older.clear()
+    run = polyplay.resume(run.directory, steps=2_000)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
+    assert one == two
+    assert one.count("\n") > 40
+    assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.3, "against random moves"
+
+
+def test_stones_are_where_moves_put_them():
+    board, record = game("spiel:hex(board_size=4)"), None
+    record = board.new()
+    for action in (5, 0, 15):
+        kernels.play(board.numbers, record, action)
+    assert board.stones(record).tolist() == [2, 0, 0, 0, 0, 1, *[0] * 9, 1]
+    assert board.move_name(5) == "b3"
+    assert board.move_name(16) == "pass"
+    assert board.line(record) == "b3 a4 d1, second player to move"
+    assert "x" in board.draw(record)
+    assert board.title == "Hex, board_size=4"
+    chess = game("spiel:chess")
+    assert not chess.stones(chess.new()).any(), "pieces are no stones"
+    assert chess.move_name(17) == "17"
+
+
+def test_a_game_is_the_same_in_another_process():
+    board = game("spiel:hex(board_size=4)")
+    again = pickle.loads(pickle.dumps(board))
+    assert isinstance(again, SpielGame)
+    assert again == board
+    assert np.array_equal(again.numbers, board.numbers)
+    assert not np.array_equal(game("spiel:hex").numbers, board.numbers)
+
+
+def test_what_was_not_shown_cant_be_found():
+    board, shown = game("spiel:nim"), np.zeros(game("spiel:nim").planes, np.float32)
+    record = board.new()
+    kernels.play(board.numbers, record, legal(board, record)[0])
+    kernels.write_planes(board.numbers, record, shown)
+    assert np.array_equal(board.records(shown[None])[0], record)
+    with pytest.raises(ValueError, match="a position that was not shown before"):
+        board.records(shown[None] + 7)
+    while kernels.play(board.numbers, record, legal(board, record)[0]) == kernels.GOES_ON:
+        pass
+    kernels.write_planes(board.numbers, record, shown)
+    assert np.array_equal(board.records(shown[None])[0], board.new()), "of a game that is over nothing is searched"
+
+
+def test_the_newest_stay():
+    newest = Newest(3)
+    for i in range(8):
+        newest.put(bytes([i]), i)
+        assert newest.find(b"\0") == 0, "asked for each time"
+    assert newest.find(bytes([1])) is None
+    assert newest.find(bytes([7])) == 7
+    assert len(newest) + len(newest.older) <= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("backgammon", "game:spiel:backgammon: it has chance; allowed: two players in turn"),
+        ("kuhn_poker", "it has chance"),
+        ("phantom_ttt", "it hides information from its players"),
+        ("goofspiel(num_cards=3)", "its players move at once"),
+        ("hexx", "OpenSpiel has no hexx, did you mean 'hex'?"),
+        ("hex(size=3)", "game:spiel:hex(size=3): OpenSpiel says: "),
+        ("efg_game", "game:spiel:efg_game: OpenSpiel says: "),
+        ("cliff_walking", "it has 1 player; allowed: two players"),
+        ("quoridor(players=3)", "it has 3 players"),
+    ],
+)
+def test_what_is_not_for_a_search_is_refused_in_one_line(name: str, said: str):
+    with pytest.raises(UserError) as raised:
+        game(f"spiel:{name}")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspiel", None)
+    with pytest.raises(UserError, match=r"needs the package open_spiel; `pip install 'polyplay\[spiel\]'`"):
+        spiel.load_game("hex")
