@@ -175,6 +175,7 @@ class AlphagoZero(RunOptions, total=False):
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
     simulations: int  # of a search, for each move
+    leaves: int  # of a search that are evaluated together; until then each counts as a lost visit
     cheap: int  # simulations of most searches, from which nothing is learnt; 0: every search is full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say

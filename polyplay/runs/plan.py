@@ -20,12 +20,14 @@ from polyplay.runs import memory_estimate
 from polyplay.runs.flags import flag
 from polyplay.runs.load import compute_threads
 from polyplay.runs.memory_estimate import GAMES, kind_of, size_text, workers_of
+from polyplay.runs.search_estimate import estimate_lines, moves_per_second, search_role
 from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
 # what may be halved to make a plan fit, in the order in which that is tried
-FIELDS = ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch")
+FIELDS = ["lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch"]
+FIELDS += ["capacity", "learners batch capacity"]
 HALVINGS = 12
 COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
@@ -43,6 +45,7 @@ class Plan:
     passes: int = 1  # updates from one rollout, at most
     warning: str = ""  # why nothing will be learnt
     lines: list[tuple[str, str]] = field(default_factory=list)
+    refused: str = ""  # why it can't be done here
 
     @property
     def needs(self) -> float:
@@ -339,10 +342,18 @@ def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) 
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory."""
+    """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory. Nothing of
+    a plan that is refused. Of self-play an estimate, if its first update is far away.
+    """
     from polyplay.runs.reports.process_usage import memory_mb
     from polyplay.runs.reports.terminal import clock_text
 
+    if (role := search_role(crew)) is not None:
+        moves, evaluations = moves_per_second(crew, role)
+        if plan.refused or first_sample(crew) > PATIENCE * moves:
+            return estimate_lines(role, moves, evaluations, plan.left)
+    if plan.refused:
+        return []
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column("updates").max() >= 1, PATIENCE)

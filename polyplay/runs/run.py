@@ -231,7 +231,13 @@ def complete_plan(
 
     check_returns(crew, options)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
-    plan = check_plan(make_plan(crew, wired, options, steps), resolved, plan_of)
+    plan = make_plan(crew, wired, options, steps)
+    try:
+        plan = check_plan(plan, resolved, plan_of)
+    except UserError as e:
+        if not options.dry_run:
+            raise
+        plan = replace(plan, refused=str(e))
     source = _presets.tuned(page).get(options.preset, {}).get("source")
     settled = [("settings", f"preset {options.preset}: {source}")] if source else []
     if crew.fleet is not None:
@@ -293,12 +299,16 @@ def _warn(text: str) -> None:
 
 
 def _dry_run(setup: RunSetup) -> RunResult:
-    """Print the plan, and what was measured in two seconds of the run; nothing is written."""
+    """Print the plan, and what was measured in two seconds of the run; nothing is written. Raises UserError: the plan
+    can't be done here.
+    """
     console = screen.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
     screen.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
     measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
     screen.print_all(console, terminal.fact_lines(measured, console))
+    if setup.plan.refused:
+        raise UserError(setup.plan.refused)
     return RunResult(setup.directory, 0, "dry run", {}, setup.settings)
 
 

@@ -31,6 +31,7 @@ def search_of(c: Config) -> SearchOptions:
         c.exploration,
         c.c,
         cheap=c.cheap,
+        leaves=c.leaves,
         fpu=c.fpu,
         root=c.root,
         considered=c.considered,

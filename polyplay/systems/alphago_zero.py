@@ -34,6 +34,7 @@ class Config:
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
     simulations: Count = 1600  # of a search, for each move
+    leaves: Count = 8  # of a search that are evaluated together; until then each counts as a lost visit
     cheap: Whole = 0  # simulations of most searches, from which nothing is learnt; 0: every search is full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
@@ -69,7 +70,7 @@ class Config:
 
 def quick() -> Config:
     """Connect four on two cores: measured in bench/results/connect_four.md."""
-    search = Config("game:connect_four", games=64, simulations=64, noise_alpha=1.0, warm=12, gate=0.0)
+    search = Config("game:connect_four", games=64, simulations=64, leaves=1, noise_alpha=1.0, warm=12, gate=0.0)
     search = replace(search, symmetries=False, resign="off", drops=())
     learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, start=10_000)
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)

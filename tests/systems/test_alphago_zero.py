@@ -30,7 +30,7 @@ from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
-SMALL |= {"learners": 1, "tensorboard": False, "report_every": 0.5}
+SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
 
 
 def trained(path: Path, **settings: Any) -> Any:

@@ -34,6 +34,7 @@ def _type_call(typing: Any, address: Any, record: Any, moves: Any, last: Any) ->
 
 _call: Any = intrinsic(_type_call)
 
+
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, into out int16 [actions]; their number."""

@@ -1,0 +1,55 @@
+"""What self-play by a search would take on this machine, where the beginning of a run would show nothing for hours.
+
+Imports no torch before it measures.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from polyplay.common.machine import cores
+from polyplay.workers.sizing import threads_of
+
+SHARE = 0.55  # moves of a game of cells of its board: 200 on 19×19
+POSITIONS = 8  # evaluated at once
+ROUNDS = 2
+
+
+def search_role(crew: Any) -> Any:
+    """The role that plays with itself; None: there is none."""
+    return next((r for r in crew.roles if "board" in r.settings and r.best is None), None)
+
+
+def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
+    """(moves of all players, evaluations of one) in a second, as far as the network allows, which is measured."""
+    import numpy as np
+
+    from polyplay.acting.search.evaluators import NetworkEvaluator
+
+    options, board = role.settings["options"], role.settings["board"]
+    n = min(POSITIONS, role.envs.lanes * options.leaves)
+    evaluator = NetworkEvaluator(role.policy, n, "torch", crew.precision, crew.where.devices[0], threads_of(role, crew))
+    evaluator.take(0)
+    planes, seconds = np.zeros((n, *board.planes), np.float32), float("inf")
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        evaluator.evaluate(planes)
+        seconds = min(seconds, time.perf_counter() - begun)
+    rate = n / seconds
+    return min(role.n, cores()) * rate / options.simulations, rate
+
+
+def estimate_lines(role: Any, moves: float, evaluations: float, left: float) -> list[tuple[str, str]]:
+    """Lines of a plan. left: moves that the run has to go."""
+    options, board = role.settings["options"], role.settings["board"]
+    length = max(1, round(SHARE * board.cells))
+    a_game = f"{options.simulations * length:,} of a game of {length} moves"
+    measured = f"{evaluations:,.1f} evaluations/s of one player, by the network alone"
+    games, days = 3600 * moves / length, left / moves / 86_400
+    how_long = f"{days / 365.25:,.0f} years" if days > 3_650 else f"{days:,.1f} days"
+    return [
+        ("search", f"{options.simulations:,} evaluations of a move at most, {a_game}"),
+        ("measured", f"{measured}; {games:,.2f} games/hour"),
+        ("eta", f"{how_long} for {left / length:,.0f} games of self-play on this machine"),
+    ]
