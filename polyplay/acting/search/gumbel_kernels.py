@@ -45,11 +45,13 @@ def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
     mixed = np.float64(tree.nodes[g, node].value)
     if visits > 0:
         mixed = (mixed + visits * mean / weight) / (1.0 + visits)
-    low, high = (mixed, mixed) if tried < tree.gumbel.shape[1] else (np.inf, -np.inf)
+    low, high = -1.0, 1.0
+    if rules.by_range:
+        low, high = (mixed, mixed) if tried < tree.gumbel.shape[1] else (np.inf, -np.inf)
     for i in range(count):
         q = np.float64(tree.edges[g, first + i].q) if tree.edges[g, first + i].visits > 0 else mixed
         tree.shares[i], low, high = q, min(low, q), max(high, q)
-    scale = (rules.c_visit + most) * rules.c_scale / max(high - low, 1e-8)
+    scale = (rules.c_visit + most) * (0.1 if rules.by_range else 1.0) / max(high - low, 1e-8)
     for i in range(count):
         tree.shares[i] = scale * (tree.shares[i] - low)
 

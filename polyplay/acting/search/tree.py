@@ -100,7 +100,7 @@ class Rules(NamedTuple):
     gumbel: bool
     gumbel_scale: float
     c_visit: float
-    c_scale: float
+    by_range: bool
     key: np.uint64
     lane: int
 
@@ -115,10 +115,11 @@ class SearchOptions:
     value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
     at a root with noise "parent", as there.
 
-    root "gumbel": sequential halving over `considered` moves and completed values (Danihelka et al. 2022), with mctx's
-    numbers; then noise, temperature, exploration, c and fpu count for nothing, and no subtree is kept. "forced": a move
-    that was visited gets sqrt(k P Σ_b N(b)) visits at least, which are taken back from what the policy learns unless
-    they were worth it (KataGo: Wu 2019, 3.2).
+    root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), with σ(q) =
+    (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
+    that, and q brought to [0, 1] from the least and greatest of its position. With both, noise, temperature,
+    exploration, c and fpu count for nothing, and no subtree is kept. "forced": a move that was visited gets
+    sqrt(k P Σ_b N(b)) visits at least; unless they were worth it, the policy does not learn them (Wu 2019, 3.2).
 
     cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations, no
     noise and no forced visits, and the policy learns nothing from it.
@@ -131,12 +132,11 @@ class SearchOptions:
     fpu: Literal["zero", "parent"] | float = "zero"
     cheap: int = 0  # simulations of a search that is not full; 0: all are
     full: float = 0.25
-    root: Literal["puct", "gumbel", "forced"] = "puct"
+    root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"
     considered: int = 16  # moves of the root that get visits at first
     gumbel_scale: float = 1.0  # of the noise; 0 in evaluation
     forced: float = 2.0  # k of forced visits
-    c_visit: float = 50.0  # σ(q) = (c_visit + the most visits) c_scale q, where q goes from 0 to 1
-    c_scale: float = 0.1
+    c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
     noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
@@ -152,12 +152,12 @@ class SearchOptions:
     def __post_init__(self) -> None:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
         _one_of("inherited", self.inherited, "counted", "added")
-        _one_of("root", self.root, "puct", "gumbel", "forced")
-        if self.cheap and self.root == "gumbel":
-            raise UserError("search cheap: root gumbel halves the same simulations in every search; allowed: 0")
+        _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx", "forced")
+        if self.cheap and self.halves:
+            raise UserError(f"search cheap: root {self.root} halves the same simulations in every search; allowed: 0")
         if not 0 <= self.cheap <= max(self.simulations, 0):
             raise UserError(f"search cheap: {self.cheap} given; allowed: 0 to its {self.simulations} simulations")
-        if self.root == "gumbel" and self.simulations and not 1 <= self.considered <= self.simulations:
+        if self.halves and self.simulations and not 1 <= self.considered <= self.simulations:
             most = f"1 to its {self.simulations} simulations"
             raise UserError(f"search considered: {self.considered} given; allowed: {most}")
         if isinstance(self.fpu, str):
@@ -173,6 +173,11 @@ class SearchOptions:
             raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
 
     @property
+    def halves(self) -> bool:
+        """Whether its roots are searched by sequential halving."""
+        return self.root in ("gumbel", "gumbel_mctx")
+
+    @property
     def quiet(self) -> SearchOptions:
         """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
         root = "puct" if self.root == "forced" else self.root
@@ -182,12 +187,13 @@ class SearchOptions:
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
-        gumbel, noise = self.root == "gumbel", 0.0 if self.root == "gumbel" else float(self.noise)
+        gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
         given |= {"forced": self.forced if self.root == "forced" else 0.0}
         return Rules(
             **given,
             gumbel=gumbel,
+            by_range=self.root == "gumbel_mctx",
             counted=self.inherited == "counted",
             fpu_parent=not zero,
             fpu_reduction=0.0 if named else float(self.fpu),
@@ -197,7 +203,7 @@ class SearchOptions:
 
     def considered_table(self) -> np.ndarray:
         """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
-        n = self.considered if self.root == "gumbel" else 0
+        n = self.considered if self.halves else 0
         return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
 
     def edges_per_node(self, game: Game) -> int:

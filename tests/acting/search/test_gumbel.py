@@ -61,9 +61,11 @@ class Plain:
             mean = math.fsum(node["p"][a] * x for a, x in q.items()) / share
             mixed = (mixed + sum(n.values()) * mean) / (1 + sum(n.values()))
         full = {a: q.get(a, mixed) for a in n}
+        if self.o.root == "gumbel":
+            return {a: (self.o.c_visit + max(n.values())) * (x + 1) / 2 for a, x in full.items()}
         others = [mixed] if len(q) < self.game.actions else []
         low, high = min([*full.values(), *others]), max([*full.values(), *others])
-        scale = (self.o.c_visit + max(n.values())) * self.o.c_scale
+        scale = (self.o.c_visit + max(n.values())) * 0.1
         return {a: scale * (x - low) / max(high - low, 1e-8) for a, x in full.items()}
 
     def improved(self, node: dict[str, Any]) -> dict[int, float]:
@@ -106,13 +108,14 @@ class Plain:
         (THREE, {"simulations": 8, "considered": 4}),
         (THREE, {"simulations": 30}),
         (FOUR, {"simulations": 16, "gumbel_scale": 0.0}),
-        (FOUR, {"simulations": 40, "considered": 7, "c_scale": 1.0}),
+        (FOUR, {"simulations": 40, "considered": 7, "root": "gumbel_mctx"}),
         (game("go+size=3+komi=0.5"), {"simulations": 24, "considered": 8}),
+        (game("go+size=3+komi=0.5"), {"simulations": 24, "root": "gumbel_mctx"}),
     ],
     ids=lambda x: x.name if isinstance(x, Game) else "",
 )
 def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str, Any]):
-    given_options, n = SearchOptions(root="gumbel", **{"considered": 16, **options}), 12
+    given_options, n = SearchOptions(**{"root": "gumbel", "considered": 16, **options}), 12
     rng, records = np.random.default_rng(1), []
     while len(records) < n:
         record, room = board.new(), np.zeros(board.actions, np.int16)
@@ -198,7 +201,7 @@ def test_root_visits_are_those_of_mctx():
             max_num_considered_actions=considered,
         )
         noise = np.asarray(found.search_tree.extra_data.root_gumbel)
-        options = SearchOptions(simulations, root="gumbel", considered=considered)
+        options = SearchOptions(simulations, root="gumbel_mctx", considered=considered)
         search = Search(board, n, options, Stub(board))
         search.restart(records=records)
         search.step()  # the roots are evaluated
