@@ -9,7 +9,7 @@ from polyplay.cli.play.moves import legal_moves
 from polyplay.cli.play.solving import SolverProcess, verdicts
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game, game
-from polyplay.envs.boards.solver import Solver
+from polyplay.envs.boards.solver import RowSolver
 from tests.acting.search.test_policy import positions
 from tests.cli.play.sessions import wait
 
@@ -28,7 +28,7 @@ def plain(board: Game, record: np.ndarray) -> tuple[int, int]:
 @pytest.mark.long
 def test_verdicts_are_those_of_plain_recursion():
     board = game("connect:3x4x3")
-    solver = Solver(board, 1 << 12)
+    solver = RowSolver(board, 1 << 12)
     for record in positions(board, 20):
         for action, outcome, plies in verdicts(solver, record):
             after = record.copy()
@@ -59,7 +59,7 @@ def test_every_move_gets_its_verdict_and_is_not_asked_again(process: SolverProce
     process.ask(LATE)
     assert process.state(LATE)["solving"]
     wait(lambda: not process.state(LATE)["solving"])
-    expected = {action: (outcome, plies) for action, outcome, plies in verdicts(Solver(game("connect_four")), LATE)}
+    expected = {action: (outcome, plies) for action, outcome, plies in verdicts(RowSolver(game("connect_four")), LATE)}
     assert process.state(LATE)["verdicts"] == expected
     assert len(expected) == 5
     process.ask(LATE)

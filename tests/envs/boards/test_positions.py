@@ -19,7 +19,7 @@ from polyplay.envs.boards.positions import (
     random_play,
     wins_at_once,
 )
-from polyplay.envs.boards.solver import Solver
+from polyplay.envs.boards.solver import RowSolver
 
 FOUR = GAMES["connect_four"]
 
@@ -51,7 +51,7 @@ def test_a_random_move_keeps_about_a_third():
 
 
 def test_the_solver_says_the_same_of_late_ones():
-    positions, solver = decisive_positions(), Solver(FOUR, 1 << 18)
+    positions, solver = decisive_positions(), RowSolver(FOUR, 1 << 18)
     late = [i for i, record in enumerate(positions.records) if plies(record) >= 20][:60]
     assert len(late) == 60
     for i in late:
@@ -64,13 +64,13 @@ def test_the_solver_says_the_same_of_late_ones():
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_solver_says_the_same_of_all():
-    positions, solver = decisive_positions(), Solver(FOUR)
+    positions, solver = decisive_positions(), RowSolver(FOUR)
     for record, outcome, keeping in zip(positions.records, positions.outcomes, positions.keeping, strict=True):
         assert keeping_moves(solver, record) == (outcome, np.flatnonzero(keeping).tolist())
 
 
 def test_the_committed_ones_are_the_first_that_the_seed_draws():
-    positions, solver, found = decisive_positions(), Solver(FOUR, 1 << 18), []
+    positions, solver, found = decisive_positions(), RowSolver(FOUR, 1 << 18), []
     for play, record in islice(candidates(0), 200):
         if plies(record) >= 18 and keeping_moves(solver, record):
             found.append(play)
@@ -88,7 +88,7 @@ def test_rows_are_played():
 
 
 def test_what_is_decisive_and_which_moves_keep_the_value():
-    rng, solver, seen = np.random.default_rng(4), Solver(FOUR, 1 << 18), set[bool]()
+    rng, solver, seen = np.random.default_rng(4), RowSolver(FOUR, 1 << 18), set[bool]()
     for _ in range(60):
         if made := random_play(FOUR, 22, rng):
             scores, found = solver.scores(made[1]), keeping_moves(solver, made[1])
