@@ -9,7 +9,7 @@ from polyplay.cli.play.moves import legal_moves
 from polyplay.cli.play.solving import SolverProcess, verdicts
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game, game
-from polyplay.envs.boards.solver import RowSolver
+from polyplay.envs.boards.solver import RowSolver, solver_of
 from tests.acting.search.test_policy import positions
 from tests.cli.play.sessions import wait
 
@@ -35,6 +35,29 @@ def test_verdicts_are_those_of_plain_recursion():
             if kernels.play(board.numbers, after, action) == kernels.GOES_ON:
                 theirs, n = plain(board, after)
                 assert (outcome, plies) == (-theirs, n + 1 if theirs else plies)
+
+
+def test_verdicts_of_othello_say_who_wins_and_a_last_move_may_lose():
+    board, rng, last = game("othello+size=6"), np.random.default_rng(0), set[int]()
+    solver = solver_of(board)
+    for _ in range(20):
+        record, result = board.new(), kernels.GOES_ON
+        while result == kernels.GOES_ON:
+            if np.count_nonzero(record[kernels.CELLS :] == 0) < 9:
+                found = list(verdicts(solver, record))
+                assert {action: outcome for action, outcome, _ in found} == solver.outcomes(record)
+                last |= {outcome for _, outcome, plies in found if plies == 1}
+            result = kernels.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
+    assert last >= {-1, 1}
+
+
+def test_a_process_solves_othello():
+    board, record = game("othello+size=4"), game("othello+size=4").new()
+    process = SolverProcess(board.name, 20.0)
+    process.ask(record)
+    wait(lambda: not process.state(record)["solving"])
+    process.close()
+    assert process.state(record)["verdicts"] == dict.fromkeys([1, 4, 11, 14], (-1, None)), "the second player wins"
 
 
 @pytest.fixture

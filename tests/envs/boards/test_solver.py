@@ -18,7 +18,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
 from polyplay.envs.boards import solver as solver_module
 from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.solver import RowSolver, slow_before
+from polyplay.envs.boards.othello_solver import OthelloSolver
+from polyplay.envs.boards.solver import RowSolver, slow_before, solver_of, unsolved
 
 FOUR = GAMES["connect_four"]
 Columns = tuple[str, ...]  # stones of each column from the bottom up, "x" or "o"
@@ -282,6 +283,15 @@ def test_games_without_a_solver(of, says):
     with pytest.raises(UserError) as raised:
         RowSolver(of)
     assert says in str(raised.value)
+
+
+def test_othello_has_a_solver_of_its_own_on_small_boards_late_in_the_game():
+    names = ("othello+size=4", "othello+size=6", "othello", "go+size=5")
+    why = ["", "", "a side of 8 cells is more than 6", "it is neither k in a row nor Othello"]
+    assert [unsolved(game(name)) for name in names] == why
+    assert isinstance(solver_of(game("othello+size=6")), OthelloSolver)
+    assert isinstance(solver_of(FOUR), RowSolver)
+    assert [slow_before(game(name)) for name in names[:2]] == [0, 14], "18 empty cells, if nobody passed"
 
 
 def test_a_table_of_another_size_is_refused():
