@@ -102,12 +102,13 @@ class SolverProcess:
 
 def verdicts(solver: Solver, record: np.ndarray) -> Iterator[tuple[int, int, int | None]]:
     """(action, outcome for who makes it, plies until the end where known) of every legal move."""
+    counts = isinstance(solver, RowSolver)
     for action in legal_moves(solver.game, record):
         after = record.copy()
         result = kernels.play(solver.game.numbers, after, action)
         left = int(np.count_nonzero(after[kernels.CELLS :] == 0))
         if result != kernels.GOES_ON:
-            yield action, int(kernels.WORTH[result]), 1
+            yield action, int(kernels.WORTH[result]), 1 if counts else None
         elif isinstance(solver, RowSolver) and left < EXACT_LEFT:
             score = -solver.score(after)
             yield action, int(np.sign(score)), left + 2 - abs(score) if score else left + 1

@@ -18,7 +18,7 @@ OPENINGS = Path(__file__).with_name("openings.npz")  # of connect four; bench/op
 ENTRIES = 1 << 22  # of the hash table: 32 MiB
 LONGEST_LINE = 4
 FAST = 34  # empty cells of a position whose moves take seconds; more take minutes to hours, unless openings are known
-FAST_OTHELLO = 18  # of Othello, whose moves take less than a second; of 22 seconds, of 32 it is not known
+FAST_OTHELLO = 18  # the same of Othello, in less than a second; with 22 they take up to half a minute
 EXACT = 12  # from this ply on, perfect play wins as soon as it can and loses as late as it can
 
 

@@ -38,16 +38,20 @@ def test_verdicts_are_those_of_plain_recursion():
 
 
 def test_verdicts_of_othello_say_who_wins_and_a_last_move_may_lose():
+    """And not how soon, which nobody counts."""
     board, rng, last = game("othello+size=6"), np.random.default_rng(0), set[int]()
     solver = solver_of(board)
     for _ in range(20):
-        record, result = board.new(), kernels.GOES_ON
+        record, result, found = board.new(), kernels.GOES_ON, dict[int, int]()
         while result == kernels.GOES_ON:
             if np.count_nonzero(record[kernels.CELLS :] == 0) < 9:
-                found = list(verdicts(solver, record))
-                assert {action: outcome for action, outcome, _ in found} == solver.outcomes(record)
-                last |= {outcome for _, outcome, plies in found if plies == 1}
-            result = kernels.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
+                found = solver.outcomes(record)
+                assert [*verdicts(solver, record)] == [(action, outcome, None) for action, outcome in found.items()]
+            action = int(rng.choice(legal_moves(board, record)))
+            result = kernels.play(board.numbers, record, action)
+        if found:
+            assert found[action] == kernels.WORTH[result]
+            last.add(found[action])
     assert last >= {-1, 1}
 
 
