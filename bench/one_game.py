@@ -58,7 +58,8 @@ def strength(champion: Path, leaves: int, simulations: int, positions: int) -> f
     player = play.load_player(wired, checkpoint.everything(champion)[-1])
     assert isinstance(player, SearchPolicy)
     player.simulate(simulations, leaves)
-    kept = moves_kept(lambda records, random, at: player.choose(records[at])[0], decisive_positions().first(positions))
+    asked = decisive_positions(BOARD).first(positions)
+    kept = moves_kept(lambda records, random, at: player.choose(records[at])[0], asked)
     return sum(kept) / len(kept)
 
 

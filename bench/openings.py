@@ -17,13 +17,13 @@ import numpy as np
 from common import about, command_line
 
 from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.solver import OPENINGS, Solver
+from polyplay.envs.boards.solver import OPENINGS, RowSolver
 from polyplay.envs.boards.solver_kernels import key_of, value_of, winning_cells
 
 Position = tuple[int, int]  # own, mask
 
 
-def following(solver: Solver, own: int, mask: int) -> list[Position] | None:
+def following(solver: RowSolver, own: int, mask: int) -> list[Position] | None:
     """The positions after each move; None if one wins."""
     moves = [move for _, move in solver.playable(mask)]
     if any(winning_cells(solver.board, own) & move for move in moves):
@@ -31,7 +31,7 @@ def following(solver: Solver, own: int, mask: int) -> list[Position] | None:
     return [(own ^ mask, mask | move) for move in moves]
 
 
-def levels(solver: Solver, plies: int) -> list[dict[int, Position]]:
+def levels(solver: RowSolver, plies: int) -> list[dict[int, Position]]:
     """All positions in which the game goes on, by key, of 0 stones, 1 and so on."""
     found: list[dict[int, Position]] = [{key_of(solver.board, 0, 0): (0, 0)}]
     for _ in range(plies):
@@ -44,7 +44,7 @@ def levels(solver: Solver, plies: int) -> list[dict[int, Position]]:
     return found
 
 
-def searched(solver: Solver, level: dict[int, Position], asked: argparse.Namespace) -> dict[int, int]:
+def searched(solver: RowSolver, level: dict[int, Position], asked: argparse.Namespace) -> dict[int, int]:
     """Outcomes of all positions of as many stones."""
     known: dict[int, int] = {}
     if asked.progress.exists():
@@ -59,7 +59,7 @@ def searched(solver: Solver, level: dict[int, Position], asked: argparse.Namespa
     return {key: known[key] for key in level}
 
 
-def all_outcomes(solver: Solver, positions: list[dict[int, Position]], last: dict[int, int]) -> list[dict[int, int]]:
+def all_outcomes(solver: RowSolver, positions: list[dict[int, Position]], last: dict[int, int]) -> list[dict[int, int]]:
     """Outcomes of all levels, the one of most stones first, whose outcomes are given."""
     found = [last]
     for level in positions[-2::-1]:
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OPENINGS)
     asked = parser.parse_args()
     asked.progress.parent.mkdir(parents=True, exist_ok=True)
-    begun, solver = time.process_time(), Solver(GAMES["connect_four"], asked.entries)
+    begun, solver = time.process_time(), RowSolver(GAMES["connect_four"], asked.entries)
     positions = levels(solver, asked.plies)
     outcomes = all_outcomes(solver, positions, searched(solver, positions[-1], asked))
     rows = sorted((key, outcome) for level in outcomes for key, outcome in level.items())

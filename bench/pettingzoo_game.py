@@ -80,7 +80,7 @@ def of_peer(file: Path) -> Any:
 
 
 def measured(choose: Any) -> Row:
-    found = {"value kept": float(np.mean(moves_kept(Player(choose), decisive_positions())))}
+    found = {"value kept": float(np.mean(moves_kept(Player(choose), decisive_positions(GAME))))}
     for name, column in AGAINST.items():
         other: Opponent = opponent(name, GAME, "", "", PLIES)
         starts = both_colors(GAME, GAMES_EACH, PLIES, 0)
@@ -134,7 +134,7 @@ def main() -> None:
     what = about()
     text = ["# PettingZoo's connect four by self-play", "", *lines_about(what), ""]
     text += [f"Trained by `polyplay train ppo {TRAIN}`.", "", "![curves](pettingzoo_game.png)", ""]
-    chance = f"{decisive_positions().at_random:.0%}"
+    chance = f"{decisive_positions(GAME).at_random:.0%}"
     text += [f"Of the likeliest moves of each checkpoint; a random move keeps the value in {chance} of the positions."]
     text += ["Networks, learning rate and passes are the same. Both ran at the same time, beside other work, so their"]
     text += ["minutes do not compare.", ""]

@@ -17,7 +17,7 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.positions import random_play, wins_at_once
-from polyplay.envs.boards.solver import ENTRIES, Solver
+from polyplay.envs.boards.solver import ENTRIES, RowSolver
 
 GAME = GAMES["connect_four"]
 
@@ -32,7 +32,7 @@ def drawn(plies: int, n: int, seed: int) -> list[np.ndarray]:
     return found
 
 
-def milliseconds(solver: Solver, record: np.ndarray, exact: bool) -> float:
+def milliseconds(solver: RowSolver, record: np.ndarray, exact: bool) -> float:
     """Of all moves of a position."""
     solver.table[:] = 0
     begun = time.process_time()
@@ -40,7 +40,7 @@ def milliseconds(solver: Solver, record: np.ndarray, exact: bool) -> float:
     return 1e3 * (time.process_time() - begun)
 
 
-def at_ply(solver: Solver, plies: int, asked: argparse.Namespace) -> Row:
+def at_ply(solver: RowSolver, plies: int, asked: argparse.Namespace) -> Row:
     """Times at a ply, of as many positions as take --seconds, 4 at least."""
     scores, outcomes = list[float](), list[float]()
     for record in drawn(plies, asked.positions, asked.seed):
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="about the machine, into the result")
     parser.add_argument("--out", type=Path, default=RESULTS / "solver")
     asked = parser.parse_args()
-    solver = Solver(GAME)
+    solver = RowSolver(GAME)
     solver.openings = {}  # all is searched
     for record in drawn(30, 1, asked.seed):  # compiles
         milliseconds(solver, record, exact=True)
@@ -76,7 +76,7 @@ def main() -> None:
     rows = [at_ply(solver, plies, asked) for plies in asked.plies]
     data = {**about(), "load": load, "note": asked.note, "entries": ENTRIES, "rows": rows}
     text = [
-        "# Solver of connect four",
+        "# RowSolver of connect four",
         "",
         *lines_about(data),
         f"- load average before: {load:.1f}{'; ' + asked.note if asked.note else ''}",

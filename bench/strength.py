@@ -18,6 +18,7 @@ from common import Row, about, command_line, lines_about, publish, table
 
 from polyplay.cli.evaluate import score_line
 from polyplay.common import checkpoint
+from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.positions import decisive_positions
 from polyplay.evaluation.evaluate import EvaluateOptions, play_and_score
 from polyplay.runs.load import crew_of, load_run
@@ -69,7 +70,8 @@ def main() -> None:
     heads = dict.fromkeys(key for row in rows for key in row)
     shown = [{key: row.get(key, "") for key in heads} for row in rows]
     settings = ", ".join(f"{k} {config[k]}" for k in ("blocks", "filters", "simulations", "ratio", "learning_rate"))
-    random = f"A random legal move keeps the value of {100 * decisive_positions().at_random:.1f} %."
+    positions = decisive_positions(GAMES["connect_four"])
+    random = f"A random legal move keeps the value of {100 * positions.at_random:.1f} %."
     lines = [*lines_about(what), f"- run: {settings}"]
     text = ["# Connect four: strength of a run", "", *lines, "", random, "", *table(shown)]
     publish(asked.out, {**what, "rows": rows}, text)

@@ -15,9 +15,8 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.common.statistics import mean_interval
 from polyplay.envs.atari import protocols
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.positions import decisive_positions
-from polyplay.envs.boards.solver import solver_of, unsolved
+from polyplay.envs.boards.positions import MEASURES, decisive_positions, measure_of
+from polyplay.envs.boards.solver import slow_before, solver_of, unsolved
 from polyplay.evaluation.players import BoardPlayer, PlayerOptions, opponent_of, player_of
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.strength import Judge, both_colors, moves_kept, unlost
@@ -67,13 +66,13 @@ def _watching(step: GamesEnded) -> Watch:
 def _solver(
     player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
 ) -> tuple[list[float], Row]:
-    board, connect_four = player.board, GAMES["connect_four"]
+    board = player.board
     if reason := unsolved(board):
         raise UserError(f"--protocol solver: game:{board.name} has no solver, {reason}; allowed here: run, versus")
-    if not np.array_equal(board.numbers, connect_four.numbers):
-        use = "use --protocol versus --against perfect"
-        raise UserError(f"--protocol solver is for game:connect_four, this run plays game:{board.name}: {use}")
-    positions = decisive_positions()
+    if measure_of(board) is None:
+        games, use = " and ".join(f"game:{m.game.name}" for m in MEASURES), "use --protocol versus --against perfect"
+        raise UserError(f"--protocol solver is for {games}, this run plays game:{board.name}: {use}")
+    positions = decisive_positions(board)
     if asked > len(positions.records):
         raise UserError(f"--episodes {asked} given, but --protocol solver has {len(positions.records):,} positions")
     return moves_kept(player.moves, positions.first(asked), watch), {"random_move": positions.first(asked).at_random}
@@ -85,7 +84,7 @@ def _versus(
     board, name, plies = player.board, str(options.against), options.opening_plies
     perfect = name == "perfect"
     if plies is None:
-        plies = min(SLOW, board.longest // 4) if perfect else PLIES
+        plies = max(min(SLOW, board.longest // 4), slow_before(board)) if perfect else PLIES
     other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0), plies)
     if perfect:
         judge, (starts, values) = (

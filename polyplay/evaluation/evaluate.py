@@ -56,8 +56,8 @@ class EvaluateOptions:
     ] = "run"
     """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
     same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    sticky: sticky actions of 0.25. solver: moves in positions of connect four that the solver knows. versus: a match
-    with --against"""
+    sticky: sticky actions of 0.25. solver: moves in positions of connect four, or of Othello 6×6, that the solver
+    knows. versus: a match with --against"""
     episodes: Count | None = None
     """how many full games, or positions of solver (none: the protocol's number: 30, 100 or 1,000)"""
     seed: Seed = 0
@@ -72,7 +72,8 @@ class EvaluateOptions:
     against: str | None = None
     """the opponent of --protocol versus: random, mcts:N, perfect, or the directory of a run or of a checkpoint"""
     opening_plies: Whole | None = None
-    """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer)"""
+    """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer, in Othello
+    6×6 14)"""
     video: bool = False
     """write a video of the first game to the run's directory"""
     render: bool = False

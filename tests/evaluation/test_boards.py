@@ -45,6 +45,17 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say(champion: Path, cap
     assert evaluate.read_scores(champion)["snapshots"][file.stem]["simulations"] == 0
 
 
+def test_moves_in_othello_are_counted_too(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = small(tmp_path, "game:othello+size=6")
+    assert main.main(["evaluate", str(run), "--protocol", "solver"]) == 0
+    [file] = run.glob("evaluation-*.json")
+    record = json.loads(file.read_text())
+    assert (record["episodes"], set(record["returns"])) == (1000, {0.0, 1.0})
+    assert record["random_move"] == pytest.approx(0.462, abs=0.001)
+    assert record["episodic_return_mean"] == pytest.approx(0.462, abs=0.06), "it has not learnt anything"
+    assert "1,000 positions, a random move keeps 46.2 %; protocol solver" in capsys.readouterr().out
+
+
 def test_a_search_keeps_the_value_more_often(champion: Path):
     kept = [
         evaluate.evaluate(champion, EvaluateOptions(protocol="solver", simulations=n, episodes=100))
@@ -109,6 +120,14 @@ def test_against_perfect_play_moves_are_judged(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines()[1] == said
 
 
+def test_against_perfect_play_of_othello_games_begin_late(tmp_path: Path):
+    options = EvaluateOptions(protocol="versus", against="perfect", episodes=10)
+    record = evaluate.evaluate(small(tmp_path, "game:othello+size=6"), options)
+    assert record["opening_plies"] == 14
+    assert 0 < record["moves_kept"] < record["moves"]
+    assert record["games_held"] < 10
+
+
 def test_an_early_end_counts_what_is_over(champion: Path):
     watch = GamesWatch()
     options = EvaluateOptions(protocol="solver", simulations=0, max_steps=200)
@@ -135,7 +154,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--against random", "--against random is for --protocol versus, run given"),
         ("--protocol solver --opening-plies 3", "--opening-plies 3 is for --protocol versus, solver given"),
         ("--protocol solver --video", "--video is not for --protocol solver: use --protocol run"),
-        ("--protocol solver", "--protocol solver is for game:connect_four, this run plays game:three_in_a_row"),
+        ("--protocol solver", "--protocol solver is for game:connect_four and game:othello+size=6, this run"),
         (
             "--protocol null-op",
             "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run, sol",
@@ -173,7 +192,22 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
         (
             "game:connect:6x6x4",
             "versus --against perfect --opening-plies 1",
-            "--against perfect given, but perfect play of game:connect:6x6x4 takes hours before ply 2, ply 1 given",
+            "--against perfect given, but perfect play of game:connect:6x6x4 may take hours before ply 2, ply 1 given",
+        ),
+        (
+            "game:othello",
+            "solver",
+            "game:othello has no solver, a side of 8 cells is more than 6; allowed here: run, versus",
+        ),
+        (
+            "game:othello+size=4",
+            "solver",
+            "this run plays game:othello+size=4: use --protocol versus --against perfect",
+        ),
+        (
+            "game:othello+size=6",
+            "versus --against perfect --opening-plies 13",
+            "but perfect play of game:othello+size=6 may take hours before ply 14, ply 13 given; allowed: random",
         ),
         ("toy:catch", "solver", "solver is for board games (game:NAME), this run plays toy:catch; allowed here: run"),
     ],

@@ -120,6 +120,6 @@ def test_the_share_of_moves_that_keep_the_value():
     keeping = np.zeros((210, BOARD.actions), bool)
     keeping[np.arange(210), first_legal(records, np.zeros(0), np.arange(210))] = True
     keeping[150:] = False
-    positions = Decisive([""] * 210, records, np.zeros(210, np.int8), keeping)
+    positions = Decisive(BOARD, [""] * 210, records, np.zeros(210, np.int8), keeping)
     assert moves_kept(first_legal, positions) == [1.0] * 150 + [0.0] * 60
     assert len(moves_kept(first_legal, positions, lambda found, moves: False)) == 100, "ended by the watch"

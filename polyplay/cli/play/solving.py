@@ -20,7 +20,7 @@ import numpy as np
 from polyplay.cli.play.moves import legal_moves
 from polyplay.common.files import Row
 from polyplay.envs.boards import game, kernels
-from polyplay.envs.boards.solver import Solver
+from polyplay.envs.boards.solver import RowSolver, Solver, solver_of
 
 SECONDS = 20.0  # for a position
 EXACT_LEFT = 30  # with more empty cells, who wins but not how soon, which takes longer
@@ -102,13 +102,14 @@ class SolverProcess:
 
 def verdicts(solver: Solver, record: np.ndarray) -> Iterator[tuple[int, int, int | None]]:
     """(action, outcome for who makes it, plies until the end where known) of every legal move."""
+    counts = isinstance(solver, RowSolver)
     for action in legal_moves(solver.game, record):
         after = record.copy()
         result = kernels.play(solver.game.numbers, after, action)
         left = int(np.count_nonzero(after[kernels.CELLS :] == 0))
         if result != kernels.GOES_ON:
-            yield action, int(result == kernels.WON), 1
-        elif left < EXACT_LEFT:
+            yield action, int(kernels.WORTH[result]), 1 if counts else None
+        elif isinstance(solver, RowSolver) and left < EXACT_LEFT:
             score = -solver.score(after)
             yield action, int(np.sign(score)), left + 2 - abs(score) if score else left + 1
         else:
@@ -117,9 +118,9 @@ def verdicts(solver: Solver, record: np.ndarray) -> Iterator[tuple[int, int, int
 
 def main(name: str, seconds: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks: then the pipe ends
-    small = game.game("connect:2x2x2")
-    list(verdicts(Solver(small, 2), small.new()))  # compiled before the clock runs
-    solver = Solver(game.game(name))
+    solver = solver_of(game.game(name))
+    small = game.game("connect:2x2x2" if isinstance(solver, RowSolver) else "othello+size=4")
+    list(verdicts(solver_of(small), small.new()))  # compiled before the clock runs
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, seconds)  # whose signal ends a process even in compiled code
         for verdict in verdicts(solver, np.array(json.loads(line), np.int8)):

@@ -43,9 +43,8 @@ def _not_perfect(game: Game, plies: int) -> str:
     if reason := unsolved(game):
         return f"game:{game.name} has no solver, {reason}"
     first = slow_before(game)
-    return (
-        f"perfect play of game:{game.name} takes hours before ply {first}, ply {plies} given" if plies < first else ""
-    )
+    slow = f"perfect play of game:{game.name} may take hours before ply {first}, ply {plies} given"
+    return slow if plies < first else ""
 
 
 def _perfect_moves(solver: Solver, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -1,34 +1,50 @@
-"""Perfect play of k in a row with gravity: exact scores of positions and of their moves, by search."""
+"""Perfect play of games that have a solver, and of k in a row with gravity: exact scores of moves, by search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
-from polyplay.envs.boards.game import GAMES, Game, KInARow
+from polyplay.envs.boards.game import GAMES, Game, KInARow, Othello
+from polyplay.envs.boards.othello_solver import OthelloSolver, unsolved_othello
 
 OPENINGS = Path(__file__).with_name("openings.npz")  # of connect four; bench/openings.py wrote it
 ENTRIES = 1 << 22  # of the hash table: 32 MiB
 LONGEST_LINE = 4
 FAST = 34  # empty cells of a position whose moves take seconds; more take minutes to hours, unless openings are known
+FAST_OTHELLO = 18  # the same of Othello, in less than a second; with 22 they take up to half a minute
 EXACT = 12  # from this ply on, perfect play wins as soon as it can and loses as late as it can
 
 
-class Solver:
-    """Of one game. A score is positive if the mover wins: 1 if only the last cell of the board does it, one more for
-    every stone less. It is negative, as many, if the other wins, and 0 for a draw. So the game ends after
+class Solver(Protocol):
+    """Of one game. An outcome is 1 where the mover wins, 0 for a draw, -1 where the other wins."""
+
+    @property
+    def game(self) -> Game: ...
+
+    def outcome(self, record: np.ndarray) -> int: ...
+
+    def outcomes(self, record: np.ndarray) -> dict[int, int]: ...
+
+    def best(self, record: np.ndarray) -> list[int]: ...
+
+
+class RowSolver:
+    """Of k in a row with gravity. A score is positive if the mover wins: 1 if only the last cell of the board does it,
+    one more for every stone less. It is negative, as many, if the other wins, and 0 for a draw. So the game ends after
     `left + 1 - abs(score)` stones more, where `left` cells are empty. An outcome is its sign, which takes less time.
 
     Records are of positions that go on. Threads may share a solver. entries, a power of two: of its hash table.
     """
 
     def __init__(self, game: Game, entries: int = ENTRIES):
-        if reason := unsolved(game):
+        if reason := _unsolved_row(game):
             raise UserError(f"game:{game.name}: no solver for it, {reason}")
         if entries & (entries - 1) or entries < 1:
             raise ValueError(f"entries={entries}: not a power of two")
@@ -92,8 +108,12 @@ def _in_plies(value: int, left: int) -> int:
 
 def unsolved(game: Game) -> str:
     """Why a game has no solver; empty: it has one."""
+    return unsolved_othello(game) if isinstance(game, Othello) else _unsolved_row(game)
+
+
+def _unsolved_row(game: Game) -> str:
     if not isinstance(game, KInARow):
-        return "it is not k in a row"
+        return "it is neither k in a row nor Othello"
     if not game.gravity:
         return "its stones do not fall"
     if game.k > LONGEST_LINE:
@@ -103,7 +123,11 @@ def unsolved(game: Game) -> str:
 
 
 def slow_before(game: Game) -> int:
-    """The ply before which a solver takes minutes to hours for a move; 0: there is none."""
+    """The ply before which a solver may take minutes to hours for a move; 0: there is none. Of Othello: without passes,
+    each of which leaves one more empty cell.
+    """
+    if isinstance(game, Othello):
+        return max(0, game.longest // 2 - FAST_OTHELLO)
     return 0 if _openings_known(game) else max(0, game.longest - FAST)
 
 
@@ -120,4 +144,4 @@ def read_openings() -> dict[int, int]:
 @cache
 def solver_of(game: Game) -> Solver:
     """The process's solver of a game, whose table all that ask it share. Raises UserError: there is none."""
-    return Solver(game)
+    return OthelloSolver(game) if isinstance(game, Othello) else RowSolver(game)

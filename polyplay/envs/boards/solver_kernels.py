@@ -114,7 +114,7 @@ def _store(board: np.ndarray, row: np.ndarray, left: int, result: int, table: np
 
 
 @_compiled
-def _bits(x: int) -> int:
+def bit_count(x: int) -> int:
     n = 0
     while x:
         x &= x - 1
@@ -162,7 +162,7 @@ def _order(board: np.ndarray, row: np.ndarray, left: int, moves: int, table: np.
             continue
         if left > PROBED and _entry(board, own ^ mask, mask | move, left - 1, table)[3] <= -row[GOAL]:
             return YES
-        threats = _bits(winning_cells(board, own | move) & ~(mask | move))
+        threats = bit_count(winning_cells(board, own | move) & ~(mask | move))
         j = n
         while j and row[MOVES + j - 1] >> BITS >= threats:
             row[MOVES + j] = row[MOVES + j - 1]

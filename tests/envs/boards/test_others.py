@@ -8,7 +8,7 @@ import pytest
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game, game
 from polyplay.envs.boards.positions import random_play
-from polyplay.envs.boards.solver import Solver
+from polyplay.envs.boards.solver import RowSolver
 
 SAME = [
     ("connect_four", "connect_four"),
@@ -50,7 +50,7 @@ def test_our_games_are_open_spiels_move_by_move(ours, theirs):
 def test_the_solver_agrees_with_another_in_every_move():
     bitbully = pytest.importorskip("bitbully")
     of, rng = GAMES["connect_four"], np.random.default_rng(0)
-    solver, other, seen = Solver(of), bitbully.BitBully(opening_book=None), 0
+    solver, other, seen = RowSolver(of), bitbully.BitBully(opening_book=None), 0
     while seen < 1000:
         if found := random_play(of, 14 + seen % 27, rng):
             moves = "".join(str(ord(name) - ord("a")) for name in found[0])

@@ -164,6 +164,15 @@ def test_a_perfect_opponent_wins_every_game_that_it_begins():
     assert (over & ~begun).sum() > 10
 
 
+def test_a_perfect_opponent_of_othello_wins_every_game_in_which_it_moves_second():
+    """On 4×4 the second player wins."""
+    rows = play(Envs("game:othello+size=4+opponent=perfect", 4).open(1), 60)
+    over, reward = column(rows, "over"), column(rows, "reward")
+    begun = np.array([[row["obs"][lane][2].all() for lane in range(4)] for _, row in rows])  # by the player
+    assert (reward[over & begun] == -1).all()
+    assert (over & begun).sum() > 10
+
+
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
@@ -178,6 +187,16 @@ def test_a_perfect_opponent_wins_every_game_that_it_begins():
             "game:tic_tac_toe+opponent=perfect",
             {},
             "opponent=perfect given, but game:tic_tac_toe has no solver, its stones do not fall",
+        ),
+        (
+            "game:othello+size=6+opponent=perfect",
+            {},
+            "perfect given, but perfect play of game:othello+size=6 may take hours before ply 14, ply 0 given",
+        ),
+        (
+            "game:othello+opponent=perfect",
+            {},
+            "perfect given, but game:othello has no solver, a side of 8 cells is more than 6; allowed: random, mcts:N",
         ),
     ],
 )

@@ -18,7 +18,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, solver_kernels
 from polyplay.envs.boards import solver as solver_module
 from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.solver import Solver, slow_before
+from polyplay.envs.boards.othello_solver import OthelloSolver
+from polyplay.envs.boards.solver import RowSolver, slow_before, solver_of, unsolved
 
 FOUR = GAMES["connect_four"]
 Columns = tuple[str, ...]  # stones of each column from the bottom up, "x" or "o"
@@ -75,8 +76,8 @@ class Twin:
 
 
 @cache
-def solver(name: str) -> Solver:
-    return Solver(game(name), 1 << 18)
+def solver(name: str) -> RowSolver:
+    return RowSolver(game(name), 1 << 18)
 
 
 def record_of(of: Game, actions: list[int]) -> np.ndarray:
@@ -184,7 +185,7 @@ def test_mirror_images_have_the_same_scores(name):
         actions = random_actions(of, of.longest - 22 if name == "connect_four" else 5, rng)
         image = record_of(of, [of.columns - 1 - a for a in actions])
         scores = solver(name).scores(record_of(of, actions))
-        fresh = Solver(of, 1 << 18)  # not from the table
+        fresh = RowSolver(of, 1 << 18)  # not from the table
         assert fresh.scores(image) == {of.columns - 1 - a: score for a, score in scores.items()}
 
 
@@ -208,7 +209,7 @@ def test_best_moves_reach_the_score_in_so_many_plies(name, plies):
 
 
 def test_the_table_is_filled_over_and_over_without_a_wrong_value():
-    rng, small = np.random.default_rng(5), Solver(FOUR, 1 << 6)
+    rng, small = np.random.default_rng(5), RowSolver(FOUR, 1 << 6)
     for plies in (20, 21, 22, 23, 24) * 3:
         record = record_of(FOUR, random_actions(FOUR, plies, rng))
         assert small.scores(record) == solver("connect_four").scores(record)
@@ -235,7 +236,7 @@ def test_best_moves_of_connect_four():
 
 
 def test_openings_are_those_of_the_search_and_a_stopped_run_goes_on(tmp_path):
-    of = Solver(game("connect:4x5x4"), 1 << 18)
+    of = RowSolver(game("connect:4x5x4"), 1 << 18)
     positions = openings.levels(of, 4)
     for stones, level in enumerate(positions):
         plays = [columns_of(of.game, [*play]) for play in itertools.product(range(5), repeat=stones)]
@@ -258,9 +259,9 @@ def test_openings_answer_for_the_search(tmp_path, monkeypatch):
     keys = [solver_kernels.key_of(board, *bits) for bits in after]
     np.savez_compressed(tmp_path / "some.npz", keys=np.array(keys), outcomes=np.array([1, 1, 0, -1], np.int8))
     monkeypatch.setattr(solver_module, "OPENINGS", tmp_path / "some.npz")
-    assert Solver(FOUR, 1 << 10).outcomes(FOUR.new()) == {0: -1, 1: -1, 2: 0, 3: 1, 4: 0, 5: -1, 6: -1}
-    assert Solver(FOUR, 1 << 10).best(FOUR.new()) == [3]
-    assert Solver(game("connect:4x5x4"), 1 << 10).openings == {}
+    assert RowSolver(FOUR, 1 << 10).outcomes(FOUR.new()) == {0: -1, 1: -1, 2: 0, 3: 1, 4: 0, 5: -1, 6: -1}
+    assert RowSolver(FOUR, 1 << 10).best(FOUR.new()) == [3]
+    assert RowSolver(game("connect:4x5x4"), 1 << 10).openings == {}
     assert slow_before(FOUR) == 0
 
 
@@ -280,10 +281,19 @@ def test_perfect_play_of_large_boards_begins_late_without_openings(tmp_path, mon
 )
 def test_games_without_a_solver(of, says):
     with pytest.raises(UserError) as raised:
-        Solver(of)
+        RowSolver(of)
     assert says in str(raised.value)
+
+
+def test_othello_has_a_solver_of_its_own_on_small_boards_late_in_the_game():
+    names = ("othello+size=4", "othello+size=6", "othello", "go+size=5")
+    why = ["", "", "a side of 8 cells is more than 6", "it is neither k in a row nor Othello"]
+    assert [unsolved(game(name)) for name in names] == why
+    assert isinstance(solver_of(game("othello+size=6")), OthelloSolver)
+    assert isinstance(solver_of(FOUR), RowSolver)
+    assert [slow_before(game(name)) for name in names[:2]] == [0, 14], "18 empty cells, if nobody passed"
 
 
 def test_a_table_of_another_size_is_refused():
     with pytest.raises(ValueError, match="not a power of two"):
-        Solver(FOUR, 1000)
+        RowSolver(FOUR, 1000)
