@@ -115,7 +115,7 @@ class SearchOptions:
     value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
     at a root with noise "parent", as there.
 
-    root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), with σ(q) =
+    root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), σ(q) being
     (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
     that, and q brought to [0, 1] from the least and greatest of its position. With both, noise, temperature,
     exploration, c and fpu count for nothing, and no subtree is kept. "forced": a move that was visited gets
