@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from polyplay.acting.game_records import GameNotes
 from polyplay.acting.resignation import Resignation, ResignOptions
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
@@ -119,6 +120,7 @@ class SelfPlay:
         self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
         self.evaluator = evaluator
         self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.notes = GameNotes(board, games)
         self.resignation = Resignation(resign, games, board.longest, ctx.env_seed, self.first_lane)
         self.search.restart()
         self.games = EpisodeCounter(games)
@@ -182,6 +184,7 @@ class SelfPlay:
         for name, value in row.items():
             self.moves[name][at] = value
         self.games.length[done.games] += 1
+        self.notes.add(done.games, actions, done)
         self.ctx.counters.add("steps", len(done.games))
         results = self.search.advance(done.games, actions)
         self.metrics.moved(done)
@@ -201,6 +204,7 @@ class SelfPlay:
         rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
+        self.notes.ended(self.ctx, game, float(rows["reward"][1]), self.number, self.version)
         self.number += 1
         self.finished.append(rows)
         self.metrics.ended(game, rows)
@@ -243,7 +247,7 @@ class SelfPlay:
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
         own: Batch = {k: np.array(v) for k, v in numbers.items()}
         own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
-        own["resignation"] = self.resignation.save()
+        own |= {"resignation": self.resignation.save(), "notes": self.notes.save()}
         if isinstance(self.evaluator, NetworkEvaluator):
             own["backend"] = np.array(BACKENDS.index(self.evaluator.backend))
         if self.held is not None and (held := self.held.save()):
@@ -258,6 +262,9 @@ class SelfPlay:
         tree.write(self.metrics.seen, ..., saved["seen"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
+        for game, moves in enumerate(self.games.length):  # checkpoints of before have no notes
+            self.notes.begin(game, self.moves["action"][game, : int(moves)])
+        self.notes.load(saved.get("notes", {}))
         if self.held is not None and "held" in saved:
             self.held.load(saved["held"])
         ends = np.cumsum(saved["lengths"])

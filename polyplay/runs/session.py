@@ -355,7 +355,7 @@ class Session:
             self._warn(line)
 
     def say(self, kind: str, text: str) -> None:
-        """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a note, a
+        """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, or a warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
@@ -366,6 +366,8 @@ class Session:
         elif kind == "match":
             row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(match_line(row))
+        elif kind == "game":
+            self.reporter.game(json.loads(text), self.metrics.steps, self.metrics.updates)
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)
