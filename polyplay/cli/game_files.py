@@ -22,17 +22,25 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
-    files = {}
+    files = dict[str, bytes]()
     for row in games:
         try:
-            board = game_of(row["game"])
-            text = sgf_of(board, row, run) if isinstance(board, Go) else text_of(row, run).encode()
-            files[f"{row['number']:05d}-{Path(row['name']).name}{'.sgf' if isinstance(board, Go) else '.txt'}"] = text
-        except (ValueError, TypeError, AttributeError) as e:
+            kind, contents = _file_of(row, run)
+        except (ValueError, TypeError, KeyError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
+        files[f"{row['number']:05d}-{Path(row['name']).name}.{kind}"] = contents
     directory.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_bytes(directory / name, text)
+    for name, contents in files.items():
+        write_bytes(directory / name, contents)
+
+
+def _file_of(row: Row, run: str) -> tuple[str, bytes]:
+    """What the file's name ends with, and its contents. Raises ValueError, TypeError, KeyError: a damaged game."""
+    try:
+        board = game_of(row["game"])
+    except UserError as e:
+        raise ValueError(e) from None
+    return ("sgf", sgf_of(board, row, run)) if isinstance(board, Go) else ("txt", text_of(row, run).encode())
 
 
 def sgf_of(board: Go, row: Row, run: str) -> bytes:

@@ -128,11 +128,10 @@ def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
     stopped, whole = stopped_and_whole(tmp_path, 1_500, 3_000)
     assert stopped == whole
     assert len(whole) > 50
-    games = [
-        [row | {"wall_seconds": 0} for row in read_lines(tmp_path / p / "games.jsonl")] for p in ("parts", "whole")
-    ]
-    assert games[0] == games[1]
-    assert len(games[1]) > 100
+    files = (tmp_path / name / "games.jsonl" for name in ("parts", "whole"))
+    parts, games = ([row | {"wall_seconds": 0} for row in read_lines(file)] for file in files)
+    assert parts == games
+    assert len(games) > 100
 
 
 def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
