@@ -15,7 +15,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, read_object, write_json
+from polyplay.common.files import LogWrites, Row, parse_json, read_object, write_json
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
@@ -367,7 +367,8 @@ class Session:
             row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(match_line(row))
         elif kind == "game":
-            self.reporter.game(json.loads(text), self.metrics.steps, self.metrics.updates)
+            if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
+                self.reporter.game(game, self.metrics.steps, self.metrics.updates)
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)

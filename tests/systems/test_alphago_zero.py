@@ -79,6 +79,8 @@ def test_it_learns_from_its_own_games(how, tmp_path):
     assert run.summary["updates"] > 100
     assert run.summary["episodes"] > 500
     assert rows[-1]["steps"] >= 6_000
+    games = [row["name"] for row in read_lines(run.directory / "games.jsonl")]
+    assert len(set(games)) == len(games) > 64
     score = polyplay.evaluate(run.directory, episodes=64)
     assert score["episodic_return_mean"] > 0.6, "against random moves, both sides"
 
