@@ -54,15 +54,20 @@ def match(
     return points
 
 
-def draw_openings(board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner. draw: moves
-    for records.
+def draw_openings(
+    board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner; int64
+    [n, plies]: the moves that led there, -1 where there is none. draw: moves for records.
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
-    for _ in range(plies):
+    moves = np.full((n, plies), -1)
+    for ply in range(plies):
         if len(on):
             before = records[on].copy()
-            over = play_all(board.numbers, records, on, draw(before)) != kernels.GOES_ON
+            drawn = draw(before)
+            over = play_all(board.numbers, records, on, drawn) != kernels.GOES_ON
             records[on[over]] = before[over]
-            on = on[~over]
-    return records
+            on, drawn = on[~over], drawn[~over]
+            moves[on, ply] = drawn
+    return records, moves

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from polyplay.acting.game_records import GameNotes
 from polyplay.acting.resignation import Resignation, ResignOptions
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
@@ -122,6 +123,7 @@ class SelfPlay:
         self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
         self.evaluator = evaluator
         self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.notes = GameNotes(board, games)
         self.resignation = Resignation(resign, games, board.longest, ctx.env_seed, self.first_lane)
         self.search.restart()
         self.games = EpisodeCounter(games)
@@ -187,6 +189,7 @@ class SelfPlay:
             self.moves[name][at] = value
         self.games.length[done.games] += 1
         self.recorded[done.games] += done.full
+        self.notes.add(done.games, actions, done)
         self.ctx.counters.add("steps", int(done.full.sum()))
         results = self.search.advance(done.games, actions)
         self.metrics.moved(done)
@@ -206,6 +209,7 @@ class SelfPlay:
         rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
+        self.notes.ended(self.ctx, game, float(rows["reward"][1]), self.number, self.version)
         self.number += 1
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
@@ -249,7 +253,7 @@ class SelfPlay:
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
         own: Batch = {k: np.array(v) for k, v in {**numbers, "recorded": self.recorded}.items()}
         own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
-        own["resignation"] = self.resignation.save()
+        own |= {"resignation": self.resignation.save(), "notes": self.notes.save()}
         if isinstance(self.evaluator, NetworkEvaluator):
             own["backend"] = np.array(BACKENDS.index(self.evaluator.backend))
         if self.held is not None and (held := self.held.save()):
@@ -265,6 +269,9 @@ class SelfPlay:
         tree.write(self.metrics.seen, ..., saved["seen"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
+        for game, moves in enumerate(self.games.length):  # checkpoints of before have no notes
+            self.notes.begin(game, self.moves["action"][game, : int(moves)])
+        self.notes.load(saved.get("notes", {}))
         if self.held is not None and "held" in saved:
             self.held.load(saved["held"])
         ends = np.cumsum(saved["lengths"])

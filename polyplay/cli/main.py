@@ -25,6 +25,7 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "surgery": ("RUN --out RUN2", "let a run's network or game grow"),
     "evaluate": ("RUN", "play full games with a run's weights"),
     "play": ("RUN", "play a board game against a run's agent"),
+    "games": ("RUN", "list the games of a board game's run, or export them"),
     "plot": ("RUN … --out FILE", "write a picture of learning curves"),
     "runs": ("[DIR …]", "list runs, newest first"),
     "watch": ("RUN …", "serve a live page with curves and controls"),

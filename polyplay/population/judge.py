@@ -1,7 +1,7 @@
 """The judge: plays the learner's weights against the best so far, and publishes them if they win.
 
     learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
-                          └──► checkpoints/champion-UPDATE, matches.jsonl
+                          └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
 A match is not saved: where a judge is lost, or a run goes on, the match begins again. What it draws depends on the
 candidate's update alone, and in one thread a match is one turn: so a resumed run is exact there.
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from polyplay.acting.game_records import GameNotes
 from polyplay.acting.match import MatchStarts, draw_openings, match
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import NetworkEvaluator
@@ -131,25 +132,50 @@ class Matches:
 
     def _match(self) -> tuple[np.ndarray, int]:
         """The candidate's points in the games that were needed, and how many openings differed."""
-        seed = seed_of(self.ctx.seed, self.candidate.version + 1)
-        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
-        openings = draw_openings(
-            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
-        )
-        starts = MatchStarts(np.repeat(openings, 2, 0), np.arange(self.gate.games) % 2 == 0)
+        starts, notes = self._openings()
+        firsts = starts.begins == (notes.length % 2 == 0)  # games in which the candidate moved first
         ended = list[float]()
 
         def watch(found: dict[int, float], moves: int) -> bool:
             ended.extend(found.values())
             return self.gate.verdict(sum(ended), len(ended)) is None
 
-        players = self._player(self.candidate), self._player(self.champion)
-        match(self.board, *players, starts, watch=watch, at_once=self.games)
-        return np.array(ended), len(np.unique(openings, axis=0))
+        players = self._player(self.candidate, notes), self._player(self.champion, notes)
+        points = match(self.board, *players, starts, watch=watch, at_once=self.games)
+        self._tell(points, firsts, notes)
+        return np.array(ended), len(np.unique(starts.records, axis=0))
 
-    def _player(self, evaluator: NetworkEvaluator) -> Opponent:
+    def _openings(self) -> tuple[MatchStarts, GameNotes]:
+        """Each twice, and the moves that led there."""
+        seed = seed_of(self.ctx.seed, self.candidate.version + 1)
+        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
+        records, moves = draw_openings(
+            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
+        )
+        notes = GameNotes(self.board, self.gate.games)
+        for game, opening in enumerate(np.repeat(moves, 2, 0)):
+            notes.begin(game, opening[opening >= 0])
+        return MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
+
+    def _player(self, evaluator: NetworkEvaluator, notes: GameNotes) -> Opponent:
         search = PositionSearch(self.board, self.search, evaluator, self.games)
-        return lambda records, random, at: search.choose(records[at], self.ctx.turn)
+
+        def choose(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+            done = search.run(records[at], self.ctx.turn)
+            moves = search.search.choose(done)
+            notes.add(at, moves, done)
+            return moves
+
+        return choose
+
+    def _tell(self, points: np.ndarray, firsts: np.ndarray, notes: GameNotes) -> None:
+        """Tell the main process of the games that ended. firsts, bool [n]: the candidate moved first."""
+        for game in np.flatnonzero(~np.isnan(points)).tolist():
+            sides = (self.candidate.version, self.champion.version)
+            black, white = sides if firsts[game] else sides[::-1]
+            outcome = (2 * points[game] - 1) * (1 if firsts[game] else -1)
+            about = {"name": f"gate-{self.candidate.version}-{game}", "kind": "gate", "black": black, "white": white}
+            self.ctx.say("game", json.dumps(about | notes.row(game, outcome)))
 
     def _save(self, counters: Row) -> None:
         """The champion's weights, whole or not at all."""

@@ -74,6 +74,7 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     played = max(updates, 1)  # the match of the checkpoint's own update is played again
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
         _cut(directory / LOG, _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
+    _cut(directory / "games.jsonl", _rows(("steps", "black", "white")), _games_up_to(steps, played), say)
     rated = learnt.get("0", 0)
     _cut(directory / RATINGS, _rows(("version", "steps")), lambda row: row["version"] <= rated, say)
     for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
@@ -94,6 +95,13 @@ def _rows(numbers: tuple[str, ...]) -> Callable[[Any], bool]:
 
 def _up_to(number: str, most: float) -> Callable[[Any], bool]:
     return lambda row: row[number] <= most
+
+
+def _games_up_to(steps: float, candidates: int) -> Callable[[Any], bool]:
+    """Of self-play those until that step, of a gate those of matches of candidates below."""
+    return lambda row: (
+        max(row["black"], row["white"]) < candidates if row.get("kind") == "gate" else row["steps"] <= steps
+    )
 
 
 def _delivery(line: Any) -> bool:

@@ -15,7 +15,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, read_object, write_json
+from polyplay.common.files import LogWrites, Row, parse_json, read_object, write_json
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
@@ -355,7 +355,7 @@ class Session:
             self._warn(line)
 
     def say(self, kind: str, text: str) -> None:
-        """A worker's message: a decision, an evaluation or a match as JSON, why something is unsaved, a note, a
+        """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, or a warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
@@ -366,6 +366,9 @@ class Session:
         elif kind == "match":
             row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(match_line(row))
+        elif kind == "game":
+            if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
+                self.reporter.game(game, self.metrics.steps, self.metrics.updates)
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)

@@ -31,7 +31,7 @@ def mixed(records, random, at):
 def random_starts(n: int) -> MatchStarts:
     """Each opening of three plies twice, once with either colour."""
     rng = np.random.default_rng(3)
-    openings = draw_openings(BOARD, n, 3, lambda records: np.array([rng.choice(legal(r)) for r in records]))
+    openings, _ = draw_openings(BOARD, n, 3, lambda records: np.array([rng.choice(legal(r)) for r in records]))
     return MatchStarts(np.repeat(openings, 2, 0), np.arange(2 * n) % 2 == 0)
 
 
@@ -83,5 +83,6 @@ def test_openings_are_positions_that_go_on():
     starts = random_starts(50)
     assert set((starts.records[:, kernels.CELLS :] != 0).sum(1).tolist()) == {3}
     at = np.arange(5)
-    deep = draw_openings(BOARD, 5, 9, lambda records: first_legal(records, None, at))
+    deep, moves = draw_openings(BOARD, 5, 9, lambda records: first_legal(records, None, at))
     assert (deep[:, kernels.CELLS :] != 0).sum(1).tolist() == [6] * 5, "the seventh move ends the game"
+    assert moves.tolist() == [[0, 1, 2, 3, 4, 5, -1, -1, -1]] * 5

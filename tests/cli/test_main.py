@@ -124,7 +124,7 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
     ("line", "says"),
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
-        ("zzz", "unknown verb zzz; there are train, resume, surgery, evaluate, play, plot, runs, watch, systems, new"),
+        ("zzz", "unknown verb zzz; there are train, resume, surgery, evaluate, play, games, plot, runs, watch"),
         ("play", "play takes the directory of a run first"),
         ("train", "train takes a system first, nothing given: polyplay train ppo --env CartPole-v1; begin with ppo"),
         (

@@ -18,6 +18,8 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_lines
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 
@@ -25,6 +27,9 @@ SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
 SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
 SMALL |= {"gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
+
+
+BOARD = GAMES["tic_tac_toe"]
 
 
 def trained(path: Path, **settings: Any) -> Any:
@@ -39,8 +44,25 @@ def champions(run: Path) -> list[int]:
     return [int(checkpoint.manifest(path)["counters"]["updates"]) for path in checkpoint.champions(run)]
 
 
+def games_of(run: Path, match: Row) -> list[float]:
+    """The candidate's points in the games of a match, each of which is written down once, moves and result."""
+    lines = [row for row in read_lines(run / "games.jsonl") if row["name"].startswith(f"gate-{match['candidate']}-")]
+    assert len({row["name"] for row in lines}) == len(lines)
+    points = []
+    for row in lines:
+        assert sorted((row["black"], row["white"])) == [match["champion"], match["candidate"]]
+        record, names = BOARD.new(), [BOARD.move_name(action) for action in range(BOARD.actions)]
+        results = [kernels.play(BOARD.numbers, record, names.index(move)) for move in row["moves"]]
+        assert set(results[:-1]) == {kernels.GOES_ON}
+        last = {kernels.WON: 1, kernels.DRAWN: 0}[results[-1]]
+        assert row["outcome"] == last * (-1) ** (len(results) - 1)
+        assert [value is None for value in row["values"]] == [ply < 3 for ply in range(len(results))], "openings"
+        points.append((1 + row["outcome"] * (1 if row["black"] == match["candidate"] else -1)) / 2)
+    return points
+
+
 def agree(run: Path) -> None:
-    """Champions, matches and checkpoints tell one story."""
+    """Champions, matches, games and checkpoints tell one story."""
     played, plays = matches(run), 0
     assert played
     for row in played:
@@ -48,6 +70,8 @@ def agree(run: Path) -> None:
         assert row["wins"] + row["draws"] + row["losses"] == row["games"] <= 16
         assert row["points"] == row["wins"] + row["draws"] / 2
         assert row["passed"] is (row["points"] > 8)
+        points = games_of(run, row)
+        assert [points.count(x) for x in (1, 0.5, 0)] == [row["wins"], row["draws"], row["losses"]]
         plays = row["candidate"] if row["passed"] else plays
     assert champions(run) == [0, *(row["candidate"] for row in played if row["passed"])]
 

@@ -227,3 +227,17 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path):
     before = (tmp_path / "episodes.jsonl").stat().st_mtime_ns
     rewind(tmp_path, counters, said.append)
     assert (tmp_path / "episodes.jsonl").stat().st_mtime_ns == before
+
+
+def test_games_behind_the_checkpoint_are_cut_off(tmp_path: Path):
+    """Of a gate by the match, as its line of matches.jsonl is."""
+    side = {"kind": "self_play", "black": 4, "white": 4}
+    lines = [{"steps": s, **side, "name": f"self_play-0-{s}"} for s in (60, 100, 101)]
+    lines += [{"steps": 99, "kind": "gate", "black": b, "white": w, "name": f"gate-{b}"} for b, w in ((4, 3), (3, 5))]
+    whole = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "games.jsonl").write_text(whole + '{"steps": 3}\n' + '{"torn')
+    said: list[str] = []
+    rewind(tmp_path, {"steps": 100, "frames": 100, "updates": 5}, said.append)
+    left = [row["name"] for row in files.read_lines(tmp_path / "games.jsonl")]
+    assert left == ["self_play-0-60", "self_play-0-100", "gate-4"]
+    assert said == ["games.jsonl: 1 damaged line left out"]

@@ -79,6 +79,8 @@ def test_it_learns_from_its_own_games(how, tmp_path):
     assert run.summary["updates"] > 100
     assert run.summary["episodes"] > 500
     assert rows[-1]["steps"] >= 6_000
+    games = [row["name"] for row in read_lines(run.directory / "games.jsonl")]
+    assert len(set(games)) == len(games) > 64
     score = polyplay.evaluate(run.directory, episodes=64)
     assert score["episodic_return_mean"] > 0.6, "against random moves, both sides"
 
@@ -128,6 +130,10 @@ def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
     stopped, whole = stopped_and_whole(tmp_path, 1_500, 3_000)
     assert stopped == whole
     assert len(whole) > 50
+    files = (tmp_path / name / "games.jsonl" for name in ("parts", "whole"))
+    parts, games = ([row | {"wall_seconds": 0} for row in read_lines(file)] for file in files)
+    assert parts == games
+    assert len(games) > 100
 
 
 def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 
 from polyplay.common import checkpoint, tree
 from polyplay.common.checkpoint import open_checkpoint
+from polyplay.common.files import read_lines
+from polyplay.envs.boards.game import GAMES
 from tests.runs.test_run import end, start, wait_for
 
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"
@@ -50,6 +52,19 @@ def hold_every_game_once(run: Path) -> Path:
     return found
 
 
+def written_once(run: Path, found: Path) -> None:
+    """Lines of games.jsonl are the first player's games, none of them twice, move by move as the replay has them."""
+    lines = list(read_lines(run / "games.jsonl"))
+    names, rows, same = [line["name"] for line in lines], replayed(found, 0), 0
+    assert len(set(names)) == len(names) > 128
+    for name, line in zip(names, lines, strict=True):
+        actions = rows[rows[:, 0] == int(name.removeprefix("self_play-0-")), 1]
+        if len(actions):
+            same += 1
+            assert line["moves"] == [GAMES["tic_tac_toe"].move_name(a) for a in actions[: len(line["moves"])]]
+    assert same > 100
+
+
 def steps(found: Path) -> int:
     return int(found.name.rpartition("-")[2])  # old ones may be deleted meanwhile
 
@@ -79,3 +94,4 @@ def test_no_game_is_lost_or_learnt_from_twice(by: signal.Signals, how: str, tmp_
     assert steps(after) >= steps(before) + 2000
     for player in range(2):
         assert np.array_equal(replayed(after, player)[: len(kept[player])], kept[player])
+    written_once(run, after)

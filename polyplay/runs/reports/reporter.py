@@ -85,6 +85,7 @@ class Reporter:
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
         self.roles: dict[str, dict[str, float]] = {}
+        self.names: set[Any] | None = None  # of the games that games.jsonl has; None: not read yet
         self.growth = Growth()
         self.row, self.base = self._earlier(start or {})
         for key, total in {"wall": self.base, **self.row}.items():
@@ -154,6 +155,14 @@ class Reporter:
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
+
+    def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
+        """Write one game of a search (acting.game_records), unless it is there: a resumed run may play it again."""
+        if self.names is None:
+            self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
+        if played["name"] not in self.names:
+            self.names.add(played["name"])
+            self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, snapshot: Snapshot) -> Row:
         """Write one report; its line of metrics.jsonl."""

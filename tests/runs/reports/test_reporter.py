@@ -53,6 +53,21 @@ def test_the_keys_of_a_report_are_exactly_these_and_then_the_losses(tmp_path: Pa
     assert (row["wall_seconds"], row["episodes"], row["restarts"]) == (2.0, 0, 0)
 
 
+def test_a_game_is_written_down_once_however_often_it_is_told(tmp_path: Path, clock: Clock):
+    first, second = ({"name": f"self_play-0-{i}", "moves": ["a1"]} for i in (0, 1))
+    reporter = make(tmp_path, clock)
+    reporter.game(first, 40, 2)
+    reporter.game(first, 50, 2)
+    reporter.close("done", 0)
+    with (tmp_path / "games.jsonl").open("a") as file:
+        file.write('{"name": "torn')
+    resumed = make(tmp_path, clock)
+    resumed.game(first, 40, 2)
+    resumed.game(second, 60, 3)
+    rows = list(read_lines(tmp_path / "games.jsonl"))
+    assert [(row["name"], row["steps"]) for row in rows] == [("self_play-0-0", 40), ("self_play-0-1", 60)]
+
+
 def test_decisions_of_a_scheduler_are_lines_of_their_own(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     clock.now += 3

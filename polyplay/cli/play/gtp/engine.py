@@ -160,8 +160,12 @@ class GtpEngine:
         game = GtpBoard(self.game.board)
         if found.komi is not None:
             game.set_komi(found.komi)
-        for colour, action in found.moves:
-            game.play(colour, action)
+        for number, (colour, action) in enumerate([*found.setup, *found.moves], 1 - len(found.setup)):
+            try:
+                game.play(colour, action)
+            except GtpError as e:
+                what = f"move {number}" if number > 0 else "the stone"
+                raise GtpError(f"cannot load file: {what} {'-BW'[colour]} {game.name(action)}: {e}") from None
         self.game = game
         self.policy.use(game.board)
         return ""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from polyplay.cli.play.gtp.board import BLACK, WHITE, GtpError
 
 
 @dataclass(frozen=True)
 class ReadGame:
+    """Of colours and actions."""
+
     komi: float | None
-    moves: list[tuple[int, int]]  # (colour, action), set-up stones of either colour first
+    setup: list[tuple[int, int]]  # stones on the board before the first move
+    moves: list[tuple[int, int]]
 
 
 def read_game(path: str, size: int, until: int | None = None) -> ReadGame:
@@ -22,18 +26,37 @@ def read_game(path: str, size: int, until: int | None = None) -> ReadGame:
         raise GtpError("cannot load file: needs pip install 'polyplay[go]'") from None
     try:
         game = sgf.Sgf_game.from_bytes(Path(path).read_bytes())
-        found = game.get_size()
-        komi = game.get_root().get("KM") if game.get_root().has_property("KM") else None
-        black, white, _ = game.get_root().get_setup_stones()
-        setup = [(BLACK, point) for point in sorted(black)] + [(WHITE, point) for point in sorted(white)]
-        line = [node.get_move() for node in game.get_main_sequence()]
-    except (OSError, ValueError) as e:
-        raise GtpError("cannot load file") from e
-    if found != size:
-        raise GtpError(f"cannot load file: its board has {found} lines")
-    moves = [({"b": BLACK, "w": WHITE}[colour], point) for colour, point in line if colour is not None]
-    moves = moves if until is None else moves[: max(until - 1, 0)]
-    return ReadGame(komi, [(colour, _action(point, size)) for colour, point in [*setup, *moves]])
+        root = game.get_root()
+        komi = root.get("KM") if root.has_property("KM") else None
+        black, white, _ = root.get_setup_stones()
+    except OSError as e:
+        raise GtpError(f"cannot load file: {e.strerror}") from None
+    except ValueError as e:
+        raise GtpError(f"cannot load file: {' '.join(str(e).split()) or 'a stone is no point of the board'}") from None
+    if game.get_size() != size:
+        raise GtpError(f"cannot load file: its board has {game.get_size()} lines, not {size}")
+    moves = _moves(game.get_main_sequence(), size)
+    setup = [(BLACK, point) for point in sorted(black)] + [(WHITE, point) for point in sorted(white)]
+    return ReadGame(
+        komi,
+        [(colour, _action(point, size)) for colour, point in setup],
+        moves if until is None else moves[: max(until - 1, 0)],
+    )
+
+
+def _moves(line: list[Any], size: int) -> list[tuple[int, int]]:
+    """Raises GtpError."""
+    moves = list[tuple[int, int]]()
+    for node in line:
+        try:
+            colour, point = node.get_move()
+        except ValueError:
+            raise GtpError(f"cannot load file: move {len(moves) + 1} is no point of the board") from None
+        if node.has_setup_stones() and node.parent is not None:
+            raise GtpError(f"cannot load file: stones are set up after move {len(moves)}")
+        if colour is not None:
+            moves.append(({"b": BLACK, "w": WHITE}[colour], _action(point, size)))
+    return moves
 
 
 def _action(point: tuple[int, int] | None, size: int) -> int:

@@ -88,7 +88,7 @@ def test_numbers_comments_and_control_characters():
         ("final_status_list", "syntax error"),
         ("final_status_list sleeping", "syntax error"),
         ("loadsgf", "syntax error"),
-        ("loadsgf /nowhere.sgf", "cannot load file"),
+        ("loadsgf /nowhere.sgf", "cannot load file: No such file or directory"),
         ("reg_genmove", "syntax error"),
         ("unheard_of", "unknown command"),
     ],
@@ -247,12 +247,31 @@ def test_a_game_from_an_sgf_file(tmp_path: Path):
     assert [engine.game.name(int(cell)) for cell in np.flatnonzero(engine.game.stones())] == ["A9", "C7", "E5", "G3"]
     assert said(engine, f"loadsgf {file} 2") == ["="]
     assert np.count_nonzero(engine.game.stones()) == 2
-    for text, error in (("(;SZ[19])", "its board has 19 lines"), ("nonsense", "cannot load file")):
-        file.write_text(text)
-        assert error in said(engine, f"loadsgf {file}")[0]
-    file.write_text("(;SZ[9];B[aa];W[aa])")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("nonsense", "no SGF data found"),
+        ("(;SZ[9];B[aa]", "unexpected end of SGF data"),
+        ("(;SZ[19];B[aa])", "its board has 19 lines, not 9"),
+        ("(;SZ[9:13])", "bad SZ property: b'9:13'"),
+        ("(;SZ[9]KM[many])", "could not convert string to float: b'many'"),
+        ("(;SZ[9]AB[zz])", "a stone is no point of the board"),
+        ("(;SZ[9];B[aa];W[zz])", "move 2 is no point of the board"),
+        ("(;SZ[9];B[aa];W[aa])", "move 2 W A9: illegal move"),
+        ("(;SZ[9]AB[bb];W[ee];B[bb])", "move 2 B B8: illegal move"),
+        ("(;SZ[9]AB[ab][ba]AW[aa])", "the stone W A9: illegal move"),
+        ("(;SZ[9];B[aa];AW[bb];W[cc])", "stones are set up after move 1"),
+    ],
+)
+def test_a_bad_sgf_file_is_an_answer_that_says_why(tmp_path: Path, text: str, error: str):
+    pytest.importorskip("sgfmill")
+    file, engine = tmp_path / "game.sgf", engine_of()
+    assert said(engine, "play b E5") == ["="]
     before = engine.game.record.copy()
-    assert said(engine, f"loadsgf {file}") == ["? illegal move"]
+    file.write_text(text)
+    assert said(engine, f"loadsgf {file}") == [f"? cannot load file: {error}"]
     assert np.array_equal(engine.game.record, before)
 
 

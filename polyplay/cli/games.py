@@ -1,0 +1,98 @@
+"""`polyplay games`: the games of a run of a board game, as a table or as files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.table import Column, Table
+
+from polyplay.cli.arguments import run_and_options
+from polyplay.common.errors import UserError
+from polyplay.common.files import Row, read_lines
+from polyplay.runs.reports.screen import default_console
+from polyplay.runs.reports.terminal import short_count
+
+NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
+
+
+@dataclass(frozen=True)
+class GamesOptions:
+    """Lists the games that a run of a board game wrote down: a sample of self-play, and all of its gate's matches."""
+
+    numbers: str | None = None
+    """games to take, by their numbers in the table: 3..7, or 3 (none: all)"""
+    export: str | None = None
+    """directory for a file of each game: .sgf for Go, which needs polyplay[go], .txt for others (none: no files)"""
+    json: bool = False
+    """print a JSON list instead of a table"""
+
+
+def command(words: list[str]) -> None:
+    """Prints the table, or writes the files."""
+    from polyplay.cli.game_files import export_games
+
+    directory, options, _ = run_and_options(GamesOptions, words, "games")
+    games = choose_games(read_games(directory), options.numbers)
+    if options.export is not None:
+        export_games(games, directory.resolve().name, Path(options.export))
+        if not options.json:
+            print(f"{len(games)} game{'s' * (len(games) != 1)} written to {options.export}")
+            return
+    if options.json:
+        print(json.dumps(games, indent=2))
+    else:
+        default_console().print(table_of_games(games))
+
+
+def read_games(directory: Path) -> list[Row]:
+    """The lines of games.jsonl, each with its number, from 1. Raises UserError: there is none."""
+    rows = [row for row in read_lines(directory / "games.jsonl", *NUMBERS) if _is_whole(row)]
+    if not rows:
+        raise UserError(f"RUN: {directory} has no games: runs of alphago_zero write them down as they end")
+    return [{"number": i, **row} for i, row in enumerate(rows, 1)]
+
+
+def _is_whole(row: Row) -> bool:
+    lists = [row.get(name) for name in ("moves", "values", "visits", "searched")]
+    return isinstance(row.get("game"), str) and isinstance(row.get("name"), str) and _same_lengths(lists)
+
+
+def _same_lengths(lists: Sequence[object]) -> bool:
+    return all(isinstance(x, list) for x in lists) and len({len(x) for x in lists if isinstance(x, list)}) == 1
+
+
+def choose_games(games: list[Row], numbers: str | None) -> list[Row]:
+    """Those from FIRST..LAST. Raises UserError: there is none of that number."""
+    if numbers is None:
+        return games
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", numbers)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last <= len(games):
+        raise UserError(f"--numbers: {numbers} given; allowed: numbers from 1 to {len(games)}, as 3..7 or 3")
+    return games[first - 1 : last]
+
+
+def result_of(row: Row) -> str:
+    """As SGF has it: B+3.5, W+R for a game that was resigned, B+ where points do not count, 0 for a draw."""
+    if not row["outcome"]:
+        return "0"
+    margin = row.get("margin")
+    points = "R" if row.get("resigned") else "" if margin is None else f"{margin:g}"
+    return f"{'B' if row['outcome'] > 0 else 'W'}+{points}"
+
+
+def table_of_games(games: Sequence[Row]) -> Table:
+    """black, white: the updates of the weights."""
+    right = [Column(name, justify="right", no_wrap=True) for name in ("steps", "black", "white", "moves")]
+    first = [Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")]
+    table = Table(*first, *right, "result", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in games:
+        sides = (f"{row[name]:,}" for name in ("black", "white"))
+        moves = str(len(row["moves"]))
+        table.add_row(str(row["number"]), row["name"], short_count(row["steps"]), *sides, moves, result_of(row))
+    return table
