@@ -92,6 +92,9 @@ def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySess
     from polyplay.cli.play.session import PlaySession
 
     player, first, updates = open_player(directory, options, config)
+    if not player.board.placed:
+        given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
+        raise UserError(f"{given}; allowed: games where they are; `polyplay evaluate` and `tournament` play all")
     about = {"run": str(directory), "system": config["system"], "updates": updates, "most": MOST}
     return PlaySession(player, first, about)
 

@@ -154,6 +154,8 @@ class PlaySession:
                 "about": self.about,
                 "board": {"title": board.title, "rows": board.rows, "columns": board.columns, "goal": board.goal},
                 "gravity": board.gravity,
+                "slanted": board.slanted,
+                "pass": board.cells if board.passes else -1,
                 "names": [board.move_name(action) for action in range(board.actions)],
                 "cells": board.stones(game.record).tolist(),
                 "moves": list(game.moves),

@@ -36,6 +36,8 @@ class Game(ABC):
     letters = ascii_lowercase  # of columns
     passes = False  # whether the last action is a pass
     gravity = False  # whether a move is a column
+    placed = True  # whether any other move is a cell, or with gravity a column
+    slanted = False  # whether each row lies half a cell further right than the one above
 
     @property
     @abstractmethod

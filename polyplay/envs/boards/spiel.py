@@ -25,6 +25,7 @@ from polyplay.envs.pool import closest_names
 LONGEST = 512  # moves, passes included
 STATES = 20_000  # that are known at least, of those asked for last
 SHOWN = 10_000  # positions that can be found by their planes, likewise
+HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")
 Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -225,11 +226,12 @@ class SpielGame(Game):
     @property
     def title(self) -> str:
         given = self.name.partition("(")[2].rstrip(")")
-        return self.rules.game.get_type().long_name + (f", {given.replace(',', ', ')}" if given else "")
+        words = given.replace(",", ", ").replace("=", " ").replace("_", " ")
+        return str(self.rules.game.get_type().long_name) + (f", {words}" if given else "")
 
     @property
     def goal(self) -> str:
-        return "By OpenSpiel's rules."
+        return HEX if self.kind == "hex" else "By OpenSpiel's rules."
 
     def records(self, planes: np.ndarray) -> np.ndarray:
         """Of positions that this process has shown before; of one where the game is over, its start. Raises ValueError:
@@ -247,9 +249,18 @@ class SpielGame(Game):
         return records
 
     @property
-    def placed(self) -> bool:
+    def kind(self) -> str:
+        """OpenSpiel's name of it, without parameters."""
+        return self.name.removeprefix("spiel:").partition("(")[0]
+
+    @property
+    def placed(self) -> bool:  # type: ignore[override]
         """Whether a move puts a stone on the cell of its number, and stones stay."""
-        return self.name.removeprefix("spiel:").partition("(")[0] in PLACED
+        return self.kind in PLACED
+
+    @property
+    def slanted(self) -> bool:  # type: ignore[override]
+        return self.kind == "hex"
 
     def stones(self, record: np.ndarray) -> np.ndarray:
         cells = np.zeros(self.cells, np.int8)

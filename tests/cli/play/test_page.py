@@ -231,10 +231,17 @@ def test_the_solvers_verdicts_arrive(browser: Browser):
 
 
 @pytest.mark.parametrize(
-    ("env", "title"), [("game:go+size=5+komi=0.5", "go, 5×5, komi 0.5"), ("game:othello+size=6", "othello, 6×6")]
+    ("env", "title"),
+    [
+        ("game:go+size=5+komi=0.5", "go, 5×5, komi 0.5"),
+        ("game:othello+size=6", "othello, 6×6"),
+        ("game:spiel:hex(board_size=4)", "Hex, board size 4"),
+    ],
 )
 @pytest.mark.parametrize("width", WIDTHS)
-def test_games_with_passes_to_their_end(chromium: Browser, tmp_path: Path, env: str, title: str, width: int):
+def test_other_games_to_their_end(chromium: Browser, tmp_path: Path, env: str, title: str, width: int):
+    if "spiel" in env:
+        pytest.importorskip("pyspiel")
     settings = {"preset": "go5", "env": env, "steps": 100, "tensorboard": False, "serial": True, "on": "thread"}
     run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, **SMALL)
     with served(run.directory, title) as address:
@@ -254,7 +261,8 @@ def test_games_with_passes_to_their_end(chromium: Browser, tmp_path: Path, env: 
             passes = len(state["cells"]) == (state["legal"][-1] if late else state["legal"][0])
             click(chromium, "#pass" if passes else f".board button:nth-child({state['legal'][0] + 1})")
             state = answered(chromium, len(state["moves"]))
-        winner = {None: "A draw", 0: f"You win by {state['margin']:g}", 1: f"The agent wins by {state['margin']:g}"}
+        by = "" if state["margin"] is None else f" by {state['margin']:g}"
+        winner = {None: "A draw", 0: f"You win{by}", 1: f"The agent wins{by}"}
         assert chromium.run("return document.getElementById('turn').textContent") == winner[state["winner"]]
         owned = chromium.run(
             "return document.querySelectorAll('.cell[data-owner=first], .cell[data-owner=second]').length"

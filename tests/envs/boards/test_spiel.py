@@ -148,7 +148,7 @@ def test_stones_are_where_moves_put_them():
     assert board.move_name(16) == "pass"
     assert board.line(record) == "b3 a4 d1, second player to move"
     assert "x" in board.draw(record)
-    assert board.title == "Hex, board_size=4"
+    assert board.title == "Hex, board size 4"
     chess = game("spiel:chess")
     assert not chess.stones(chess.new()).any(), "pieces are no stones"
     assert chess.move_name(17) == "17"

@@ -8,10 +8,10 @@ const expected = (value) => (1 + value) / 2; // the score, of which a draw is ha
 // A button for each move: with gravity a column of cells, otherwise a cell. A pass has its button elsewhere.
 class Board {
   constructor(host, letters, state, play) {
-    const { rows, columns } = state.board;
+    const { rows, columns } = state.board, halves = state.slanted ? rows - 1 : 0; // of a cell, that the last row lies further right
     Object.assign(this, { host, gravity: state.gravity, rows, columns, cells: [], buttons: [], here: Math.floor(columns / 2), shown: null });
-    host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    host.style.maxWidth = letters.style.maxWidth = `${8 * columns}rem`;
+    host.style.gridTemplateColumns = letters.style.gridTemplateColumns = `repeat(${2 * columns + halves}, minmax(0, 1fr))`;
+    host.style.maxWidth = letters.style.maxWidth = `${4 * (2 * columns + halves)}rem`;
     letters.classList.toggle("free", !state.gravity);
     const count = state.gravity ? columns : rows * columns;
     for (let action = 0; action < count; action++) this.buttons.push(this.makeButton(action, play));
@@ -26,6 +26,9 @@ class Board {
       made.append(element("b"));
       return made;
     });
+    const place = (node, i, row) => { node.style.gridColumn = `${1 + 2 * (i % columns) + (state.slanted ? row : 0)} / span 2`; };
+    this.buttons.forEach((button, i) => place(button, i, Math.floor(i / columns)));
+    this.letters.forEach((made, i) => place(made, i, rows - 1));
     letters.replaceChildren(...this.letters);
     host.replaceChildren(...this.buttons);
     host.addEventListener("keydown", (event) => this.onKey(event));

@@ -44,7 +44,7 @@ function verdictOf(action) {
   return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}` };
 }
 
-const pass = () => state.names.indexOf("pass");
+const pass = () => state.pass; // its action, -1 where there is none
 const nameOf = (side) => (side === state.person ? "You" : "The agent");
 
 function turnText() {
