@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from subprocess import PIPE
 
 SECONDS = 60.0  # for an answer
-QUIT = 2.0  # for its end, after `quit`
+QUIT = 2.0  # for its end
 LONGEST = 1 << 20  # bytes of an answer
 TOLD = 200  # letters of what a program said, in a message
 
@@ -47,11 +47,11 @@ class GtpProgram:
                 self._in.write(f"{self._number} {command}\n".encode())
             return self._parse(command, self._read(command))
         except GtpLost:
-            self.close()
+            self.close(0)
             raise
 
-    def close(self) -> None:
-        """End it, and whatever it started."""
+    def close(self, seconds: float = QUIT) -> None:
+        """End it, and whatever it started. It has so many seconds to quit."""
         if self.lost:
             return
         self.lost = True
@@ -59,7 +59,7 @@ class GtpProgram:
             self._in.write(b"quit\n")
             self._in.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(QUIT)
+            self._process.wait(seconds)
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
