@@ -210,6 +210,13 @@ def test_an_analysis_streams_until_the_next_line(line: str, form: str):
     assert said(engine, "showboard")[0].count("X") == 0, "nothing was played"
 
 
+def test_an_analysis_has_no_empty_line_before_the_first_visit():
+    engine = engine_of(5)
+    search = next(engine.policy.grow(engine.game.record[None]))
+    assert search.look(np.array([0])).visits.sum() == 0
+    assert engine._line(search, str, str, "") == ""
+
+
 def test_from_stdin_to_stdout():
     out = io.StringIO()
     answer_lines(engine_of(5), io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"), out)
