@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from polyplay.acting.match import MatchStarts
 from polyplay.cli import main
+from polyplay.common import machine
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Go, game
@@ -21,6 +23,7 @@ from polyplay.evaluation import gtp_program
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, named_player, play_match
 from polyplay.evaluation.strength import both_colors
+from polyplay.evaluation.verify import VerificationFailed, _compare
 from tests import made
 from tests.envs.boards.test_kernels import legal_of
 
@@ -70,10 +73,10 @@ BOARDS = [go(5, "+komi=4"), go(4, "+komi=2"), go(3, "+komi=0")]
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
 def test_games_end_without_a_fault_and_programs_agree_on_winners(board: Go):
     one = player(board=board)
-    points = meet(one, last_legal(board, 0.3), 20)
+    points = meet(one, last_legal(board, 0.3), 10)
     assert isinstance(one.moves, GtpPlayer)
     assert one.moves.faults == []
-    assert one.moves.scored > 10
+    assert one.moves.scored > 5
     assert one.moves.agreed == one.moves.scored
     assert {0.0, 1.0} <= set(points.tolist())
 
@@ -176,6 +179,23 @@ def test_a_program_that_knows_simple_ko_alone_loses_by_our_superko():
     assert faults_of(one) == [(1, f"made the illegal move {board.move_name(action)}: the position was there before")]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("level", [0, 1])
+def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
+    """20 games on 9×9, by the command line of the docs."""
+    path = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
+    if path is None:
+        pytest.skip("needs GNU Go")
+    guide = (Path(__file__).parents[2] / "docs/guides/board_games.md").read_text()
+    [*commands] = re.findall(r'"gtp:gnugo (.*?) --level \d+"', guide)
+    assert len(set(commands)) == 1
+    board = go(9, "")
+    one = named_player(f"gtp:{path} {commands[0]} --level {level}", board, 2, "")
+    meet(one, named_player("mcts:30", board, 2, ""), 20)
+    assert isinstance(one.moves, GtpPlayer)
+    assert (one.moves.faults, one.moves.scored, one.moves.agreed) == ([], 20, 20)
+
+
 ERRORS = {
     "gtp:": "--against gtp: given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
     "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, but its words can't be told apart: No closing quotation",
@@ -254,3 +274,11 @@ def test_evaluate_and_tournament_say_who_did_what(tmp_path: Path, capsys: pytest
     assert len(err.splitlines()) == 4, "three matches, one fault"
     assert main.main(["tournament", str(run), other, "--matches", "2"]) == 0
     assert f"{other}: agreed on 2 of 2 winners" in "".join(capsys.readouterr().out.split("\n"))
+
+
+def test_an_evaluation_against_a_go_program_is_verified_by_its_mean():
+    record = {**machine.stamp(), "against": "gtp:gnugo", "returns": [1.0, 0.0, 1.0, 0.0]}
+    now = {"device": "cpu", "returns": [0.0, 1.0, 1.0, 0.0]}
+    assert "no difference within its 95 % bootstrap interval; a Go program's moves differ" in _compare(record, now)
+    with pytest.raises(VerificationFailed, match="game 0 returned 0 now, 1 recorded"):
+        _compare(record | {"against": "random"}, now)
