@@ -12,6 +12,7 @@ from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.boards.pool import play_all
 
+GIVES_UP = -1  # instead of a move: the player loses this game
 Watch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended, and moves made: whether to go on
 
 
@@ -31,10 +32,12 @@ def match(
     seed: int = 0,
     watch: Watch = lambda found, moves: True,
     at_once: int | None = None,
+    over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
 ) -> np.ndarray:
     """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before.
 
-    at_once: games that go on together (None: all).
+    at_once: games that go on together (None: all). over: is given the records, and the games in which somebody has just
+    made the last move or given up.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -43,15 +46,24 @@ def match(
         ended = dict[int, float]()
         for at, who, won in ((on[own[on]], player, 1.0), (on[~own[on]], other, 0.0)):
             if len(at):
-                results = play_all(board.numbers, records, at, who(records, random, at))
+                results = _play(board, records, at, who(records, random, at))
                 points[at[results == kernels.WON]] = won
                 points[at[results == kernels.LOST]] = 1.0 - won
                 points[at[results == kernels.DRAWN]] = 0.5
-                ended |= {i: float(points[i]) for i in at[results != kernels.GOES_ON].tolist()}
+                finished = at[results != kernels.GOES_ON]
+                ended |= {i: float(points[i]) for i in finished.tolist()}
+                over(records, finished)
         own[on] = ~own[on]
         if not watch(ended, len(on)):
             break
     return points
+
+
+def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """What the moves lead to, int8 [n]."""
+    results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
+    results[moves] = play_all(board.numbers, records, at[moves], actions[moves])
+    return results
 
 
 def draw_openings(

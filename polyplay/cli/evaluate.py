@@ -7,6 +7,7 @@ from polyplay.cli.output import print_result
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
+from polyplay.evaluation.gtp_faults import GtpFault, program_line
 from polyplay.evaluation.progress import GamesWatch
 
 
@@ -52,6 +53,8 @@ def _board_score(result: Row) -> str:
         return f"{100 * mean:.1f} % of moves keep the value, {interval}; {n:,} positions, {random}; {of}"
     ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
     line = f"{result['points']:g} of {n} points, {_interval(result, n)}; {ends}; {of}"
+    for about in result.get("programs", ()):
+        line = "\n".join([line, program_line(about), *(str(GtpFault(**fault)) for fault in about["faults"])])
     if "moves_kept" not in result:
         return line
     kept = f"{result['moves_kept']:,} of {result['moves']:,} moves in positions that are not lost keep the value"

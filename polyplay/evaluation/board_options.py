@@ -24,7 +24,9 @@ def check_board_options(options: EvaluateOptions) -> None:
     if name != "versus":
         return
     if options.against is None:
-        raise UserError("--protocol versus needs --against: random, mcts:N, perfect, or the directory of a run")
+        raise UserError(
+            "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
+        )
     if options.episodes and options.episodes > MATCH:
         raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
     if options.episodes and options.episodes % 2:
@@ -35,6 +37,7 @@ def check_board_options(options: EvaluateOptions) -> None:
 
 def describe_label(label: str, options: EvaluateOptions) -> str:
     """The protocol as tables name it, with the opponent and the simulations that were asked for."""
-    against = f" {Path(options.against).name}" if options.against else ""
+    name = options.against or ""
+    against = f" {name if name.startswith('gtp:') else Path(name).name}" if name else ""
     asked = "" if options.simulations is None else f", {options.simulations} simulations"
     return f"{label}{against}{asked}"

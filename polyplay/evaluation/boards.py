@@ -17,7 +17,8 @@ from polyplay.common.statistics import mean_interval
 from polyplay.envs.atari import protocols
 from polyplay.envs.boards.positions import MEASURES, decisive_positions, measure_of
 from polyplay.envs.boards.solver import slow_before, solver_of, unsolved
-from polyplay.evaluation.players import BoardPlayer, PlayerOptions, opponent_of, player_of
+from polyplay.evaluation.gtp_player import programs_running
+from polyplay.evaluation.players import BoardPlayer, PlayerOptions, opponent_of, play_match, player_of
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.strength import Judge, both_colors, moves_kept, unlost
 from polyplay.systems import System
@@ -38,7 +39,7 @@ def play_board_protocol(
     how = PlayerOptions(
         options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
     )
-    player, mine = player_of(wired, policy, {}, how), watch or GamesWatch()
+    player, mine = player_of(wired, policy, {}, how, found.parents[1].name), watch or GamesWatch()
     asked = options.episodes or protocols.protocol(options.protocol).episodes
     mine.max_steps, begun = options.max_steps, time.monotonic()
     what = "positions" if options.protocol == "solver" else "games"
@@ -82,7 +83,7 @@ def _versus(
     player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: Watch
 ) -> tuple[list[float], Row]:
     board, name, plies = player.board, str(options.against), options.opening_plies
-    perfect = name == "perfect"
+    perfect, more = name == "perfect", Row()
     if plies is None:
         plies = max(min(SLOW, board.longest // 4), slow_before(board)) if perfect else PLIES
     other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0), plies)
@@ -95,8 +96,10 @@ def _versus(
         held = int((points >= (1 + values) / 2).sum())
         more = {"moves": judge.moves, "moves_kept": judge.kept, "games_held": held}
     else:
-        points = match(board, player.moves, other.moves, both_colors(board, asked, plies, how.seed), how.seed, watch)
+        with programs_running([other.moves]) as programs:
+            points = play_match(player, other, both_colors(board, asked, plies, how.seed), how.seed, watch)
         more = {f"against_{key}": value for key, value in other.about.items()}
+        more |= {"programs": [program.about for program in programs]} if programs else {}
     returns = points[~np.isnan(points)].tolist()
     about = {"against": name, "opening_plies": plies, "points": sum(returns)}
     return returns, {**about, **{what: returns.count(p) for what, p in OUTCOMES.items()}, **more}

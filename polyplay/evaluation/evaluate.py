@@ -7,6 +7,7 @@ its last 100 games while it learnt); evaluations of other checkpoints are in "sn
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from polyplay.nets import Policy
 
 SCHEMA = 1
+LONGEST_SLUG = 120  # letters of a protocol in the name of a file
 IN_SCORES = (  # of an evaluation, in scores.json
     "protocol", "label", "agent", "against", "simulations", "chosen_by", "checkpoint", "checkpoint_sha256", "frames",
     "seed",
@@ -70,7 +72,8 @@ class EvaluateOptions:
     """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
     number)"""
     against: str | None = None
-    """the opponent of --protocol versus: random, mcts:N, perfect, or the directory of a run or of a checkpoint"""
+    """the opponent of --protocol versus: random, mcts:N, perfect, a Go program (gtp:COMMAND), or the directory of a run
+    or of a checkpoint"""
     opening_plies: Whole | None = None
     """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer, in Othello
     6×6 14)"""
@@ -197,6 +200,8 @@ def _viewers(wired: System, options: EvaluateOptions, video: Path | None) -> Ite
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     """Without its ending: what differs from `polyplay evaluate RUN` stands in it."""
     slug = re.sub(r"[^\w.]+", "-", label).strip("-")
+    if len(slug) > LONGEST_SLUG:  # a command
+        slug = f"{slug[:LONGEST_SLUG]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
     parts = ["evaluation", found] + ([] if slug == "run" else [slug])
     parts += [] if options.agent is None else [f"agent-{options.agent}"]
     parts += [] if options.epsilon is None else [f"eps{options.epsilon:g}"]

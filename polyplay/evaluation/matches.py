@@ -9,7 +9,6 @@ from itertools import chain
 
 import numpy as np
 
-from polyplay.acting.match import match
 from polyplay.acting.play import PlayOptions, load_player
 from polyplay.acting.team_match import (
     TeamPlayer,
@@ -22,11 +21,11 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs import Envs
 from polyplay.envs.atari.protocols import is_board
-from polyplay.envs.boards.opponents import opponent
+from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.boards.pool import board_of
 from polyplay.envs.bots import load_bot
 from polyplay.evaluation.boards import PLIES
-from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, player_of_agent
+from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
 from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
 from polyplay.evaluation.strength import both_colors
 from polyplay.evaluation.tournament import TournamentOptions
@@ -44,13 +43,14 @@ class Entrant:
 @dataclass(frozen=True)
 class RoundRobin:
     """play: all matches of two entrants by their places; the points of the first. about: what a record says of each
-    entrant. opening_plies: of a board game.
+    entrant. opening_plies, players: of a board game.
     """
 
     game: str
     about: list[Row]
     play: Callable[[int, int], float]
     opening_plies: int | None = None
+    players: Sequence[Opponent] = ()
 
 
 def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
@@ -124,15 +124,16 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
         how = PlayerOptions(options.simulations, options.seed + i, options.greedy, 0.0, where)
         if entrant.agent:
             return player_of_agent(entrant.agent, how)
-        return BoardPlayer(entrant.name, board, opponent(entrant.name, board, "tournament: ", MORE, plies), {})
+        return named_player(entrant.name, board, plies, "tournament: ")
 
     players = [player(i, entrant) for i, entrant in enumerate(entrants)]
 
     def play(i: int, j: int) -> float:
         starts = both_colors(board, options.matches, plies, options.seed)
-        return float(match(board, players[i].moves, players[j].moves, starts, options.seed).sum())
+        return float(play_match(players[i], players[j], starts, options.seed).sum())
 
-    return RoundRobin(f"game:{board.name}", [player.about for player in players], play, plies)
+    about, moves = [player.about for player in players], [player.moves for player in players]
+    return RoundRobin(f"game:{board.name}", about, play, plies, moves)
 
 
 # ------------------------------------------------------------------------------------------- two teams

@@ -1,4 +1,4 @@
-"""Who plays in matches of a board game: runs and their checkpoints, and opponents by name."""
+"""Who plays in matches of a board game: runs and their checkpoints, opponents by name, and Go programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyplay.acting.match import MatchStarts, Watch, match
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.envs.atari import protocols
-from polyplay.envs.boards.game import Game
+from polyplay.envs.boards.game import Game, Go
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.boards.pool import board_of, show_all
+from polyplay.evaluation.gtp_player import PREFIX, GtpPlayer
 from polyplay.evaluation.run_agents import RunAgent, find_agent, is_run
 from polyplay.systems import System
 
@@ -86,15 +88,44 @@ def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
     return player_of(found.wired, policy, found.about, options, found.name)
 
 
+def named_player(name: str, board: Game, plies: int, option: str) -> BoardPlayer:
+    """An opponent by name, or a Go program. Raises UserError: there is none of that name."""
+    if name.startswith(PREFIX):
+        return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
+    more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
+    return BoardPlayer(name, board, opponent(name, board, option, more, plies), {})
+
+
 def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> BoardPlayer:
-    """A run of that game, or an opponent by name. plies: random moves before a game; option: the words before the name
-    in messages. Raises UserError.
+    """A run of that game, or a named_player. plies: random moves before a game; option: the words before the name in
+    messages. Raises UserError.
     """
     if not is_run(name):
-        return BoardPlayer(name, board, opponent(name, board, option, MORE, plies), {})
+        return named_player(name, board, plies, option)
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
         raise UserError(
             f"{option}{name}: it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
         )
     return found
+
+
+def play_match(
+    player: BoardPlayer,
+    other: BoardPlayer,
+    starts: MatchStarts,
+    seed: int,
+    watch: Watch = lambda found, moves: True,
+) -> np.ndarray:
+    """As match.match. A Go program has one game on its board: games with one are played one after the other."""
+    programs = list[GtpPlayer]()
+    for one, against in ((player, other), (other, player)):
+        if isinstance(one.moves, GtpPlayer):
+            one.moves.against = against.name
+            programs.append(one.moves)
+
+    def over(records: np.ndarray, at: np.ndarray) -> None:
+        for program in programs:
+            program.over(records, at)
+
+    return match(player.board, player.moves, other.moves, starts, seed, watch, 1 if programs else None, over)

@@ -20,7 +20,7 @@ from polyplay.runs.load import (
 )
 from polyplay.systems import System
 
-OPPONENT = re.compile(r"random|perfect|bot:.*|mcts:.*")  # by name
+OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # by name
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class TournamentOptions:
 
 def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told = lambda line: None) -> Row:
     """Ratings, and the points per match of every two players. Raises UserError."""
+    from polyplay.evaluation.gtp_player import programs_running
     from polyplay.evaluation.matches import find_entrants, open_matches
 
     if options.matches % 2:
@@ -65,10 +66,14 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
     anchor = options.anchor or names[0]
     matches = open_matches(entrants, options)
     points = np.zeros((n, n))
-    for i, j in combinations(range(n), 2):
-        points[i, j] = matches.play(i, j)
-        points[j, i] = options.matches - points[i, j]
-        told(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
+    with programs_running(matches.players) as programs:
+        for i, j in combinations(range(n), 2):
+            points[i, j] = matches.play(i, j)
+            points[j, i] = options.matches - points[i, j]
+            told(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
+            for fault in (fault for program in programs for fault in program.faults):
+                if {fault.program, fault.against} == {names[i], names[j]}:
+                    told(str(fault))
     ratings = rate(names, points, anchor)
     players = [
         {**vars(rating), "points": float(scored), **about}
@@ -80,5 +85,6 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
         **{"game": matches.game, "anchor": anchor, "matches": options.matches},
         **{name: getattr(options, name) for name in ("simulations", "seed", "greedy")},
         **{"opening_plies": matches.opening_plies, "players": players, "payoff": payoff},
+        **({"programs": [program.about for program in programs]} if programs else {}),
         **{name: stamp[name] for name in ("versions", "commit", "machine", "started")},
     }

@@ -148,6 +148,7 @@ def _compare(record: Row, now: Row) -> str:
     stamp = machine.stamp()
     changed = [k for k in ("versions", "commit", "machine") if record.get(k) != stamp[k]]
     changed += ["device"] if record.get("device", "cpu") != now["device"] else []
+    changed += ["a Go program's moves"] if str(record.get("against")).startswith("gtp:") else []
     if record.get(OTHER) != now.get(OTHER):
         raise VerificationFailed(f"{record['against']} has other weights than then")
     before, after = record["returns"], now["returns"]

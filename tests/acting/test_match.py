@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.acting.match import MatchStarts, draw_openings, match
+from polyplay.acting.match import GIVES_UP, MatchStarts, draw_openings, match
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES
 
@@ -86,3 +86,22 @@ def test_openings_are_positions_that_go_on():
     deep, moves = draw_openings(BOARD, 5, 9, lambda records: first_legal(records, None, at))
     assert (deep[:, kernels.CELLS :] != 0).sum(1).tolist() == [6] * 5, "the seventh move ends the game"
     assert moves.tolist() == [[0, 1, 2, 3, 4, 5, -1, -1, -1]] * 5
+
+
+def test_who_gives_up_loses_and_everybody_hears_of_every_end():
+    starts, heard = random_starts(30), []
+
+    def gives_up_later(records, random, at):
+        plies = np.array([kernels.ply(record) for record in records[at]])
+        return np.where(plies >= 5, GIVES_UP, first_legal(records, random, at))
+
+    def over(records, at):
+        heard.extend((i, kernels.ply(records[i])) for i in at.tolist())
+
+    points = match(BOARD, gives_up_later, mixed, starts, over=over)
+    given_up = [i for i, ply in heard if ply in (5, 6)]
+    assert sorted(i for i, _ in heard) == list(range(60))
+    assert len(given_up) > 30
+    assert all(points[i] == 0 for i, ply in heard if ply == 6), "its last move was made on four or five stones"
+    reverse = match(BOARD, mixed, gives_up_later, MatchStarts(starts.records, ~starts.begins))
+    assert reverse.tolist() == (1 - points).tolist()

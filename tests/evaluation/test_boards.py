@@ -143,7 +143,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--protocol versus", "--protocol versus needs --against: random, mcts:N, perfect, or the directory of a run"),
+        ("--protocol versus", "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the"),
         ("--protocol versus --against mtcs:5", "--against mtcs:5 given, allowed: random, mcts:N with N"),
         ("--protocol versus --against mtcs:5", "or the directory of a run, did you mean 'mcts:100'?"),
         ("--protocol versus --against runs/nix", "--against runs/nix given, allowed: random, mcts:N with N"),

@@ -238,6 +238,15 @@ class Go(Game):
         go_kernels.read_planes(self.numbers, shown > 0.5, records)
         return records
 
+    def action_of(self, vertex: str) -> int | None:
+        """The move of that name, in letters of either case; None: there is none."""
+        if vertex.lower() == "pass":
+            return self.cells
+        column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
+        if not (vertex and row.isdecimal() and row.isascii() and 0 <= column < self.columns):
+            return None
+        return (self.rows - int(row)) * self.columns + column if 1 <= int(row) <= self.rows else None
+
     def margin(self, record: np.ndarray) -> float | None:
         return abs(go_kernels.area(self.numbers, record) - self.halves / 2)
 

@@ -121,12 +121,10 @@ class GtpBoard:
 
     def vertex(self, word: str) -> int:
         """Raises GtpError."""
-        if word.lower() == "pass":
-            return self.board.cells
-        column, row = GO_LETTERS.find(word[:1].upper()), word[1:]
-        if not (row.isdecimal() and row.isascii() and 0 <= column < self.size and 1 <= int(row) <= self.size):
+        found = self.board.action_of(word)
+        if found is None:
             raise GtpError("invalid coordinate")
-        return (self.size - int(row)) * self.size + column
+        return found
 
     def name(self, action: int) -> str:
         return self.board.move_name(action)

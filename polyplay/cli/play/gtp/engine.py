@@ -286,7 +286,7 @@ class GtpEngine:
                 f"prior {share(float(found.priors[0, action]))} lcb {rate(q)} order {i} pv "
                 + " ".join(map(self.game.name, search.principal_variation(0, action)))
             )
-        return " ".join(parts) + "\n"
+        return " ".join(parts) + "\n" if parts else ""  # an empty line would end the answer
 
 
 def _colour(word: str) -> int:

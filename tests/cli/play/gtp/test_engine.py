@@ -210,6 +210,13 @@ def test_an_analysis_streams_until_the_next_line(line: str, form: str):
     assert said(engine, "showboard")[0].count("X") == 0, "nothing was played"
 
 
+def test_an_analysis_has_no_empty_line_before_the_first_visit():
+    engine = engine_of(5)
+    search = next(engine.policy.grow(engine.game.record[None]))
+    assert search.look(np.array([0])).visits.sum() == 0
+    assert engine._line(search, str, str, "") == ""
+
+
 def test_from_stdin_to_stdout():
     out = io.StringIO()
     answer_lines(engine_of(5), io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"), out)
@@ -219,22 +226,6 @@ def test_from_stdin_to_stdout():
     out = io.StringIO()
     answer_lines(engine_of(5), io.StringIO("play b C3"), out)
     assert out.getvalue() == "=\n\n", "the end of stdin is the end"
-
-
-GOGUI = """name|protocol_version|version|list_commands|boardsize 9|clear_board|time_settings 0 10 1|komi 6.5|play b E5|
-genmove w|undo|genmove w|play b pass|genmove w|final_score|quit"""
-SABAKI = """1 name|2 version|3 protocol_version|4 list_commands|5 boardsize 9|6 clear_board|7 komi 6.5|8 play B D4|
-9 genmove W|10 play B Q99|11 undo|12 set_free_handicap D4 F6|13 clear_board|14 set_free_handicap D4 F6|15 genmove W"""
-
-
-@pytest.mark.parametrize("text", [GOGUI, SABAKI], ids=["GoGui", "Sabaki"])
-def test_what_go_programs_send_is_answered(text: str):
-    """Written after what they send, with one mistake of a person."""
-    engine = engine_of()
-    lines = text.replace("\n", "").split("|")
-    answers = said(engine, *lines)
-    refused = [line for line, answer in zip(lines, answers, strict=True) if answer.startswith("?")]
-    assert refused == (["10 play B Q99", "12 set_free_handicap D4 F6"] if text is SABAKI else [])
 
 
 def test_a_game_from_an_sgf_file(tmp_path: Path):

@@ -1,0 +1,284 @@
+"""Go programs as players: what they are told, who wins, and by whose fault; mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyplay.acting.match import MatchStarts
+from polyplay.cli import main
+from polyplay.common import machine
+from polyplay.common.errors import UserError
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import Go, game
+from polyplay.evaluation import gtp_program
+from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
+from polyplay.evaluation.players import BoardPlayer, named_player, play_match
+from polyplay.evaluation.strength import both_colors
+from polyplay.evaluation.verify import VerificationFailed, _compare
+from tests import made
+from tests.envs.boards.test_kernels import legal_of
+
+FAKE = Path(__file__).with_name("fake_gtp.py")
+
+
+def command(*words: str) -> str:
+    """The name of a fake program: see fake_gtp."""
+    return f"gtp:{shlex.join([sys.executable, '-I', '-S', str(FAKE), *words])}"
+
+
+def go(size: int = 5, more: str = "+komi=0.5") -> Go:
+    board = game(f"go+size={size}{more}")
+    assert isinstance(board, Go)
+    return board
+
+
+def player(*words: str, board: Go | None = None) -> BoardPlayer:
+    return named_player(command(*words), board or go(), 2, "")
+
+
+def last_legal(board: Go, at_random: float = 0.0) -> BoardPlayer:
+    """It plays the last legal cell, or one at random, while there are three; else it passes."""
+    rng = np.random.default_rng(0)
+
+    def moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        found = [[a for a in legal_of(board, records[i]) if a < board.cells] for i in at.tolist()]
+        cells = [rng.choice(some) if some and rng.random() < at_random else max(some, default=0) for some in found]
+        return np.array([cell if len(some) > 2 else board.cells for cell, some in zip(cells, found, strict=True)])
+
+    return BoardPlayer("last", board, moves, {})
+
+
+def meet(one: BoardPlayer, two: BoardPlayer, games: int, plies: int = 2) -> np.ndarray:
+    with programs_running([one.moves, two.moves]):
+        return play_match(one, two, both_colors(one.board, games, plies, seed=1), seed=0)
+
+
+def faults_of(found: BoardPlayer) -> list[tuple[int, str]]:
+    assert isinstance(found.moves, GtpPlayer)
+    return [(fault.game, fault.what) for fault in found.moves.faults]
+
+
+BOARDS = [go(5, "+komi=4"), go(4, "+komi=2"), go(3, "+komi=0")]
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_games_end_without_a_fault_and_programs_agree_on_winners(board: Go):
+    one = player(board=board)
+    points = meet(one, last_legal(board, 0.3), 10)
+    assert isinstance(one.moves, GtpPlayer)
+    assert one.moves.faults == []
+    assert one.moves.scored > 5
+    assert one.moves.agreed == one.moves.scored
+    assert {0.0, 1.0} <= set(points.tolist())
+
+
+def test_two_programs_play_each_other():
+    one, two = player(), player("--other")
+    points = meet(one, two, 6)
+    assert faults_of(one) == faults_of(two) == []
+    assert (points + np.roll(points, 3) == 1).all(), "they play alike, with either colour once"
+    for found in (one.moves, two.moves):
+        assert isinstance(found, GtpPlayer)
+        assert (found.scored, found.agreed) == (6, 6)
+
+
+def test_a_program_is_told_the_moves_it_lacks(tmp_path: Path):
+    log = tmp_path / "log"
+    meet(player("--log", str(log)), last_legal(go()), 4, plies=9)
+    games = log.read_text().split("clear_board\n")
+    assert games[0] == "boardsize 5\nkomi 0.5\n"
+    assert len(games) == 5, "one after the other"
+    for told in games[1:]:
+        lines = told.splitlines()
+        opening, after = lines[:9], [line for line in lines[9:] if not line.startswith(("final_score", "quit"))]
+        assert [line.split()[:2] for line in opening] == [["play", ("black", "white")[i % 2]] for i in range(9)]
+        own = next(line.split()[1] for line in lines if line.startswith("genmove"))
+        other = {"black": "white", "white": "black"}[own]
+        turns = [f"genmove {own}", f"play {other}"]
+        first = 0 if after[0].startswith("genmove") else 1
+        assert [" ".join(line.split()[:2]) for line in after] == [turns[(i + first) % 2] for i in range(len(after))]
+
+
+def test_who_resigns_loses_without_a_fault():
+    one = player("genmove:2:= resign")
+    assert meet(one, last_legal(go()), 2)[0] == 0
+    assert faults_of(one) == []
+
+
+MISTAKES = {
+    "genmove:2:= D9": "answered genmove with D9, which is no move",
+    "genmove:2:= ": "answered genmove with nothing, which is no move",
+    "genmove:2:? I am lost": "refused genmove black: I am lost",
+    "play:5:? why": r"refused play white [A-E]\d: why",
+    "genmove:2:die": "ended with status 3 instead of an answer to genmove black, and said: in line 1",
+    "genmove:2:hang": r"did not answer genmove black in 0\.5 seconds",
+    "genmove:2:chatter": "answered genmove black, which has the number 6, with: thinking …",
+    "genmove:2:number": "answered genmove black, which has the number 6, with: =99 A1",
+    "genmove:2:endless": "answered genmove black without an end",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_loses_that_game_by_name_and_the_next_goes_on(mistake: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gtp_program, "SECONDS", 0.5 if "hang" in mistake else 20.0)
+    one, two = player(mistake), last_legal(go())
+    with programs_running([one.moves]):
+        starts = MatchStarts(np.stack([go().new()] * 2), np.ones(2, bool))
+        points = play_match(one, two, starts, 0)
+        assert points[0] == 0
+        [*found] = faults_of(one)
+    lost = re.search("ended|did not|number|without an end", found[0][1])
+    assert found[0][0] == 1
+    assert re.fullmatch(MISTAKES[mistake], found[0][1])
+    assert len(found) == (2 if lost else 1), "a program that was started again makes its mistake again"
+
+
+def test_illegal_moves_say_why():
+    board, program = go(), player().moves
+    assert isinstance(program, GtpPlayer)
+    record = board.new()
+    for vertex in ["E5", "A2", "E4", "B1"]:
+        kernels.play(board.numbers, record, board.action_of(vertex))
+    with pytest.raises(gtp_program.GtpMistake, match="made the illegal move B1: a stone is there"):
+        program._legal_action("B1", record)
+    with pytest.raises(gtp_program.GtpMistake, match="made the illegal move a1: it is suicide"):
+        program._legal_action("a1", record)
+
+
+def repeating(board: Go, simple: Go) -> tuple[np.ndarray, int]:
+    """A position, and a move that simple ko allows and superko does not."""
+    rng = np.random.default_rng(0)
+    while True:
+        record, twin, status = board.new(), simple.new(), kernels.GOES_ON
+        while status == kernels.GOES_ON:
+            legal = legal_of(board, record)
+            more = set(legal_of(simple, twin)) - set(legal)
+            if more:
+                return record, more.pop()
+            action = int(rng.choice(legal[:-1] or legal))
+            status = kernels.play(board.numbers, record, action)
+            kernels.play(simple.numbers, twin, action)
+
+
+def test_a_program_that_knows_simple_ko_alone_loses_by_our_superko():
+    board = go(4)
+    record, action = repeating(board, go(4, "+komi=0.5+ko=simple"))
+    one = player(f"genmove:1:= {board.move_name(action)}", board=board)
+    with programs_running([one.moves]):
+        points = play_match(one, last_legal(board), MatchStarts(record[None], np.ones(1, bool)), 0)
+    assert points == [0.0]
+    assert faults_of(one) == [(1, f"made the illegal move {board.move_name(action)}: the position was there before")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", [0, 1])
+def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
+    """20 games on 9×9, by the command line of the docs."""
+    path = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
+    if path is None:
+        pytest.skip("needs GNU Go")
+    guide = (Path(__file__).parents[2] / "docs/guides/board_games.md").read_text()
+    [*commands] = re.findall(r'"gtp:gnugo (.*?) --level \d+"', guide)
+    assert len(set(commands)) == 1
+    board = go(9, "")
+    one = named_player(f"gtp:{path} {commands[0]} --level {level}", board, 2, "")
+    meet(one, named_player("mcts:30", board, 2, ""), 20)
+    assert isinstance(one.moves, GtpPlayer)
+    assert (one.moves.faults, one.moves.scored, one.moves.agreed) == ([], 20, 20)
+
+
+ERRORS = {
+    "gtp:": "--against gtp: given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
+    "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, but its words can't be told apart: No closing quotation",
+    "gtp:/no/such/go --gtp": "--against gtp:/no/such/go --gtp: /no/such/go can't be started: No such file",
+    "REFUSES boardsize:1:? 19 only": "it refused boardsize 5: 19 only; give a program that plays game:go+size=5",
+    "REFUSES komi:1:? whole ones": "it refused komi 7.5: whole ones; give a program that plays game:go+size=5",
+    "REFUSES boardsize:1:die": "it ended with status 3 instead of an answer to boardsize 5, and said: in line 1; give",
+    "REFUSES boardsize:1:chatter": "it answered boardsize 5, which has the number 1, with: thinking …; give a command",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_mistakes_are_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = made.run(tmp_path / "run", "game:go+size=5", network="mlp")
+    given = command(name.partition(" ")[2]) if name.startswith("REFUSES") else name
+    assert main.main(["evaluate", str(run), "--protocol", "versus", "--against", given, "--episodes", "2"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert ERRORS[name] in line
+
+
+def test_a_go_program_for_another_game_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
+    for words in ("evaluate RUN --protocol versus --against gtp:x", "tournament RUN gtp:x"):
+        assert main.main(words.replace("RUN", str(run)).split()) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe" in line
+    made.run(tmp_path / "toy", "toy:rps", network="mlp")
+    assert main.main(["tournament", str(tmp_path / "toy"), "gtp:x"]) == 2
+    assert "tournament: gtp:x given, allowed for toy:rps: random" in capsys.readouterr().err
+
+
+def test_a_program_that_can_not_be_started_again_ends_the_match(tmp_path: Path):
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
+    program.chmod(0o755)
+    one, two = named_player(f"gtp:{program} genmove:1:die", go(), 2, "--against "), last_legal(go())
+    with programs_running([one.moves]):
+        program.unlink()
+        with pytest.raises(UserError, match=r"--against gtp:.* genmove:1:die: .* can't be started: No such file"):
+            play_match(one, two, both_colors(go(), 2, 2, seed=1), seed=0)
+    assert len(faults_of(one)) == 1
+
+
+def test_nothing_is_left_of_a_program_that_does_not_quit():
+    program = gtp_program.GtpProgram(shlex.split(command("quit:1:hang").removeprefix("gtp:")))
+    assert program.ask("boardsize 5") == ""
+    program.close(0.1)
+    program.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(program._process.pid, 0)
+
+
+def test_evaluate_and_tournament_say_who_did_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = made.run(tmp_path / "run", "game:go+size=5+komi=0.5", network="mlp")
+    name, other = command("genmove:2:= A9"), command()
+    asked = ["--protocol", "versus", "--against", name, "--episodes", "4"]
+    assert main.main(["evaluate", str(run), *asked]) == 0
+    out = capsys.readouterr().out
+    [file] = run.glob("evaluation-*.json")
+    record = json.loads(file.read_text())
+    [program] = record["programs"]
+    assert len(file.name) < 220
+    assert record["label"] == f"versus {name}"
+    assert [(fault["program"], fault["against"], fault["game"]) for fault in program["faults"]] == [(name, "run", 1)]
+    assert f"{name}: agreed on {program['agreed']} of {program['scored']} winners, lost 1 game by its own fault" in out
+    assert f"{name} lost game 1 against run at move " in out
+    assert main.main(["verify", str(run)]) == 0
+    capsys.readouterr()
+
+    assert main.main(["tournament", str(run), name, "--anchor", other, "--matches", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [row["name"] for row in found["players"]] == [str(run), name, other]
+    assert [row["program"] for row in found["programs"]] == [name, other]
+    assert f"{name} lost game 1 against {run} at move" in err
+    assert len(err.splitlines()) == 4, "three matches, one fault"
+    assert main.main(["tournament", str(run), other, "--matches", "2"]) == 0
+    assert f"{other}: agreed on 2 of 2 winners" in "".join(capsys.readouterr().out.split("\n"))
+
+
+def test_an_evaluation_against_a_go_program_is_verified_by_its_mean():
+    record = {**machine.stamp(), "against": "gtp:gnugo", "returns": [1.0, 0.0, 1.0, 0.0]}
+    now = {"device": "cpu", "returns": [0.0, 1.0, 1.0, 0.0]}
+    assert "no difference within its 95 % bootstrap interval; a Go program's moves differ" in _compare(record, now)
+    with pytest.raises(VerificationFailed, match="game 0 returned 0 now, 1 recorded"):
+        _compare(record | {"against": "random"}, now)
