@@ -114,7 +114,7 @@ class SpielRules:
 
 
 @cache
-def rules_of(name: str) -> SpielRules:
+def spiel_rules(name: str) -> SpielRules:
     """The process's, for all who ask. Raises UserError."""
     return SpielRules(name)
 
@@ -185,12 +185,12 @@ class SpielGame(Game):
     @classmethod
     def of(cls, name: str) -> SpielGame:
         """Raises UserError."""
-        _, rows, columns = rules_of(name.removeprefix("spiel:")).shape
+        _, rows, columns = spiel_rules(name.removeprefix("spiel:")).shape
         return cls(name, rows, columns)
 
     @property
     def rules(self) -> SpielRules:
-        return rules_of(self.name.removeprefix("spiel:"))
+        return spiel_rules(self.name.removeprefix("spiel:"))
 
     @property
     def numbers(self) -> np.ndarray:

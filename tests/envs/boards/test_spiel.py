@@ -19,7 +19,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, spiel
 from polyplay.envs.boards.game import Game, game
-from polyplay.envs.boards.spiel import Newest, SpielGame, rules_of
+from polyplay.envs.boards.spiel import Newest, SpielGame, spiel_rules
 from tests.acting.test_self_play import context
 
 pyspiel = pytest.importorskip("pyspiel")
@@ -129,8 +129,8 @@ def test_it_learns_and_goes_on_to_the_bit(tmp_path):
     settings |= {"checkpoint_every": 1e6, "anneal": "constant", "players": 1}
     polyplay.train("alphago_zero", run=str(tmp_path / "whole"), steps=2_000, **settings)
     run = polyplay.train("alphago_zero", run=str(tmp_path / "parts"), steps=1_000, **settings)
-    rules_of("tic_tac_toe").states.clear()
-    rules_of("tic_tac_toe").states.older.clear()
+    spiel_rules("tic_tac_toe").states.clear()
+    spiel_rules("tic_tac_toe").states.older.clear()
     run = polyplay.resume(run.directory, steps=2_000)
     one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
     assert one == two
