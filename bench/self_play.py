@@ -1,6 +1,7 @@
 """Speed of self-play alone: connect four, 5 blocks of 64 filters, 100 simulations a move, two players on two cores.
 
     python bench/self_play.py --peers PEERS
+    python bench/self_play.py --env game:go+size=9 --out bench/results/self_play_go9
 
 Ours: the page's own loop (acting/self_play), without a learner. Its turns alternate with turns in which the same
 evaluator, in the same processes, gets full batches of the same positions and nothing else: the share is evaluations per
@@ -36,7 +37,8 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.envs import Envs
-from polyplay.envs.boards.game import GAMES
+from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
 
 BOARD = GAMES["connect_four"]
@@ -50,9 +52,9 @@ COUNTS = ("evaluations", "moves", "games", "seconds", "cpu", "alone", "alone_sec
 class Counted:
     """A network evaluator that counts, and keeps the last full batch."""
 
-    def __init__(self, inner: NetworkEvaluator):
+    def __init__(self, inner: NetworkEvaluator, board: Game):
         self.inner, self.title, self.evaluations = inner, inner.title, 0
-        self.full = np.zeros((inner.batch, *BOARD.planes), np.float32)
+        self.full = np.zeros((inner.batch, *board.planes), np.float32)
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.evaluations += len(planes)
@@ -63,18 +65,19 @@ class Player:
     """One worker's games, whose slots are given back at once."""
 
     def __init__(self, i: int, backend: str, precision: str, kept: bool, asked: argparse.Namespace):
-        factory = BoardNetworkFactory(Envs("game:connect_four", asked.games).spec, asked.blocks, asked.filters)
+        envs = Envs(asked.env, asked.games)
+        self.board, factory = board_of(envs), BoardNetworkFactory(envs.spec, asked.blocks, asked.filters)
         network = NetworkEvaluator(factory, asked.games, backend, precision)
         network.take(0)
         temperature = ((0, 1.0), (12, 0.0))
         options = SearchOptions(
             asked.simulations, "alphago_zero", noise=0.25, noise_alpha=1.0, temperature=temperature, reuse=kept
         )
-        self.queue = RolloutQueue(game_rows(BOARD), {}, 4 * (BOARD.longest + 1), 1, 4)
+        self.queue = RolloutQueue(game_rows(self.board), {}, 4 * (self.board.longest + 1), 1, 4)
         self.ctx = WorkerContext("self_play", i, asked.players, 0, i, Counters(1), RunControl())
-        self.evaluator = Counted(network)
+        self.evaluator = Counted(network, self.board)
         producer = self.queue.producer(0)
-        self.play = SelfPlay(self.ctx, BOARD, asked.games, options, self.evaluator, producer)
+        self.play = SelfPlay(self.ctx, self.board, asked.games, options, self.evaluator, producer)
         self.taken = self.queue.batches(1).consumer(0, wait=False)
         self.steps = self._steps()
 
@@ -87,7 +90,7 @@ class Player:
 
     def spread(self, seconds: float) -> None:
         """Bring games to all stages."""
-        self.play.search.evaluator = UniformEvaluator(BOARD.actions)
+        self.play.search.evaluator = UniformEvaluator(self.board.actions)
         self.during(seconds)
         self.play.search.evaluator = self.evaluator
         while len(planes := self.play.search.round()) < len(self.evaluator.full):
@@ -188,6 +191,7 @@ def measured(words: list[str], warm: float, window: float) -> Row:
 
 def main() -> None:
     parser = command_line(__doc__)
+    parser.add_argument("--env", default="game:connect_four")
     for name, value in {"players": 2, "games": 64, "simulations": 100, "blocks": 5, "filters": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--window", type=float, default=60.0, help="seconds of self-play for each row of ours")
@@ -210,7 +214,8 @@ def main() -> None:
         row["games/hour"] = 3600 * row["moves/s"] / length
     text = ["# Self-play alone", "", *lines_about(what)]
     text += [
-        f"- {asked.players} players of {asked.games} games; windows of {asked.window:g} s; games of {length:.1f} moves"
+        f"- {asked.env}; {asked.players} players of {asked.games} games; windows of {asked.window:g} s;"
+        f" games of {length:.1f} moves"
     ]
     text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, tree)]
     if probes:

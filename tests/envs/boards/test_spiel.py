@@ -91,7 +91,7 @@ def through_replay(name: str, games: int, moves: int = 10**9) -> Any:
     options = SearchOptions(3, noise=0.25, temperature=((0, 1.0),))
     made = SelfPlay(context(), board, 4, options, UniformEvaluator(board.actions), queue.producer(0))
     stored = {k: v for k, v in game_rows(board).items() if k != "agent"}
-    buffer = Replay(stored, 1, 20_000, 16, gamma=0.0, ratio=1.0).open(0)
+    buffer = Replay(stored, 1, 1_000, 16, gamma=0.0, ratio=1.0).open(0)
     for slot in made.slots(lambda: 0):
         if slot is not None:
             buffer.add_rollout(tree.map(lambda x, s=slot: x[s], queue.rows), {})
