@@ -76,9 +76,8 @@ def agree(run: Path) -> None:
     assert champions(run) == [0, *(row["candidate"] for row in played if row["passed"])]
 
 
-@pytest.mark.parametrize(
-    "how", [*(pytest.param({"on": on}, marks=pytest.mark.long) for on in ("thread", "process")), {"serial": True}]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}])
 def test_what_plays_has_won_a_match(how, tmp_path):
     run = trained(tmp_path / "run", steps=6_000, **how)
     for steps in (12_000, 24_000):  # on a busy machine few matches are played beside training
@@ -99,7 +98,7 @@ def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
     assert run.summary["updates"] - candidates[-1] <= 20
 
 
-@pytest.mark.parametrize("part", [3_000, 1_700])
+@pytest.mark.parametrize("part", [pytest.param(3_000, marks=pytest.mark.long), 1_700])
 def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path):
     """Also where a run goes on: games before count."""
     trained(tmp_path / "run", steps=part, serial=True, champion_games=150, gate=0.5, checkpoint_every=1e6)

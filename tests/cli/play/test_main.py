@@ -86,3 +86,17 @@ def test_a_run_of_a_board_game_that_does_not_search(tmp_path: Path, capsys: pyte
     said = complaint([str(run), *free_port()], capsys)
     assert f"play: {run} is a run of ppo on game:tic_tac_toe; allowed: a run of alphago_zero" in said
     shutil.rmtree(run)
+
+
+def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    import polyplay
+
+    pytest.importorskip("pyspiel")
+    run, small = tmp_path / "run", {"blocks": 1, "filters": 4, "simulations": 4, "start": 50, "batch": 16}
+    settings = {"env": "game:spiel:nim", "preset": "tic_tac_toe", "steps": 100, "serial": True, "tensorboard": False}
+    polyplay.train("alphago_zero", run=str(run), **settings, **small)
+    capsys.readouterr()
+    said = complaint([str(run), *free_port()], capsys)
+    assert (
+        f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where they are" in said
+    )
