@@ -260,6 +260,7 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     """counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first of the greatest."""
     relative = counts / counts.max(1, keepdims=True, initial=1e-300)
     warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
-    cold = np.eye(counts.shape[1])[counts.argmax(1)]
+    cold = np.zeros_like(relative)
+    np.put_along_axis(cold, counts.argmax(1)[:, None], 1.0, 1)
     shares = np.where(temperature[:, None] == 0, cold, warm)
     return shares / shares.sum(1, keepdims=True)
