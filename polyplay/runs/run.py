@@ -230,6 +230,7 @@ def complete_plan(
         return make_plan(crew, wire_system(page, other, crew), options, steps)
 
     check_returns(crew, options)
+    check_backends(crew)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
     plan = make_plan(crew, wired, options, steps)
     try:
@@ -249,6 +250,15 @@ def complete_plan(
     if plan.warning:
         _warn(plan.warning)
     return plan
+
+
+def check_backends(crew: Crew) -> None:
+    """Raises UserError: what computes the network in self-play is not installed. To evaluate a run it isn't needed."""
+    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
+        from polyplay.acting.search.evaluators import check_backend
+
+        for backend in backends:
+            check_backend(backend)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:

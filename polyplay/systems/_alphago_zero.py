@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import check_backend
 from polyplay.acting.self_play import game_rows
 from polyplay.buffers import Replay
 from polyplay.common.errors import UserError
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 def search_of(c: Config) -> SearchOptions:
     """Raises UserError."""
-    check_backend(c.evaluator)
     return SearchOptions(
         c.simulations,
         c.exploration,

@@ -136,6 +136,19 @@ def test_a_run_in_one_thread_goes_on_to_the_bit(tmp_path):
     assert len(games) > 100
 
 
+def test_openvino_is_needed_for_self_play_alone(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "openvino" else find(name, *more)
+    )
+    with pytest.raises(UserError, match=r"--evaluator openvino: needs the package openvino"):
+        trained(tmp_path / "run", steps=100, evaluator="openvino")
+    assert not (tmp_path / "run").exists()
+    page = systems.load("alphago_zero")
+    settings = {k: v for k, v in SMALL.items() if k not in ("tensorboard", "report_every")}
+    assert page.build(page.Config(**settings, evaluator="openvino"), Crew(0)).player
+
+
 def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
     """Measured again, `auto` could choose another backend, whose bits differ."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", "evaluator": "auto"}
