@@ -185,7 +185,7 @@ class AlphagoZero(RunOptions, total=False):
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
-    symmetries: bool  # the search asks the network under a random symmetry of the board each time
+    symmetries: Literal['all', 'learning', 'none']  # the network sees boards turned, all: in searches too
     evaluator: Literal['torch', 'openvino', 'auto']  # computes the search's network; auto: the faster here
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9

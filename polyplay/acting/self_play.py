@@ -269,9 +269,7 @@ class SelfPlay:
         tree.write(self.metrics.seen, ..., saved["seen"])
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
-        for game, moves in enumerate(self.games.length):  # checkpoints of before have no notes
-            self.notes.begin(game, self.moves["action"][game, : int(moves)])
-        self.notes.load(saved.get("notes", {}))
+        self.notes.load(saved["notes"])
         if self.held is not None and "held" in saved:
             self.held.load(saved["held"])
         ends = np.cumsum(saved["lengths"])

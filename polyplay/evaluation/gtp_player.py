@@ -115,7 +115,7 @@ class GtpPlayer:
                 self._known = None
                 return GIVES_UP
             action = self._legal_action(answer, record)
-        except (GtpMistake, GtpLost) as e:
+        except (GtpMistake, GtpLost, UserError) as e:  # UserError: it can't be started again
             self.faults.append(GtpFault(self.name, self.against, game + 1, ply(record) + 1, str(e)))
             self._known = None
             return GIVES_UP

@@ -85,7 +85,7 @@ class Matches:
             NetworkEvaluator(policy, batch, precision=ctx.precision, device=device) for _ in range(2)
         )
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
-        self.games_before = int(saved.get("episodes", 0))
+        self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
         self.reign_ends = gate.reign  # games of all players when other weights may follow
         self.search = options.quiet
         self.opening = replace(options.quiet, root="puct", simulations=0, temperature=((0, 1.0),))

@@ -115,7 +115,8 @@ class CheckpointCompleter:
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
         parts = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
-        acting = sum(role.n for role in self.metrics.crew.roles if role.envs or role.agents)
+        crew = self.metrics.crew
+        acting = sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None)  # no judge
         if len(parts) < acting:
             return self.metrics.steps, {}
         games = {}

@@ -22,7 +22,7 @@ def search_role(crew: Any) -> Any:
 
 
 def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
-    """(moves of all players, evaluations of one) in a second, as far as the network allows, which is measured."""
+    """(moves of all players, evaluations of one) in a second, as far as the network allows, which torch measures."""
     import numpy as np
 
     from polyplay.acting.search.evaluators import NetworkEvaluator
@@ -36,13 +36,18 @@ def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
         begun = time.perf_counter()
         evaluator.evaluate(planes)
         seconds = min(seconds, time.perf_counter() - begun)
-    rate = n / seconds
-    return min(role.n, cores()) * rate / options.simulations, rate
+    rate, full = n / seconds, options.full if options.cheap else 1.0
+    mean = full * options.simulations + (1.0 - full) * options.cheap
+    return min(role.n, cores()) * rate / mean, rate
 
 
 def estimate_lines(role: Any, moves: float, evaluations: float, left: float) -> list[tuple[str, str]]:
-    """Lines of a plan. left: moves that the run has to go."""
+    """Lines of a plan. left: agent steps that are to go. Lengths of games are guessed where moves fill a board."""
     options, board = role.settings["options"], role.settings["board"]
+    left /= options.full if options.cheap else 1.0  # moves of other searches are no agent steps
+    if not board.placed:
+        lines = [("search", f"{options.simulations:,} evaluations of a move at most")]
+        return [*lines, ("measured", f"{evaluations:,.1f} evaluations/s of one player, by the network alone")]
     length = max(1, round(SHARE * board.cells))
     a_game = f"{options.simulations * length:,} of a game of {length} moves"
     measured = f"{evaluations:,.1f} evaluations/s of one player, by the network alone"

@@ -36,7 +36,7 @@ def search_of(c: Config) -> SearchOptions:
         noise=c.noise,
         noise_alpha=c.noise_alpha,
         temperature=((0, 1.0), (c.warm, 0.0)),
-        symmetries=c.symmetries,
+        symmetries=c.symmetries == "all",
         reuse=c.keep_tree,
     )
 
@@ -57,7 +57,7 @@ def gate_of(c: Config) -> Gate:
 
 
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
-    """Equation 1 on positions under symmetries, by SGD."""
+    """Equation 1, by SGD; on positions under symmetries."""
     return LearnerSpec(
         policy,
         AlphaZeroLoss(),
@@ -66,5 +66,5 @@ def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: 
         total,
         c.anneal,
         c.drops,
-        outputs=SymmetricOutputs(board, seed),
+        outputs=SymmetricOutputs(board, seed, turned=c.symmetries != "none"),
     )

@@ -34,6 +34,7 @@ EXAMPLES = {  # what a domain's preset plays unless --env names something
     "minigrid": "minigrid:MiniGrid-MemoryS7-v0",
 }
 CLIPPED = ("clip", "sign")
+SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if a name has no size
 
 
 def names(page: Any) -> list[str]:
@@ -72,11 +73,19 @@ def choose(page: Any, env: Any, **made: Any) -> str:
 
 
 def _of_game(page: Any, env: str) -> str:
-    """Of a page whose presets are for games: that of this game, of its variant that shares most, or quick."""
-    words, named = set(env.split("+")), {settings(page, name).env: name for name in reversed(names(page))}
-    variants = [game for game in named if "+" in game and game.split("+")[0] in words]
-    nearest = max(variants, key=lambda game: len(words & set(game.split("+"))), default="")
+    """Of a page whose presets are for games: that of this game, of the same game on the board nearest in size, or
+    quick.
+    """
+    named = {settings(page, name).env: name for name in reversed(names(page))}
+    sides = {game: _side(game) for game in named if game.split("+")[0] == env.split("+")[0]}
+    nearest = min(sides, key=lambda game: abs(sides[game] - _side(env)), default="")
     return named.get(env) or named.get(nearest, "quick")
+
+
+def _side(game: str) -> int:
+    """Cells of a board's side, of games that name it."""
+    given = [word.removeprefix("size=") for word in game.split("+") if word.startswith("size=")]
+    return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
 def domain(env: Any) -> str:

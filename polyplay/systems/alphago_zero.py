@@ -44,7 +44,7 @@ class Config:
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn by their visits; afterwards the most visited is played
-    symmetries: bool = True  # the search asks the network under a random symmetry of the board each time
+    symmetries: Literal["all", "learning", "none"] = "all"  # the network sees boards turned, all: in searches too
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # computes the search's network; auto: the faster here
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
@@ -71,15 +71,16 @@ class Config:
 def quick() -> Config:
     """Connect four on two cores: measured in bench/results/connect_four.md."""
     search = Config("game:connect_four", games=64, simulations=64, leaves=1, noise_alpha=1.0, warm=12, gate=0.0)
-    search = replace(search, symmetries=False, resign="off", drops=())
+    search = replace(search, symmetries="learning", resign="off", drops=())
     learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, start=10_000)
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
 
 def alphazero() -> Config:
     """Its successor (Silver et al. 2018), which plays with the newest weights: for Go."""
-    search = Config(exploration="alphazero", symmetries=False, simulations=800, gate=0.0)
-    return replace(search, batch=4_096, learning_rate=0.02, drops=(100_000, 300_000, 500_000), budget=4_200_000_000)
+    search = Config(exploration="alphazero", symmetries="none", simulations=800, gate=0.0, capacity=200_000_000)
+    learner = replace(search, batch=4_096, learning_rate=0.02, drops=(100_000, 300_000, 500_000), ratio=0.68)
+    return replace(learner, budget=4_200_000_000)
 
 
 PRESETS = {"paper": Config, "paper40": lambda: Config(blocks=39), "alphazero": alphazero, "quick": quick}

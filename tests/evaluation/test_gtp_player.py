@@ -16,7 +16,6 @@ import pytest
 from polyplay.acting.match import MatchStarts
 from polyplay.cli import main
 from polyplay.common import machine
-from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Go, game
 from polyplay.evaluation import gtp_program
@@ -227,16 +226,17 @@ def test_a_go_program_for_another_game_is_one_line(tmp_path: Path, capsys: pytes
     assert "tournament: gtp:x given, allowed for toy:rps: random" in capsys.readouterr().err
 
 
-def test_a_program_that_can_not_be_started_again_ends_the_match(tmp_path: Path):
+def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: Path):
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
     program.chmod(0o755)
     one, two = named_player(f"gtp:{program} genmove:1:die", go(), 2, "--against "), last_legal(go())
     with programs_running([one.moves]):
         program.unlink()
-        with pytest.raises(UserError, match=r"--against gtp:.* genmove:1:die: .* can't be started: No such file"):
-            play_match(one, two, both_colors(go(), 2, 2, seed=1), seed=0)
-    assert len(faults_of(one)) == 1
+        points = play_match(one, two, both_colors(go(), 2, 2, seed=1), seed=0)
+    assert points.tolist() == [0, 0]
+    assert len(faults_of(one)) == 2
+    assert "can't be started: No such file" in str(faults_of(one)[1])
 
 
 def test_nothing_is_left_of_a_program_that_does_not_quit():

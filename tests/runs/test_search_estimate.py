@@ -44,6 +44,13 @@ def test_the_lines_follow_from_the_board_and_the_rate():
     assert lines["eta"] == "699 years for 4,900,000 games of self-play on this machine"
 
 
+def test_capped_searches_make_more_moves_of_which_a_quarter_counts():
+    role = search_role(wired(simulations=100, cheap=20))
+    moves, evaluations = moves_per_second(wired(), role)
+    assert moves == pytest.approx(min(3, search_estimate.cores()) * evaluations / 40)
+    assert "for 4,000 games" in dict(estimate_lines(role, 0.01, 8.0, 1_000 * 45))["eta"]
+
+
 def test_a_dry_run_of_what_does_not_fit_says_so_after_the_plan(capsys, tmp_path):
     """The paper's settings with a small network; only their replay is too large for any machine of today."""
     words = ["--preset", "paper", "--blocks", "1", "--filters", "8", "--learners", "2", "--capacity", "10_000_000_000"]

@@ -167,13 +167,6 @@ def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
     assert len(chosen) == 2, "a resumed player measures nothing"
 
 
-def test_a_package_that_is_missing_is_named_before_the_run_starts(monkeypatch):
-    monkeypatch.setattr(evaluators, "_has_openvino", lambda: False)
-    page = systems.load("alphago_zero")
-    with pytest.raises(UserError, match=r"--evaluator openvino: needs .*`pip install 'polyplay\[openvino\]'`"):
-        page.build(page.Config(evaluator="openvino"), Crew(0))
-
-
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
 def test_openvino_plays_and_goes_on_to_the_bit(tmp_path):
     stopped, whole = stopped_and_whole(tmp_path, 1_000, 1_500, evaluator="openvino")
@@ -191,7 +184,7 @@ def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
 
 def test_the_figure_and_the_plan_name_its_parts():
     page = systems.load("alphago_zero")
-    figure = diagram("alphago_zero", page.tic_tac_toe(), RunOptions())
+    figure = diagram("alphago_zero", _presets.settings(page, "tic_tac_toe"), RunOptions())
     for words in ("self_play × 2", "game:tic_tac_toe × 64 lanes", "learn × 1", "AlphaZeroLoss", "replay  20,000"):
         assert words in figure
 
@@ -202,10 +195,13 @@ def test_the_figure_and_the_plan_name_its_parts():
         (None, "quick"),
         ("game:go", "paper"),
         ("game:go+size=5+komi=24.5", "go5"),
-        ("game:go+size=9", "go5"),
+        ("game:go+size=6", "go5"),
+        ("game:go+size=9+komi=6.5", "go9"),
+        ("game:go+komi=6.5", "paper"),
         ("game:connect_four", "quick"),
         ("game:tic_tac_toe", "tic_tac_toe"),
-        ("game:othello", "quick"),
+        ("game:othello+size=6", "othello6"),
+        ("game:spiel:hex", "quick"),
     ],
 )
 def test_a_game_has_a_preset(env, preset):

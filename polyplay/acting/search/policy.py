@@ -54,7 +54,7 @@ class SearchPolicy:
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
         """Search with so many simulations from now on (0: the bare network), and leaves at once (0: as before)."""
-        leaves = leaves or self.options.leaves
+        leaves = max(1, min(leaves or self.options.leaves, simulations))
         considered = max(1, min(self.options.considered, simulations))
         self.options = replace(self.options, simulations=simulations, leaves=leaves, considered=considered)
         self._searching = None

@@ -154,7 +154,8 @@ class SearchOptions:
         _one_of("inherited", self.inherited, "counted", "added")
         _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx", "forced")
         if self.cheap and self.halves:
-            raise UserError(f"search cheap: root {self.root} halves the same simulations in every search; allowed: 0")
+            why = f"root {self.root} halves the same number in every search"
+            raise UserError(f"search cheap: {self.cheap} given, but {why}; allowed: 0")
         if not 0 <= self.cheap <= max(self.simulations, 0):
             raise UserError(f"search cheap: {self.cheap} given; allowed: 0 to its {self.simulations} simulations")
         if self.halves and self.simulations and not 1 <= self.considered <= self.simulations:

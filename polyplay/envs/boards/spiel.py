@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,6 +23,7 @@ from polyplay.envs.boards.game import Game, Symmetry
 from polyplay.envs.boards.records import CELLS, DRAWN, GOES_ON, LOST, SPIEL, WON, mover, ply
 from polyplay.envs.pool import closest_names
 
+MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
 LONGEST = 512  # moves, passes included
 STATES = 20_000  # that are known at least, of those asked for last
 SHOWN = 10_000  # positions that can be found by their planes, likewise
@@ -151,6 +153,8 @@ def _not_here(kinds: Any, game: Any) -> str:
         return f"it has {game.num_players()} player{'s' * (game.num_players() != 1)}"
     if kind.utility != kinds.Utility.ZERO_SUM:
         return "what one player wins the other does not lose"
+    if game.num_distinct_actions() > MOST_ACTIONS:
+        return f"it has {game.num_distinct_actions():,} actions, more than {MOST_ACTIONS:,}"
     return "" if kind.provides_observation_tensor else "it shows no tensor"
 
 
@@ -169,11 +173,12 @@ def observer_of(game: Any) -> Callable[[Any, int, np.ndarray], None]:
     """Of (state, player, out): writes the player's tensor."""
     from open_spiel.python.observation import make_observation
 
-    made = make_observation(game)
+    made, alone = make_observation(game), threading.Lock()  # it has one tensor for all threads
 
     def observe(state: Any, player: int, out: np.ndarray) -> None:
-        made.set_from(state, player)
-        out[:] = made.tensor
+        with alone:
+            made.set_from(state, player)
+            out[:] = made.tensor
 
     return observe
 

@@ -75,11 +75,13 @@ class AlphaZeroLoss:
 @dataclass(frozen=True)
 class SymmetricOutputs:
     """`outputs` of a LearnerSpec: each position is shown to the network under a symmetry of its board, the same for
-    the same `seed`, update and place in the batch. Logits are given for the actions as they were.
+    the same `seed`, update and place in the batch; or as it is, without `turned`. Logits are given for the actions as
+    they were.
     """
 
     board: Game
     seed: int = 0
+    turned: bool = True
 
     def __call__(self, policy: Policy, target: object, batch: Batch, state: object, key: int) -> Batch:
         cells, actions = self.images(len(batch["action"]), key)
@@ -93,7 +95,7 @@ class SymmetricOutputs:
         all_cells = np.stack([np.argsort(cells) for cells, _ in self.board.symmetries])
         all_actions = np.stack([actions for _, actions in self.board.symmetries])
         u = uniform(self.seed, np.arange(n), np.array([key]), 1)[:, 0]
-        chosen = (u * len(all_cells)).astype(np.int64)
+        chosen = (u * len(all_cells) * self.turned).astype(np.int64)  # 0: the identity
         return torch.from_numpy(all_cells[chosen]), torch.from_numpy(all_actions[chosen])
 
 

@@ -269,7 +269,7 @@ def test_moves_that_cant_be_made_are_refused():
         ({"noise_alpha": 0.0}, "noise_alpha > 0"),
         ({"simulations": 10, "nodes": 10}, "search nodes: 10 given"),
         ({"simulations": 4, "cheap": 5}, "search cheap: 5 given; allowed: 0 to its 4 simulations"),
-        ({"simulations": 20, "root": "gumbel", "cheap": 5}, "root gumbel halves the same simulations in every search"),
+        ({"simulations": 20, "root": "gumbel", "cheap": 5}, "cheap: 5 given, but root gumbel halves the same number"),
     ],
 )
 def test_bad_options_are_one_line(more: dict[str, Any], said: str):

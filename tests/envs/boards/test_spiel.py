@@ -199,6 +199,7 @@ def test_the_newest_stay():
         ("efg_game", "game:spiel:efg_game: OpenSpiel says: "),
         ("cliff_walking", "it has 1 player; allowed: two players"),
         ("quoridor(players=3)", "it has 3 players"),
+        ("mnk(m=200,n=200,k=5)", "it has 40,000 actions, more than 32,766"),
     ],
 )
 def test_what_is_not_for_a_search_is_refused_in_one_line(name: str, said: str):

@@ -103,3 +103,6 @@ def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert len(torch.unique(one, dim=0)) == len(board.symmetries) == 8
+    plain, actions = SymmetricOutputs(board, turned=False).images(50, 1)
+    assert (plain == torch.arange(board.cells)).all()
+    assert (actions == torch.arange(board.actions)).all()
