@@ -8,12 +8,12 @@ capture all dead stones before it passes (FLAGS). Its final_score is asked for a
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.common.statistics import mean_interval
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
 from polyplay.evaluation.run_agents import find_agent
@@ -23,6 +23,13 @@ FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2
 
 
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n games."""
+    z = 1.96**2 / n
+    half = math.sqrt(z * share * (1 - share) + z * z / 4)
+    return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
+
+
 def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, list[str]]:
     """A row of the table, and by what faults the program lost games."""
     other = named_player(name, agent.board, PLIES, "bench/gnugo.py: ")
@@ -30,7 +37,7 @@ def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, 
     assert isinstance(program, GtpPlayer)
     with programs_running([program]):
         points = play_match(agent, other, both_colors(agent.board, games, PLIES, seed), seed)
-    low, high = (games * end for end in mean_interval(points.tolist()) or (0.0, 1.0))
+    low, high = (games * end for end in wilson(float(points.mean()), games))
     row = {"points": float(points.sum()), "of": games, "95 % interval": f"{low:.1f} to {high:.1f}"}
     row |= {"agreed": f"{program.agreed} of {program.scored}", "faults": len(program.faults)}
     return row, [str(fault) for fault in program.faults]
