@@ -90,13 +90,14 @@ def test_the_whole_page_on_19x19(tmp_path):
         "alphago_zero",
         **{**small, "preset": "paper", "champion_games": 8, "tensorboard": False, "report_every": 1.0},
         run=str(tmp_path / "run"),
-        steps=20_000,
+        steps=60_000,
     )
     rows = list(read_lines(run.directory / "metrics.jsonl", "updates"))
     assert run.reason == "done"
     assert rows[-1]["updates"] > 500
     sizes = [row["replay_size"] for row in rows if row.get("replay_size") is not None]
     assert sizes[-1] <= 8_000 < rows[-1]["steps"], "the window moved on"
-    assert len(list(read_lines(run.directory / "matches.jsonl", "candidate"))) > 3
-    assert len(checkpoint.champions(run.directory)) > 1
+    played = list(read_lines(run.directory / "matches.jsonl", "candidate"))
+    assert len(played) > 1
+    assert len(checkpoint.champions(run.directory)) == 1 + sum(row["passed"] for row in played) > 1
     assert max(rows[-1]["value_accuracy"], rows[-2]["value_accuracy"]) > 0.6
