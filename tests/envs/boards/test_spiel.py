@@ -41,10 +41,10 @@ def legal(board: Game, record: np.ndarray) -> list[int]:
     return room[: kernels.legal(board.numbers, record, room)].tolist()
 
 
-def agree(name: str, seed: int, games: int = 1) -> int:
-    """Random games by our kernels and by OpenSpiel alone; gives the passes."""
+def agree(name: str, seed: int, games: int = 1) -> tuple[int, int]:
+    """Random games by our kernels and by OpenSpiel alone; gives the moves and how many of them were passes."""
     board, theirs, rng = game(f"spiel:{name}"), pyspiel.load_game(name), np.random.default_rng(seed)
-    planes, passes = np.zeros(board.planes, np.float32), 0
+    planes, passes, made = np.zeros(board.planes, np.float32), 0, 0
     for _ in range(games):
         record, state, result, moves = board.new(), theirs.new_initial_state(), kernels.GOES_ON, 0
         first = state.current_player()
@@ -69,22 +69,24 @@ def agree(name: str, seed: int, games: int = 1) -> int:
             assert result == (kernels.WON if points > 0 else kernels.LOST if points < 0 else kernels.DRAWN)
         else:
             assert (moves, result) == (board.longest, kernels.DRAWN)
-    return passes
+        made += moves
+    return made, passes
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_random_games_are_open_spiels_move_by_move(name: str):
-    passes = agree(name, seed=1, games=5)
+    _, passes = agree(name, seed=1, games=5)
     assert (passes > 0) == (name in ("dots_and_boxes", "mancala"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", LARGE)
 def test_random_games_of_every_game_are_open_spiels(name: str):
-    agree(name, seed=2)
+    moves, passes = agree(name, seed=2)
+    assert 0 <= passes < moves
 
 
-def through_replay(name: str, games: int, moves: int = 10**9) -> Any:
+def through_replay(name: str, games: int) -> Any:
     """Games by a search, into a replay; a batch drawn from it."""
     board = game(f"spiel:{name}")
     queue = RolloutQueue(game_rows(board), {}, board.longest + 1, 1, 2)
@@ -102,24 +104,14 @@ def through_replay(name: str, games: int, moves: int = 10**9) -> Any:
     return board, buffer.sample()
 
 
-def has_its_games(name: str) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [*SMALL[:4], *(pytest.param(name, marks=pytest.mark.long) for name in LARGE)])
+def test_twenty_games_go_through_search_and_replay(name: str):
     board, batch = through_replay(name, 20)
     assert batch["obs"].shape == (2, 16, *board.planes)
     assert (np.take_along_axis(batch["mask"][0], batch["action"][:, None], 1)).all(), "moves were legal"
     assert batch["visits"].sum(1) == pytest.approx(1)
     assert set(batch["return"].tolist()) <= {-1.0, 0.0, 1.0}
-
-
-@pytest.mark.parametrize("name", SMALL[:4])
-def test_twenty_games_go_through_search_and_replay(name: str):
-    has_its_games(name)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", LARGE)
-def test_twenty_games_of_every_game_go_through_search_and_replay(name: str):
-    has_its_games(name)
 
 
 def test_it_learns_and_goes_on_to_the_bit(tmp_path):
