@@ -60,6 +60,7 @@ def one(name: str, setting: str, window: float, asked: argparse.Namespace, run: 
     ]
     for option in ("simulations", "blocks", "filters"):
         words += [f"--{option}", str(getattr(asked, option))]
+    words += ["--board", asked.env] if environment in ("mctx", "spiel") else []
     words += ["--path", str(asked.peers / "src" / checkout)] if checkout else []
     row = run(words, WARM, window)
     begin, end = row["lines"][0], row["lines"][-1]

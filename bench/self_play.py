@@ -1,7 +1,7 @@
-"""Speed of self-play alone: connect four, 5 blocks of 64 filters, 100 simulations a move, two players on two cores.
+"""Speed of self-play alone: connect four or Go, 5 blocks of 64 filters, 100 simulations a move, 2 players on 2 cores.
 
     python bench/self_play.py --peers PEERS
-    python bench/self_play.py --env game:go+size=9 --out bench/results/self_play_go9
+    python bench/self_play.py --env game:go+size=9 --peers PEERS --only mctx openspiel --out bench/results/self_play_go9
 
 Ours: the page's own loop (acting/self_play), without a learner. Its turns alternate with turns in which the same
 evaluator, in the same processes, gets full batches of the same positions and nothing else: the share is evaluations per
@@ -37,15 +37,16 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters
 from polyplay.envs import Envs
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
 
-BOARD = GAMES["connect_four"]
 CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
 SHARE = 0.93
 TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, ("torch", "float32"): 2.2}  # × the best peer
-GAMES_TARGET = 8.0  # × the best peer's games per hour, subtree kept
+GO_TARGETS = {**TARGETS, ("torch", "bfloat16"): 5.5}
+SLOW_TARGET = 150.0  # × OpenSpiel's Python, in Go
+GAMES_TARGET = 8.0  # × the best peer's games per hour, subtree kept: connect four
 COUNTS = ("evaluations", "moves", "games", "seconds", "cpu", "alone", "alone_seconds", "alone_cpu")
 
 
@@ -163,23 +164,28 @@ def ours(backend: str, precision: str, kept: bool, asked: argparse.Namespace) ->
     }
 
 
-def verdicts(rows: list[Row], peers: list[Row], uniform: Row | None, tree: float) -> list[str]:
+def verdicts(rows: list[Row], peers: list[Row], uniform: Row | None, tree: float, go: bool) -> list[str]:
     anew = {r["setting"]: r for r in rows if r["tree"] == "anew"}
     kept = {r["setting"]: r for r in rows if r["tree"] == "kept"}
     lines = [verdict(f"{r['setting']}, {r['tree']}, share", r["share"], least=SHARE) for r in rows]
     if peers:
         best = max(peers, key=lambda r: r["simulations/s"])
-        for (backend, precision), least in TARGETS.items():
+        for (backend, precision), least in (GO_TARGETS if go else TARGETS).items():
             if row := anew.get(f"{backend} {precision}"):
                 name = f"{row['setting']}, simulations/s over those of {best['player']}"
                 lines.append(verdict(name, row["simulations/s"] / best["simulations/s"], least=least))
         quick = max(peers, key=lambda r: r["moves/s"])
-        for row in kept.values():
+        for row in () if go else kept.values():
             name = f"{row['setting']}, subtree kept, games/hour over those of {quick['player']}"
             lines.append(verdict(name, row["moves/s"] / quick["moves/s"], least=GAMES_TARGET))
+        for slow in (r for r in peers if go and r["player"].startswith("OpenSpiel")):
+            most = max(anew.values(), key=lambda r: r["simulations/s"])
+            name = f"{most['setting']}, simulations/s over those of {slow['player']}"
+            lines.append(verdict(name, most["simulations/s"] / slow["simulations/s"], least=SLOW_TARGET))
     if uniform:
         lines.append(f"- uniform evaluators: ours {tree:.0f}, mctx {uniform['simulations/s']:.0f} simulations/s")
-        lines.append(verdict("the tree alone over mctx, uniform evaluators", tree / uniform["simulations/s"], least=10))
+        name, ratio = "the tree alone over mctx, uniform evaluators", tree / uniform["simulations/s"]
+        lines.append(f"- {name}: **{ratio:.3g}**" if go else verdict(name, ratio, least=10))
     return lines
 
 
@@ -203,12 +209,13 @@ def main() -> None:
     parser.add_argument("--probe-window", type=float, default=12.0, help="for each setting of a peer that has several")
     parser.add_argument("--out", type=Path, default=RESULTS / "self_play")
     asked = parser.parse_args()
-    what = about()
+    name, what = asked.env.removeprefix("game:"), about()
+    go = name.startswith("go")
     here = [c for c in CASES if c[0] == "torch" or importlib.util.find_spec("openvino")]
     rows = [shown(ours(*case, kept, asked)) for kept in (False, True) for case in here]
     run: Callable = measured
     peers, probes, uniform = peer_rows(asked, run) if asked.peers else ([], [], None)
-    tree = alone(BOARD.name, 128, 1, argparse.Namespace(simulations=200, repeats=40))[SPEED] if uniform else 0.0
+    tree = alone(name, 128, 1, argparse.Namespace(simulations=200, repeats=40))[SPEED] if uniform else 0.0
     length = float(np.mean([r["length"] for r in rows if r["tree"] == "anew"]))
     for row in [*rows, *peers]:
         row["games/hour"] = 3600 * row["moves/s"] / length
@@ -217,7 +224,7 @@ def main() -> None:
         f"- {asked.env}; {asked.players} players of {asked.games} games; windows of {asked.window:g} s;"
         f" games of {length:.1f} moves"
     ]
-    text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, tree)]
+    text += ["", *table([*rows, *peers]), "", *verdicts(rows, peers, uniform, tree, go)]
     if probes:
         text += ["", "## Settings of peers", "", *table(probes)]
     publish(asked.out, {**what, "rows": rows, "peers": peers, "probes": probes, "uniform": uniform, "tree": tree}, text)

@@ -1,4 +1,4 @@
-"""mctx and pgx (JAX) play connect four against themselves: a jitted move of many games in step.
+"""mctx and pgx (JAX) play a board game against themselves: a jitted move of many games in step.
 
 The network is AlphaGo Zero's with its batch norm folded, channels last. `--uniform`: every move alike, every position
 even, no network. With several processes each has a core and one thread.
@@ -13,6 +13,8 @@ from typing import Any
 
 import board_counts
 
+BOARDS = {"game:connect_four": "connect_four", "game:go+size=9": "go_9x9"}
+
 
 def play(asked: argparse.Namespace, i: int, count: board_counts.Count) -> None:
     if asked.processes > 1:
@@ -22,8 +24,8 @@ def play(asked: argparse.Namespace, i: int, count: board_counts.Count) -> None:
     import pgx
     from pgx.experimental.wrappers import auto_reset
 
-    env = pgx.make("connect_four")
-    evaluate = uniform(jnp) if asked.uniform else network(jax, jnp, asked)
+    env = pgx.make(BOARDS[asked.board])
+    evaluate = uniform(jnp, env.num_actions) if asked.uniform else network(jax, jnp, env, asked)
     search = make_search(jax, env, evaluate, asked.simulations)
     step = auto_reset(env.step, env.init)
 
@@ -95,12 +97,14 @@ def _plain(tree: Any, node: Any) -> Any:
     return tree.qvalues(node)
 
 
-def uniform(jnp: Any) -> Callable:
-    return lambda planes: (jnp.zeros((len(planes), 7)), jnp.zeros(len(planes)))
+def uniform(jnp: Any, actions: int) -> Callable:
+    return lambda planes: (jnp.zeros((len(planes), actions)), jnp.zeros(len(planes)))
 
 
-def network(jax: Any, jnp: Any, asked: argparse.Namespace) -> Callable:
-    """From planes [N, 6, 7, 2] to logits [N, 7] and values [N], float32."""
+def network(jax: Any, jnp: Any, env: Any, asked: argparse.Namespace) -> Callable:
+    """From planes [N, height, width, C] to logits [N, actions] and values [N], float32."""
+    height, width, planes = env.observation_shape
+    cells = height * width
     numbers = jnp.dtype(asked.precision)
     keys = iter(jax.random.split(jax.random.PRNGKey(0), 64))
 
@@ -108,10 +112,10 @@ def network(jax: Any, jnp: Any, asked: argparse.Namespace) -> Callable:
         scale = (2.0 / float(jnp.prod(jnp.array(shape[:-1])))) ** 0.5
         return (scale * jax.random.normal(next(keys), shape)).astype(numbers), jnp.zeros(shape[-1], numbers)
 
-    stem = weights(3, 3, 2, asked.filters)
+    stem = weights(3, 3, planes, asked.filters)
     tower = [(weights(3, 3, *2 * (asked.filters,)), weights(3, 3, *2 * (asked.filters,))) for _ in range(asked.blocks)]
     policy, value = weights(1, 1, asked.filters, 2), weights(1, 1, asked.filters, 1)
-    logits, hidden, output = weights(84, 7), weights(42, 256), weights(256, 1)
+    logits, hidden, output = weights(2 * cells, env.num_actions), weights(cells, 256), weights(256, 1)
 
     def conv(x: Any, layer: Any) -> Any:
         made = jax.lax.conv_general_dilated(x, layer[0], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -135,6 +139,7 @@ if __name__ == "__main__":
     parser = board_counts.command_line(__doc__)
     parser.add_argument("--games", type=int, default=64, help="of each process")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--board", choices=BOARDS, default="game:connect_four")
     parser.add_argument("--uniform", action="store_true")
     parser.set_defaults(processes=1)
     board_counts.run(play, parser.parse_args())

@@ -1,4 +1,4 @@
-"""OpenSpiel's AlphaZero in Python plays connect four against itself: its actors' search, evaluator and network.
+"""OpenSpiel's AlphaZero in Python plays a board game against itself: its actors' search, evaluator and network.
 
 Its actors' loop without files and queues. Its wheel has no C++ AlphaZero: that needs LibTorch and a build from source.
 """
@@ -12,13 +12,15 @@ from typing import Any
 import board_counts
 import numpy as np
 
+BOARDS = {"game:connect_four": "connect_four", "game:go+size=9": "go(board_size=9,komi=7.5)"}
+
 
 def play(asked: argparse.Namespace, i: int, count: board_counts.Count) -> None:
     import pyspiel
     from open_spiel.python.algorithms import mcts
     from open_spiel.python.algorithms.alpha_zero import evaluator, utils
 
-    game = pyspiel.load_game("connect_four")
+    game = pyspiel.load_game(BOARDS[asked.board])
     shape, actions = game.observation_tensor_shape(), game.num_distinct_actions()
     model = utils.api_selector(asked.api).Model.build_model(
         "resnet", shape, actions, asked.filters, asked.blocks, 1e-4, 1e-3, tempfile.mkdtemp()
@@ -65,5 +67,6 @@ def play(asked: argparse.Namespace, i: int, count: board_counts.Count) -> None:
 
 if __name__ == "__main__":
     parser = board_counts.command_line(__doc__)
+    parser.add_argument("--board", choices=BOARDS, default="game:connect_four")
     parser.add_argument("--api", choices=["nnx", "linen"], default="nnx")
     board_counts.run(play, parser.parse_args())
