@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import shlex
 import statistics
@@ -85,6 +86,13 @@ def said(s: Mapping[str, Any], digits: int = 2) -> str:
     if not s["n"]:
         return "not measured"
     return f"{s['median']:.{digits}f} ({s['min']:.{digits}f} to {s['max']:.{digits}f}, n = {s['n']})"
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n."""
+    z = 1.96**2 / n
+    half = math.sqrt(z * share * (1 - share) + z * z / 4)
+    return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
 
 
 def verdict(name: str, value: float | None, least: float | None = None, most: float | None = None) -> str:

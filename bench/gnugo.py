@@ -8,11 +8,10 @@ capture all dead stones before it passes (FLAGS). Its final_score is asked for a
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import torch
-from common import RESULTS, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, Row, about, command_line, lines_about, publish, table, wilson
 
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
@@ -21,13 +20,6 @@ from polyplay.evaluation.strength import both_colors
 
 FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share of n games."""
-    z = 1.96**2 / n
-    half = math.sqrt(z * share * (1 - share) + z * z / 4)
-    return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
 
 
 def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, list[str]]:
