@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from numba import njit
@@ -65,7 +65,13 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
         return
     files.add(path)
     for name, value in function.__globals__.items():
-        if isinstance(value, Dispatcher):
-            _collect(value.py_func, files, numbers)
-        elif isinstance(value, bool | int | float | generic):
+        for loop in vars(value).values() if _is_ours(value) else (value,):
+            if isinstance(loop, Dispatcher):
+                _collect(loop.py_func, files, numbers)
+        if isinstance(value, bool | int | float | generic):
             numbers.append(f"{name}={value!r}")
+
+
+def _is_ours(value: object) -> bool:
+    """A module of Polyplay, whose loops may be called as its attributes."""
+    return isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from polyplay.acting.search import tree_kernels
+from polyplay.common.compiled import source_stamp
+from polyplay.envs.boards import kernels
+
 ROOT = Path(__file__).parents[2]
 DECORATOR = "from polyplay.common.compiled import cached_njit\ncompiled = cached_njit()\n"
 INNER = DECORATOR + "@compiled\ndef inner(x):\n    return x + {}\n"
@@ -49,3 +53,13 @@ def test_a_change_of_what_is_inside_compiles_anew(answer):
     assert answer(20, 100) == [121, 0], "a loop that a loop inside it calls"
     assert answer(20, 200) == [221, 0], "an imported number"
     assert answer(20, 200) == [221, 1]
+
+
+@pytest.mark.parametrize("loop", [kernels.legal, kernels.play, kernels.write_planes, tree_kernels.gather_leaves])
+def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
+    """Of the rules of games each has its module: a change of Go's compiles anew what can reach them."""
+    read, before = Path.read_bytes, source_stamp(loop.py_func)
+    assert source_stamp(loop.py_func) == before
+    for name in ("go_kernels.py", "row_kernels.py", "spiel_kernels.py"):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, n=name: read(path) + b"#" * (path.name == n))
+        assert source_stamp(loop.py_func) != before, name

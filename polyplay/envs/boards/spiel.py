@@ -29,7 +29,7 @@ STATES = 20_000  # that are known at least, of those asked for last
 SHOWN = 10_000  # positions that can be found by their planes, likewise
 HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")
-Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 class Newest(dict[bytes, Any]):
@@ -65,7 +65,7 @@ class SpielRules:
         self.observer = observer_of(self.game)
         self.states, self.shown = Newest(STATES), Newest(SHOWN)
         self.states.put(b"", begin)
-        self.functions = [Function(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
+        self.functions = [_answering(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
 
     @property
     def addresses(self) -> list[int]:
@@ -113,6 +113,15 @@ class SpielRules:
     def _player(self, who: int) -> int:
         """OpenSpiel's number of the first player (0) or the second."""
         return (self.first + who) % 2
+
+
+def _answering(function: Callable[[int, int, int], int]) -> Any:
+    """A function that compiled code calls, whose answer is written to an address (spiel_kernels.ask)."""
+
+    def call(moves: int, n: int, last: int, answer: int) -> None:
+        ctypes.c_int64.from_address(answer).value = function(moves, n, last)
+
+    return Function(call)
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.acting.search import SearchOptions
+from polyplay.acting.search import Search, SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.replay import Replay
@@ -19,7 +19,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, spiel
 from polyplay.envs.boards.game import Game, game
-from polyplay.envs.boards.spiel import Newest, SpielGame, spiel_rules
+from polyplay.envs.boards.spiel import Newest, SpielGame, SpielRules, spiel_rules
 from tests.acting.test_self_play import context
 
 pyspiel = pytest.importorskip("pyspiel")
@@ -205,3 +205,23 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     with pytest.raises(UserError, match=r"needs the package open_spiel; `pip install 'polyplay\[spiel\]'`"):
         spiel.load_game("hex")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
+def test_an_exception_within_its_rules_ends_a_search(raised: type[BaseException], monkeypatch):
+    """Ctrl-C in `polyplay evaluate`, say: compiled code stands between the rules and who asks."""
+    board = game("spiel:tic_tac_toe")
+    search, known, n = Search(board, 4, SearchOptions(50), UniformEvaluator(board.actions)), SpielRules.state, [0]
+
+    def state(rules: SpielRules, moves: bytes) -> Any:
+        n[0] += 1
+        if n[0] == 30:
+            raise raised("here")
+        return known(rules, moves)
+
+    monkeypatch.setattr(SpielRules, "state", state)
+    search.restart()
+    with pytest.raises(RuntimeError, match="OpenSpiel's rules were interrupted, or failed"):
+        [search.step() for _ in range(50)]
+    assert n[0] == 30, "it ends there"
