@@ -23,22 +23,25 @@ if TYPE_CHECKING:
 
 
 def search_of(c: Config) -> SearchOptions:
-    """Raises UserError."""
-    return SearchOptions(
-        c.simulations,
-        c.exploration,
-        c.c,
-        cheap=c.cheap,
-        leaves=c.leaves,
-        fpu=c.fpu,
-        root=c.root,
-        considered=c.considered,
-        noise=c.noise,
-        noise_alpha=c.noise_alpha,
-        temperature=((0, 1.0), (c.warm, 0.0)),
-        symmetries=c.symmetries == "all",
-        reuse=c.keep_tree,
-    )
+    """Raises UserError, which names a field of the page."""
+    try:
+        return SearchOptions(
+            c.simulations,
+            c.exploration,
+            c.c,
+            cheap=c.cheap,
+            leaves=c.leaves,
+            fpu=c.fpu,
+            root=c.root,
+            considered=c.considered,
+            noise=c.noise,
+            noise_alpha=c.noise_alpha,
+            temperature=((0, 1.0), (c.warm, 0.0)),
+            symmetries=c.symmetries == "all",
+            reuse=c.keep_tree,
+        )
+    except UserError as e:
+        raise UserError(str(e).replace("search ", "--", 1)) from None
 
 
 def replay_of(c: Config, board: Game) -> Replay:

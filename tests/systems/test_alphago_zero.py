@@ -253,6 +253,9 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     [
         ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
+        ("--simulations 8 --leaves 1 --cheap 9", "--cheap: 9 given; allowed: 0 to its 8 simulations"),
+        ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
+        ("--root gumbel --simulations 8", "--considered: 16 given; allowed: 1 to its 8 simulations"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
         (
             "--batch 64 --capacity 63 --start 9",
