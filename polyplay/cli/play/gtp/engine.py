@@ -237,26 +237,23 @@ class GtpEngine:
     # ------------------------------------------------------------------------------------- analysis
 
     def do_lz__analyze(self, words: list[str]) -> Iterator[str]:
-        return self._analyse(words, lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}", "")
+        return self._analyse(words, lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}")
 
     def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
-        return self._analyse(
-            words, lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}", " scoreMean 0 scoreStdev 0 scoreLead 0"
-        )
+        """Without a score, which the network does not foresee."""
+        return self._analyse(words, lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}")
 
-    def _analyse(
-        self, words: list[str], rate: Callable[[float], str], share: Callable[[float], str], more: str
-    ) -> Iterator[str]:
+    def _analyse(self, words: list[str], rate: Callable[[float], str], share: Callable[[float], str]) -> Iterator[str]:
         colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self._to_move())
         numbers = [int(word) for word in words if word.isdecimal()]
         every = max(numbers[0] if numbers else 50, 5) / 100
-        return self._lines(self.game.position(colour), every, rate, share, more)
+        return self._lines(self.game.position(colour), every, rate, share)
 
     def _to_move(self) -> int:
         return 3 - self.game.moves[-1][0] if self.game.moves else int(self.game.record[0]) + 1
 
     def _lines(
-        self, record: np.ndarray, every: float, rate: Callable[[float], str], share: Callable[[float], str], more: str
+        self, record: np.ndarray, every: float, rate: Callable[[float], str], share: Callable[[float], str]
     ) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
         self._simulate(ANALYSED)
@@ -265,24 +262,24 @@ class GtpEngine:
             if time.monotonic() < shown + every:
                 yield ""
                 continue
-            shown, line = time.monotonic(), self._line(search, rate, share, more)
+            shown, line = time.monotonic(), self._line(search, rate, share)
             yield line
         while True:
             time.sleep(min(every, 0.05))
             if time.monotonic() >= shown + every:
                 shown = time.monotonic()
-                yield line or self._line(search, rate, share, more)
+                yield line or self._line(search, rate, share)
             else:
                 yield ""
 
-    def _line(self, search: Search, rate: Callable[[float], str], share: Callable[[float], str], more: str) -> str:
+    def _line(self, search: Search, rate: Callable[[float], str], share: Callable[[float], str]) -> str:
         found: Finished = search.look(np.array([0]))
         order = [int(a) for a in np.argsort(-found.visits[0], kind="stable") if found.visits[0, a]]
         parts = []
         for i, action in enumerate(order):
             q, name = float(found.q[0, action]), self.game.name(action)
             parts.append(
-                f"info move {name} visits {found.visits[0, action]} winrate {rate(q)}{more} "
+                f"info move {name} visits {found.visits[0, action]} winrate {rate(q)} "
                 f"prior {share(float(found.priors[0, action]))} lcb {rate(q)} order {i} pv "
                 + " ".join(map(self.game.name, search.principal_variation(0, action)))
             )
