@@ -214,7 +214,7 @@ def test_an_analysis_has_no_empty_line_before_the_first_visit():
     engine = engine_of(5)
     search = next(engine.policy.grow(engine.game.record[None]))
     assert search.look(np.array([0])).visits.sum() == 0
-    assert engine._line(search, str, str, "") == ""
+    assert engine._line(search, str, str) == ""
 
 
 def test_from_stdin_to_stdout():
