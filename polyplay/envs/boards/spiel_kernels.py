@@ -41,7 +41,7 @@ def ask(address: int, record: np.ndarray, moves: int, last: int) -> int:
     """What a function of Python answers. Raises RuntimeError where it raised anything: no exception passes through
     compiled code, so ctypes printed it, and what it returned is arbitrary.
     """
-    answer = np.full(1, FAILED, np.int64)
+    answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
     _call(address, at, np.int64(moves), np.int64(last), np.int64(answer.ctypes.data))
     if answer[0] == FAILED:
