@@ -72,12 +72,7 @@ def self_play(
         ctx.incarnation = int(saved["incarnation"])
     producer = out.producer(ctx.index)
     producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-    device, batch = enter_device(ctx.device), envs.lanes * options.leaves
-    if backend == "auto" and "backend" in saved:
-        backend = BACKENDS[int(saved["backend"])]
-    evaluator = NetworkEvaluator(policy, batch, backend, ctx.precision, device)
-    if backend == "auto":
-        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {evaluator.backend}")
+    evaluator = _evaluator(ctx, policy, envs.lanes * options.leaves, backend, saved)
     held = HeldWeights(evaluator.vector, EVALUATIONS)
     player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held, resign)
     if "search" in saved:
@@ -100,6 +95,17 @@ def self_play(
         while actor_checkpoint.answer_save(ctx, player, producer) and ctx.serial:
             yield
         yield from actor_checkpoint.rest_at_end(ctx, producer)
+
+
+def _evaluator(
+    ctx: WorkerContext, policy: BoardNetworkFactory, batch: int, backend: str, saved: Batch
+) -> NetworkEvaluator:
+    if backend == "auto" and "backend" in saved:
+        backend = BACKENDS[int(saved["backend"])]
+    evaluator = NetworkEvaluator(policy, batch, backend, ctx.precision, enter_device(ctx.device))
+    if backend == "auto":
+        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {evaluator.backend}")
+    return evaluator
 
 
 class SelfPlay:
