@@ -1,4 +1,4 @@
-"""What each change to AlphaGo Zero is worth in connect four, at equal core-minutes: runs of preset `quick`, one a core.
+"""What each change to AlphaGo Zero is worth in connect four at equal core-minutes: runs of preset `quick`, one a core.
 
     python bench/search_ablations.py --core-minutes 20 --seeds 1 2 --runs runs/search_ablations
 
@@ -35,14 +35,21 @@ from polyplay.common import checkpoint
 from polyplay.common.files import read_lines
 
 QUICK = "--preset quick --players 1"
+PUCT = "--root puct --simulations 64"
 VARIANTS = {
-    "quick": ("AlphaZero's loop, turned boards in learning, 64 simulations", ""),
-    "gate": ("a gate: 100 games every 250 updates", "--gate 0.55 --gate-games 100 --gate-every 250 --champion-games 0"),
-    "alphazero": ("AlphaZero's exploration, no symmetries", "--exploration alphazero --symmetries none"),
-    "no symmetries": ("boards are not turned", "--symmetries none"),
+    "puct": ("no gate; 64 simulations; boards are turned in learning", PUCT),
+    "gate": (
+        "a gate: 100 games every 250 updates",
+        f"{PUCT} --gate 0.55 --gate-games 100 --gate-every 250 --champion-games 0",
+    ),
+    "alphazero": (
+        "AlphaZero's exploration, boards not turned",
+        f"{PUCT} --exploration alphazero --symmetries none",
+    ),
+    "no symmetries": ("boards not turned", f"{PUCT} --symmetries none"),
     "gumbel": ("Gumbel, 16 simulations", "--root gumbel --simulations 16"),
-    "caps": ("a quarter of the searches has 128 simulations, the others 20", "--simulations 128 --cheap 20"),
-    "forced": ("forced visits, taken back in the target", "--root forced"),
+    "caps": ("a quarter of the searches has 128 simulations, others 20", "--root puct --simulations 128 --cheap 20"),
+    "forced": ("forced visits, taken back in the target", "--root forced --simulations 64"),
 }
 CONSTANT = 0.7  # share of the core-minutes after which the learning rate falls
 COST = "core_minutes.jsonl"
