@@ -39,7 +39,7 @@ PAGE = load("alphago_zero")
 def settings(asked: argparse.Namespace) -> Row:
     """Of the page: quick's, but for network and search."""
     sizes = {"games": asked.games, "players": asked.players, "simulations": asked.simulations, "start": asked.start}
-    return {**sizes, "blocks": asked.blocks, "filters": asked.filters, "evaluator": asked.evaluator}
+    return {**sizes, "root": "puct", "blocks": asked.blocks, "filters": asked.filters, "evaluator": asked.evaluator}
 
 
 def update_seconds(asked: argparse.Namespace) -> float:
