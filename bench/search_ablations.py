@@ -5,7 +5,7 @@
 A run has a core of its own. Its core-minutes are the CPU time of all its processes, so other programs on the machine
 cost it nothing but caches. After 70 % of them it is stopped and goes on with `polyplay resume RUN --steps N`, where N
 is what it will have played at the end: its learning rate, until then constant, falls in a line to 0. Runs that are
-there already are measured only; --train-only measures none.
+there already are not trained, and what was measured of them (strength.json) is not measured again.
 
 Strength is the share of decisive positions in which the move keeps the value (bench/strength.py): of the network alone
 and of 100 simulations of the run's own search. Intervals are Wilson's, of one run's positions; the spread of runs is
@@ -52,7 +52,7 @@ VARIANTS = {
     "forced": ("forced visits, taken back in the target", "--root forced --simulations 64"),
 }
 CONSTANT = 0.7  # share of the core-minutes after which the learning rate falls
-COST = "core_minutes.jsonl"
+COST, STRENGTH = "core_minutes.jsonl", "strength.json"
 
 
 class Cost:
@@ -148,6 +148,8 @@ def near(costs: list[Row], minutes: Iterable[float]) -> list[Row]:
 
 
 def rows_of(run: Path, variant: str, seed: int, asked: argparse.Namespace) -> list[Row]:
+    if (run / STRENGTH).exists():
+        return [{**row, "run": variant} for row in json.loads((run / STRENGTH).read_text())]
     rows = []
     for cost in near(list(read_lines(run / COST)), asked.at):
         path = checkpoint.checkpoints_dir(run) / cost["checkpoint"]
@@ -159,6 +161,7 @@ def rows_of(run: Path, variant: str, seed: int, asked: argparse.Namespace) -> li
             low, high = wilson(found["episodic_return_mean"], found["episodes"])
             row[name] = f"{100 * found['episodic_return_mean']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
         rows.append(row)
+    (run / STRENGTH).write_text(json.dumps(rows, indent=1))
     return rows
 
 
