@@ -59,7 +59,7 @@ def kill_one_by_one(crew: Crew) -> None:
             os.kill(role.workers[index].runs.pid, signal.SIGKILL)
             until(crew, lambda i=index: role.lost == i + 1)
             vector, statistics = (x.copy() for x in (update.shared, update.statistics))
-            assert np.abs(vector).max() < 10
+            assert np.abs(vector).max() < 10, (float(np.nanmax(np.abs(vector))), int(np.isnan(vector).sum()))
             assert statistics.any()
             until(crew, lambda i=index, n=before: update.counters[i, 0] > n + 20)
             total = update.counters[:, 0].sum()
