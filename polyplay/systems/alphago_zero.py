@@ -43,7 +43,7 @@ class Config:
     considered: Count = 16  # moves of the root that get visits at first, where root is gumbel
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
-    warm: Count = 30  # plies in which moves are drawn by their visits; afterwards the most visited is played
+    warm: Count = 30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # the network sees boards turned, all: in searches too
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # computes the search's network; auto: the faster here
     keep_tree: bool = True  # keep the part of the tree below the move that was played

@@ -14,6 +14,7 @@ import numpy as np
 from polyplay.acting.search.noise_kernels import stream, uniform_of
 from polyplay.acting.search.tree import Rules, Tree
 from polyplay.common.compiled import cached_njit, inlined
+from polyplay.envs.boards.records import ply
 
 compiled = cached_njit(_nrt=False)  # see tree_kernels
 
@@ -23,10 +24,12 @@ TINY = 1e-38  # of a probability
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """The noise of a root's moves for this search."""
-    key = stream(rules.key, rules.lane + g, tree.plays[g].searches)
+    """The noise of a root's moves for this search, times the temperature at its ply: so a move is drawn from
+    softmax(logit / temperature), and at temperature 0 none is drawn.
+    """
+    key, scale = stream(rules.key, rules.lane + g, tree.plays[g].searches), tree.temperatures[ply(tree.records[g, 0])]
     for i in range(tree.nodes[g, 0].count):
-        tree.gumbel[g, i] = -math.log(-math.log(uniform_of(key, i))) * rules.gumbel_scale
+        tree.gumbel[g, i] = -math.log(-math.log(uniform_of(key, i))) * scale
 
 
 @inlined

@@ -184,7 +184,7 @@ class Search:
             return self._gumbel(done)[0]
         visits = self._worthy(done)
         counts = np.where(visits.any(1, keepdims=True), visits, done.priors).astype(np.float64)
-        shares = visit_shares(counts, temperatures(self.options.temperature, done.plies))
+        shares = visit_shares(counts, self.options.temperatures(done.plies))
         u = rng.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
         sums = shares.cumsum(1)
         index = (sums <= u * sums[:, -1:]).sum(1)
@@ -248,12 +248,6 @@ class Search:
 def _bytes(x: np.ndarray) -> np.ndarray:
     """uint8 [n, itemsize] of a copy; arrays of plain numbers as they are."""
     return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
-
-
-def temperatures(schedule: tuple[tuple[int, float], ...], plies: np.ndarray) -> np.ndarray:
-    """float64: of the last entry whose ply is reached; before the first 1."""
-    at = np.searchsorted([ply for ply, _ in schedule], plies, side="right")
-    return np.array([1.0, *(t for _, t in schedule)])[at]
 
 
 def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:

@@ -70,6 +70,7 @@ class Tree(NamedTuple):
     plays: np.ndarray  # Play [B]
     gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
     considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel_kernels
+    temperatures: np.ndarray  # float64 [longest + 1]: by ply
     root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
     leaves: np.ndarray  # Leaf [M]
     paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
@@ -98,7 +99,6 @@ class Rules(NamedTuple):
     reuse: bool
     width: int
     gumbel: bool
-    gumbel_scale: float
     c_visit: float
     by_range: bool
     key: np.uint64
@@ -117,9 +117,10 @@ class SearchOptions:
 
     root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), σ(q) being
     (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
-    that, and q brought to [0, 1] from the least and greatest of its position. With both, noise, temperature,
-    exploration, c and fpu count for nothing, and no subtree is kept. "forced": a move that was visited gets
-    sqrt(k P Σ_b N(b)) visits at least; unless they were worth it, the policy does not learn them (Wu 2019, 3.2).
+    that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by Gumbel
+    noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept. "forced": a
+    move that was visited gets sqrt(k P Σ_b N(b)) visits at least; unless they were worth it, the policy does not learn
+    them (Wu 2019, 3.2).
 
     cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations, no
     noise and no forced visits, and the policy learns nothing from it.
@@ -134,7 +135,6 @@ class SearchOptions:
     full: float = 0.25
     root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"
     considered: int = 16  # moves of the root that get visits at first
-    gumbel_scale: float = 1.0  # of the noise; 0 in evaluation
     forced: float = 2.0  # k of forced visits
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
@@ -182,7 +182,7 @@ class SearchOptions:
     def quiet(self) -> SearchOptions:
         """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
         root = "puct" if self.root == "forced" else self.root
-        still = replace(self, root=root, cheap=0, noise=0.0, gumbel_scale=0.0)
+        still = replace(self, root=root, cheap=0, noise=0.0)
         return replace(still, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
@@ -206,6 +206,11 @@ class SearchOptions:
         """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
         n = self.considered if self.halves else 0
         return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
+
+    def temperatures(self, plies: np.ndarray) -> np.ndarray:
+        """float64: of the schedule's last entry whose ply is reached; before the first 1."""
+        at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
+        return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
         return self.width or min(game.actions, 64)
@@ -261,6 +266,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
         plays=np.zeros(games, Play),
         gumbel=np.zeros((games, game.actions), np.float32),
         considered=options.considered_table(),
+        temperatures=options.temperatures(np.arange(game.longest + 1)),
         root_priors=np.zeros((games, game.actions), np.float32),
         leaves=np.zeros(most, Leaf),
         paths=np.zeros((most, game.longest + 2), np.int32),

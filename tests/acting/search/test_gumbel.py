@@ -107,7 +107,7 @@ class Plain:
     [
         (THREE, {"simulations": 8, "considered": 4}),
         (THREE, {"simulations": 30}),
-        (FOUR, {"simulations": 16, "gumbel_scale": 0.0}),
+        (FOUR, {"simulations": 16, "temperature": ((0, 0.0),)}),
         (FOUR, {"simulations": 40, "considered": 7, "root": "gumbel_mctx"}),
         (game("go+size=3+komi=0.5"), {"simulations": 24, "considered": 8}),
         (game("go+size=3+komi=0.5"), {"simulations": 24, "root": "gumbel_mctx"}),
@@ -152,6 +152,23 @@ def test_its_noise_is_gumbels_and_depends_on_the_seed():
     assert not np.array_equal(found[0], found[2])
     assert found[0].mean() == pytest.approx(0.5772, abs=0.1)
     assert found[0].var() == pytest.approx(math.pi**2 / 6, rel=0.15)
+
+
+def test_its_noise_is_times_the_temperature_at_the_ply_of_the_root():
+    """As logits / temperature plus noise would choose: so it ends where moves are no longer drawn."""
+
+    def noise(board: Game, record: np.ndarray, *schedule: tuple[int, float]) -> np.ndarray:
+        search = Search(board, 1, SearchOptions(16, root="gumbel", temperature=schedule), Stub(board), seed=3)
+        search.restart(records=record[None])
+        search.step()
+        return search.tree.gumbel[0].copy()
+
+    record = FOUR.new()
+    for ply in range(4):
+        whole, cooling = noise(FOUR, record, (0, 1.0)), noise(FOUR, record, (0, 1.0), (2, 0.5), (3, 0.0))
+        assert np.count_nonzero(whole) > 4
+        np.testing.assert_allclose(cooling, whole * (1.0, 1.0, 0.5, 0.0)[ply], rtol=1e-6)
+        kernels.play(FOUR.numbers, record, ply)
 
 
 class Table:

@@ -9,7 +9,7 @@ import pytest
 
 from polyplay.acting.search import Search, SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.search.search import temperatures, visit_shares
+from polyplay.acting.search.search import visit_shares
 from polyplay.acting.search.tree import WON
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
@@ -244,7 +244,7 @@ def test_an_own_win_is_worth_1_and_is_the_childs_loss():
 
 
 def test_temperatures_and_shares():
-    assert temperatures(((0, 1.0), (30, 0.0)), np.array([0, 29, 30, 99])).tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert SearchOptions().temperatures(np.array([0, 29, 30, 99])).tolist() == [1.0, 1.0, 0.0, 0.0]
     counts = np.array([[1.0, 3.0, 0.0], [2.0, 2.0, 1.0]])
     assert visit_shares(counts, np.ones(2)).tolist() == [[0.25, 0.75, 0.0], [0.4, 0.4, 0.2]]
     assert visit_shares(counts, np.zeros(2)).tolist() == [[0, 1, 0], [1, 0, 0]]
