@@ -174,38 +174,38 @@ class AlphagoZero(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
-    simulations: int  # of a search, for each move
-    leaves: int  # of a search that are evaluated together; until then each counts as a lost visit
-    cheap: int  # simulations of most searches, from which nothing is learnt; 0: every search is full
+    simulations: int  # of each search; a move has one search
+    leaves: int  # of a search, evaluated in one batch; until then each counts as a lost visit
+    cheap: int  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
     root: Literal['puct', 'gumbel', 'gumbel_mctx', 'forced']  # how its moves are chosen, see the page of docs
-    considered: int  # moves of the root that get visits at first, where root is gumbel
+    considered: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
-    warm: int  # plies in which moves are drawn by their visits; afterwards the most visited is played
-    symmetries: Literal['all', 'learning', 'none']  # the network sees boards turned, all: in searches too
-    evaluator: Literal['torch', 'openvino', 'auto']  # computes the search's network; auto: the faster here
+    warm: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
+    symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
+    evaluator: Literal['torch', 'openvino', 'auto']  # computes the network in self-play; auto: the faster here
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
     filters: int  # of each convolution
     learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: int  # positions in one update, over all learners
-    ratio: float  # how often each position is drawn, in the mean
+    ratio: float  # how often each position is learnt from, on average
     capacity: int  # positions kept: about 500,000 games
-    window: int  # positions from which on the number that is kept grows more slowly; 0: all, up to the capacity
+    window: int  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     start: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
     momentum: float  # of stochastic gradient descent
     l2: float  # c of the loss's c‖θ‖²
-    gate: float  # share of a match's points that new weights need more of, to play; 0: they play at once
-    gate_games: int  # of a match; their first plies, half of `warm`, are drawn from the best policy
+    gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
+    gate_games: int  # of a match; their first plies, half of `warm`, are drawn from the champion's policy
     gate_every: int  # updates from one match to the next
-    champion_games: int  # games that the best weights play before others may take their place
+    champion_games: int  # games that a champion plays before the next match
     budget: int  # moves to train for when neither --frames nor --steps is given
 
 class Apex(RunOptions, total=False):

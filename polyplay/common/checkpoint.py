@@ -224,7 +224,7 @@ def everything(directory: Path) -> list[Path]:
 def best(directory: Path) -> Path | None:
     """The champion; where no matches are played, the weights with the best score in evaluations during training; where
     none were made, the checkpoint with the best mean return in training. None: there is none yet, or agents play each
-    other.
+    other or themselves.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
@@ -235,13 +235,13 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def _score(path: Path) -> float | None:
-    """Its mean return in training, which says nothing of several agents that play each other."""
+    """Its mean return in training, which says nothing of agents that play each other or themselves."""
     try:
         counters = manifest(path)["counters"]
     except (OSError, ValueError):
         return None
     score = counters.get("episodic_return_mean")
-    return score if is_number(score) and "agents" not in counters else None
+    return score if is_number(score) and not counters.keys() & {"agents", "self_play"} else None
 
 
 def manifest(path: Path) -> Row:

@@ -104,6 +104,7 @@ class CheckpointCompleter:
             "episodic_return_mean": self.reporter.return_mean,
             "wall_seconds": round(self.reporter.wall_seconds, 3),
             **({"agents": agents} if agents else {}),
+            **({"self_play": True} if any(role.name == "self_play" for role in self.metrics.crew.roles) else {}),
         }
 
     def _agents(self, number: int) -> dict[str, int]:

@@ -36,7 +36,7 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     if which == "best":
         found = checkpoint.best(directory)
         if found is None:
-            none = "has none with a return yet"
+            none = "has none with a return yet, or plays itself without a gate"
             if has_league(directory):
                 none = "is a league, which has no best one: its agents play each other"
             raise UserError(f"--checkpoint: {directory} {none}; leave the option out for the newest")

@@ -33,45 +33,45 @@ class Config:
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
-    simulations: Count = 1600  # of a search, for each move
-    leaves: Count = 8  # of a search that are evaluated together; until then each counts as a lost visit
-    cheap: Whole = 0  # simulations of most searches, from which nothing is learnt; 0: every search is full
+    simulations: Count = 1600  # of each search; a move has one search
+    leaves: Count = 8  # of a search, evaluated in one batch; until then each counts as a lost visit
+    cheap: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
     root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"  # how its moves are chosen, see the page of docs
-    considered: Count = 16  # moves of the root that get visits at first, where root is gumbel
+    considered: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
-    symmetries: Literal["all", "learning", "none"] = "all"  # the network sees boards turned, all: in searches too
-    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # computes the search's network; auto: the faster here
+    symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # computes the network in self-play; auto: the faster here
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # of each convolution
     learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: Count = 2_048  # positions in one update, over all learners
-    ratio: Positive = 1.5  # how often each position is drawn, in the mean
+    ratio: Positive = 1.5  # how often each position is learnt from, on average
     capacity: Count = 100_000_000  # positions kept: about 500,000 games
-    window: Whole = 0  # positions from which on the number that is kept grows more slowly; 0: all, up to the capacity
+    window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     start: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
     momentum: Fraction = 0.9  # of stochastic gradient descent
     l2: NonNegative = 1e-4  # c of the loss's c‖θ‖²
-    gate: Fraction = 0.55  # share of a match's points that new weights need more of, to play; 0: they play at once
-    gate_games: Count = 400  # of a match; their first plies, half of `warm`, are drawn from the best policy
+    gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
+    gate_games: Count = 400  # of a match; their first plies, half of `warm`, are drawn from the champion's policy
     gate_every: Count = 1_000  # updates from one match to the next
-    champion_games: Whole = 25_000  # games that the best weights play before others may take their place
+    champion_games: Whole = 25_000  # games that a champion plays before the next match
     budget: Count = 1_000_000_000  # moves to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:
     """Connect four on two cores: what bench/results/search_ablations.md earned."""
     search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", gate=0.0, drops=())
-    search = replace(search, noise_alpha=1.0, warm=12, symmetries="learning", resign="off")
+    search = replace(search, noise_alpha=1.0, warm=12, symmetries="learning", resign="off", champion_games=0)
     learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, start=10_000)
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 

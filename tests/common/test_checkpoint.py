@@ -88,9 +88,10 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert int(checkpoint.best(tmp_path).name) == 1
 
 
-def test_of_several_agents_none_is_the_best(tmp_path):
+@pytest.mark.parametrize("of", [{"agents": {"0": 1}}, {"self_play": True}])
+def test_of_agents_that_play_each_other_or_themselves_none_is_the_best(of, tmp_path):
     for version, score in ((1, 0.9), (2, 0.1), (3, None), (4, 0.8)):
-        _save(tmp_path, version, score, agents={"0": version})
+        _save(tmp_path, version, score, **of)
     checkpoint.prune(tmp_path, 2)
     assert [int(p.name) for p in checkpoint.everything(tmp_path)] == [3, 4]
     assert checkpoint.best(tmp_path) is None

@@ -83,6 +83,8 @@ def test_it_learns_from_its_own_games(how, tmp_path):
     assert len(set(games)) == len(games) > 64
     score = polyplay.evaluate(run.directory, episodes=64)
     assert score["episodic_return_mean"] > 0.6, "against random moves, both sides"
+    with pytest.raises(UserError, match="plays itself without a gate; leave the option out for the newest"):
+        polyplay.evaluate(run.directory, checkpoint="best")
 
 
 @pytest.mark.long
