@@ -79,7 +79,7 @@ def quick() -> Config:
 def alphazero() -> Config:
     """Its successor (Silver et al. 2018), which plays with the newest weights: for Go."""
     search = Config(exploration="alphazero", symmetries="none", simulations=800, gate=0.0, capacity=200_000_000)
-    learner = replace(search, batch=4_096, learning_rate=0.02, drops=(100_000, 300_000, 500_000), ratio=0.68)
+    learner = replace(search, batch=4_096, learning_rate=0.02, drops=(300_000, 500_000), ratio=0.68)
     return replace(learner, budget=4_200_000_000)
 
 

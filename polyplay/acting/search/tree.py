@@ -19,6 +19,7 @@ from polyplay.envs.boards.game import Game
 FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # of a node; UNEXPANDED: evaluated, but the pool had no room
 ENDS = (FRESH, WON, DRAWN, LOST)  # of a node, by what the move into it led to
 IDLE, SEARCHING, ENDED = range(3)  # of a game
+FILLED = 400  # actions at most of a board that is filled: Go on 19×19 has 362
 
 Edge = np.dtype(
     [
@@ -147,7 +148,7 @@ class SearchOptions:
     leaves: int = 1  # per game and round
     virtual_loss: int = 1  # visits, lost, of a leaf that waits; only where leaves > 1
     nodes: int = 0  # room per game; 0: as many as can be needed, with inherited "added" for two searches
-    width: int = 0  # room for so many edges per node; 0: the game's actions, at most 64
+    width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
 
     def __post_init__(self) -> None:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
@@ -213,7 +214,8 @@ class SearchOptions:
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        return self.width or min(game.actions, 64)
+        """A board that is filled has nearly as many legal moves as actions; a game like chess has few of very many."""
+        return self.width or (game.actions if game.actions <= FILLED else 128)
 
     def room(self, game: Game) -> tuple[int, int]:
         """Nodes and edges per game."""

@@ -10,10 +10,10 @@ import pytest
 from polyplay.acting.search import Search, SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.search.search import visit_shares
-from polyplay.acting.search.tree import WON
+from polyplay.acting.search.tree import EXPANDED, WON
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import GAMES, Game, game
 from tests.acting.search.twins import Node, Stub, TwinSearch
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
@@ -162,6 +162,18 @@ def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime
     assert np.array_equal(search.planes[: GAMES_AT_ONCE - 1], before)
     assert search.tree.leaves["game"].tolist()[-1] == finished.games[0]
     search.answer(*search.evaluator.evaluate(search.planes))
+
+
+@pytest.mark.parametrize("board", ["go+size=9", "go", "othello+size=8"])
+def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
+    """Where it has none, a position is evaluated again at each visit, and nothing below it is searched."""
+    search = Search(game(board), 1, SearchOptions(150, leaves=2), UniformEvaluator(game(board).actions))
+    search.restart()
+    while not len(search.step().games):
+        pass
+    nodes = search.tree.nodes[0, : search.tree.plays["nodes"][0]]
+    assert len(nodes) > 140
+    assert (nodes["status"] == EXPANDED).all()
 
 
 def test_planes_in_the_other_layout_are_the_same_and_so_is_the_search():
