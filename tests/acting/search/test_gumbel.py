@@ -1,4 +1,4 @@
-"""Gumbel searches: tables of published fixtures, a slow plain twin, mctx's visits, policies that improve."""
+"""Gumbel searches: tables of published fixtures, a slow plain twin, policies that improve. With mctx: test_mctx."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from polyplay.acting.search.tree import considered_visits
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game, game
-from tests.acting.search.test_mctx import asked_of_mctx, positions
 from tests.acting.search.test_search import planes_of
 from tests.acting.search.twins import Stub
 
@@ -198,38 +197,6 @@ def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulation
     mean = (p * q)[n > 0].sum() / p[n > 0].sum()
     completed = np.where(n > 0, q, (done.raw[0] + n.sum() * mean) / (1 + n.sum()))
     assert (search.targets(done)[0] * completed).sum() >= (p * completed).sum() - 1e-5
-
-
-def test_root_visits_are_those_of_mctx():
-    """Where it is installed: its Gumbel MuZero on rules that it is told, with the noise that it draws."""
-    mctx = pytest.importorskip("mctx")
-    simulations, considered = 24, 5
-    for board, most in ((FOUR, 30), (THREE, 5)):
-        records = positions(board, most)
-        jax, root, recur, illegal = asked_of_mctx(board, records)
-        n = len(records)
-        found = mctx.gumbel_muzero_policy(
-            (),
-            jax.random.PRNGKey(0),
-            root,
-            recur,
-            simulations,
-            invalid_actions=jax.numpy.asarray(illegal),
-            max_num_considered_actions=considered,
-        )
-        noise = np.asarray(found.search_tree.extra_data.root_gumbel)
-        options = SearchOptions(simulations, root="gumbel_mctx", considered=considered)
-        search = Search(board, n, options, Stub(board))
-        search.restart(records=records)
-        search.step()  # the roots are evaluated
-        for g in range(n):
-            legal = np.flatnonzero(~illegal[g])
-            search.tree.gumbel[g, : len(legal)] = noise[g, legal]
-        while len((done := search.step()).games) < n:
-            pass
-        np.testing.assert_array_equal(np.asarray(found.search_tree.summary().visit_counts), done.visits)
-        assert search.choose(done).tolist() == np.asarray(found.action).tolist()
-        np.testing.assert_allclose(search.targets(done), np.asarray(found.action_weights), atol=1e-4)
 
 
 def test_more_considered_moves_than_simulations_are_refused():
