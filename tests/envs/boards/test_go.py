@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.envs.boards.go_twin import PlainGo, lead
 from tests.envs.boards.test_kernels import legal_of
 
 POSITIONS = Path(__file__).with_name("go_positions.txt")
+LARGE = {5: 300, 6: 100, 7: 60, 9: 20, 11: 5, 13: 3, 17: 1, 19: 1}  # games of each of RULES
 RULES = [f"+ko={ko}{suicide}" for ko in KO for suicide in ("", "+suicide")]
 
 
@@ -36,48 +38,65 @@ def shown(board: Go, record: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize(("size", "games"), [(3, 30), (5, 6), (9, 1)])
+@pytest.mark.parametrize(
+    ("size", "games"),
+    [(3, 30), (5, 6), (9, 1), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())],
+)
 def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int, rules: str):
     board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()
     for _ in range(games):
-        record, plain, status = board.new(), PlainGo(board), kernels.GOES_ON
-        while status == kernels.GOES_ON:
-            moves = legal_of(board, record)
-            assert moves == plain.legal()
-            assert np.array_equal(shown(board, record), plain.planes())
-            action = choose(rng, moves)
-            status = kernels.play(board.numbers, record, action)
-            assert status == plain.play(action)
-            assert np.array_equal(record[CELLS : CELLS + size * size], plain.cells(plain.stones).ravel())
-            assert kernels.ply(record) == len(plain.past)
+        record, plain = board.new(), PlainGo(board)
+        while (status := agree_with_twin(board, record, plain, rng)) == kernels.GOES_ON:
+            pass
         ends.add(status)
     assert len(ends) == 2 or games == 1
 
 
+def agree_with_twin(board: Go, record: np.ndarray, plain: PlainGo, rng: np.random.Generator) -> int:
+    """A move of both; the game's status."""
+    moves = legal_of(board, record)
+    assert moves == plain.legal()
+    assert np.array_equal(shown(board, record), plain.planes())
+    action = choose(rng, moves)
+    status = kernels.play(board.numbers, record, action)
+    assert status == plain.play(action)
+    assert np.array_equal(record[CELLS : CELLS + board.cells], plain.cells(plain.stones).ravel())
+    assert kernels.ply(record) == len(plain.past)
+    return status
+
+
+def forbids_more(board: Go, record: np.ndarray, state: Any) -> bool:
+    """Whether some move that is legal there would repeat a position, which ends the game as a draw there."""
+    legal = set(legal_of(board, record))
+    assert legal <= set(state.legal_actions())
+    children = [state.child(action) for action in set(state.legal_actions()) - legal]
+    assert all(child.is_terminal() and child.returns() == [0, 0] for child in children)
+    return bool(children)
+
+
 def agree_with_open_spiel(size: int, games: int) -> tuple[int, int]:
-    """Moves that were compared, and games that ended there because a position came again, which is a draw there."""
+    """Moves that were compared, and games in which a move would have repeated a position: from there on they are
+    compared with the plain twin.
+    """
     pyspiel = pytest.importorskip("pyspiel")
     board, rng, moves, repeated = go(size), np.random.default_rng(size), 0, 0
     theirs = pyspiel.load_game("go", {"board_size": size, "komi": 7.5})
     for _ in range(games):
-        record, state, status = board.new(), theirs.new_initial_state(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
-            legal = legal_of(board, record)
-            more = set(state.legal_actions()) - set(legal)
-            assert set(legal) <= set(state.legal_actions())
-            children = [state.child(action) for action in more]
-            assert all(child.is_terminal() and child.returns() == [0, 0] for child in children)
-            if more:
-                repeated += 1
-                break
-            action = choose(rng, legal)
+        record, state, status, played = board.new(), theirs.new_initial_state(), kernels.GOES_ON, list[int]()
+        while status == kernels.GOES_ON and not forbids_more(board, record, state):
+            played.append(choose(rng, legal_of(board, record)))
             mover = kernels.mover(record)
-            status = kernels.play(board.numbers, record, action)
-            state.apply_action(action)
-            moves += 1
+            status = kernels.play(board.numbers, record, played[-1])
+            state.apply_action(played[-1])
             assert state.is_terminal() == (status != kernels.GOES_ON)
+        moves += len(played)
         if status != kernels.GOES_ON:
             assert state.returns()[mover] == kernels.WORTH[status]
+            continue
+        repeated, plain = repeated + 1, PlainGo(board)
+        assert [plain.play(action) for action in played] == [kernels.GOES_ON] * len(played)
+        while agree_with_twin(board, record, plain, rng) == kernels.GOES_ON:
+            moves += 1
     return moves, repeated
 
 
