@@ -243,7 +243,7 @@ class Go(Game):
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
-        if not (vertex and row.isdecimal() and row.isascii() and 0 <= column < self.columns):
+        if not (vertex and row.isdecimal() and row.isascii() and len(row) <= 9 and 0 <= column < self.columns):
             return None
         return (self.rows - int(row)) * self.columns + column if 1 <= int(row) <= self.rows else None
 

@@ -9,7 +9,7 @@ import numpy as np
 from polyplay.cli.play.moves import legal_moves
 from polyplay.envs.boards import go_kernels, kernels
 from polyplay.envs.boards.game import GO_LETTERS, Go
-from polyplay.envs.boards.records import CELLS, OWN
+from polyplay.envs.boards.records import CELLS, OWN, PLIES
 
 BLACK, WHITE = 1, 2
 PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
@@ -20,7 +20,9 @@ class GtpError(Exception):
 
 
 class GtpBoard:
-    """Positions so far, the present one last. A second pass does not end it: the position is as after the first."""
+    """Positions so far, the present one last. A second pass does not end it: the position is as after the first. Nor
+    does its length: a record that has used three quarters of its plies forgets the oldest ones, and then superko too.
+    """
 
     def __init__(self, board: Go):
         self.board, self.records, self.moves = board, [board.new()], list[tuple[int, int]]()  # (colour, action)
@@ -52,18 +54,22 @@ class GtpBoard:
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, colour: int) -> np.ndarray:
-        """The record with that colour to move. Raises GtpError: the game is too long."""
+        """The record with that colour to move."""
         record = self.record.copy()
         if kernels.mover(record) != colour - 1:
             self._pass(record)
             record[OWN] = 0
-        if kernels.ply(record) + 2 >= self.board.longest:
-            raise GtpError("the game is too long")
+        if 4 * kernels.ply(record) >= 3 * self.board.longest:
+            self._forget(record)
         return record
 
+    def _forget(self, record: np.ndarray) -> None:
+        """The oldest EIGHT plies. As many as that, because the last positions lie in a record by ply % EIGHT."""
+        hashes = record[self.board.numbers[go_kernels.HASHES] :].view(np.uint64)
+        hashes[: -go_kernels.EIGHT] = hashes[go_kernels.EIGHT :]
+        record[2], record[1] = divmod(kernels.ply(record) - go_kernels.EIGHT, PLIES)
+
     def _pass(self, record: np.ndarray) -> None:
-        if kernels.ply(record) + 2 >= self.board.longest:
-            raise GtpError("the game is too long")
         record[OWN] = 0  # so that it does not end
         kernels.play(self.board.numbers, record, self.board.cells)
 

@@ -21,13 +21,16 @@ from polyplay.envs.boards.game import Go
 ANALYSED = 10_000  # simulations of an analysis
 COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
+DIGITS = 9  # of a number, at most
 LEFT = 40  # moves that the rest of the time is for, at least
 RESERVE = 0.9  # of the time for a move
 
 
 @dataclass
 class Clock:
-    """What time there is. Seconds; byo_stones 0 with byo > 0: no limit."""
+    """What time there is. Seconds; byo_stones 0 with byo > 0: no limit. `left`: the seconds that are left to a player
+    and for how many stones, 0: main time; None: all of it.
+    """
 
     main: float = 0.0
     byo: float = 0.0
@@ -35,12 +38,27 @@ class Clock:
     limited: bool = False
 
     def per_move(self, left: tuple[float, int] | None) -> float | None:
-        """Seconds for the next move; None: no limit. left: as the controller said."""
+        """Seconds for the next move; None: no limit."""
         if not self.limited:
             return None
-        seconds, stones = left if left is not None else (self.main, 0) if self.main else (self.byo, self.byo_stones)
+        seconds, stones = self._left(left)
         byo = self.byo / self.byo_stones if self.byo_stones else 0.0
-        return RESERVE * (seconds / stones if stones else max(seconds / LEFT, min(byo, seconds or byo)))
+        return RESERVE * (seconds / stones if stones else max(seconds / LEFT, byo))
+
+    def after(self, left: tuple[float, int] | None, used: float) -> tuple[float, int]:
+        """What is left after a move of so many seconds. The move that uses up the main time is the first of a byo-yomi
+        period, and what it takes beyond the main time is taken from that.
+        """
+        seconds, stones = self._left(left)
+        seconds -= used
+        if not stones:
+            if seconds > 0 or not self.byo_stones:
+                return max(seconds, 0.0), 0
+            seconds, stones = seconds + self.byo, self.byo_stones
+        return (max(seconds, 0.0), stones - 1) if stones > 1 else (self.byo, self.byo_stones)
+
+    def _left(self, left: tuple[float, int] | None) -> tuple[float, int]:
+        return left if left is not None else (self.main, 0) if self.main else (self.byo, self.byo_stones)
 
 
 class GtpEngine:
@@ -156,7 +174,8 @@ class GtpEngine:
     def do_loadsgf(self, words: list[str]) -> str:
         if not words:
             raise GtpError("syntax error")
-        found = read_game(words[0], self.game.size, int(words[1]) if len(words) > 1 and words[1].isdecimal() else None)
+        until = _integer(words[1:]) if len(words) > 1 and words[1].isdecimal() else None
+        found = read_game(words[0], self.game.size, until)
         game = GtpBoard(self.game.board)
         if found.komi is not None:
             game.set_komi(found.komi)
@@ -188,9 +207,11 @@ class GtpEngine:
     # ----------------------------------------------------------------------------------- its own moves
 
     def do_genmove(self, words: list[str]) -> str:
-        colour = _colour(words[0] if words else "")
+        colour, begun = _colour(words[0] if words else ""), time.monotonic()
         action = self._choose(colour)
         self.game.play(colour, action)
+        if self.clock.limited:
+            self.left[colour] = self.clock.after(self.left.get(colour), time.monotonic() - begun)
         return self.game.name(action)
 
     def do_reg_genmove(self, words: list[str]) -> str:
@@ -245,7 +266,7 @@ class GtpEngine:
 
     def _analyse(self, words: list[str], rate: Callable[[float], str], share: Callable[[float], str]) -> Iterator[str]:
         colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self._to_move())
-        numbers = [int(word) for word in words if word.isdecimal()]
+        numbers = [_integer([word]) for word in words if word.isdecimal()]
         every = max(numbers[0] if numbers else 50, 5) / 100
         return self._lines(self.game.position(colour), every, rate, share)
 
@@ -293,7 +314,7 @@ def _colour(word: str) -> int:
 
 
 def _integer(words: list[str]) -> int:
-    if not words or not words[0].isdecimal():
+    if not words or not words[0].isdecimal() or len(words[0]) > DIGITS:
         raise GtpError("syntax error")
     return int(words[0])
 

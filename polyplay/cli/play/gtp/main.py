@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import queue
 import sys
 import threading
@@ -14,6 +15,8 @@ from polyplay.cli.play.gtp.engine import GtpEngine
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
     """Answer line by line until `quit` or the end of the source. An analysis ends as soon as there is another line."""
+    if isinstance(source, io.TextIOWrapper):
+        source.reconfigure(errors="replace")  # no byte is the end
     lines = queue.Queue[str | None]()
     threading.Thread(target=_read, args=(source, lines), daemon=True, name="gtp").start()
     while not engine.over and (line := lines.get()) is not None:
@@ -27,9 +30,11 @@ def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
 
 
 def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
-    for line in source:
-        lines.put(line)
-    lines.put(None)
+    try:
+        for line in source:
+            lines.put(line)
+    finally:
+        lines.put(None)
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:

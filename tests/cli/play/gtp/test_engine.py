@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import queue
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,11 @@ import torch
 
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
+from polyplay.cli.play.gtp import main
 from polyplay.cli.play.gtp.engine import Clock, GtpEngine
 from polyplay.cli.play.gtp.main import answer_lines
+from polyplay.cli.play.moves import legal_moves
+from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import game
 from polyplay.envs.pool import Envs
 from polyplay.nets.residual import BoardNetworkFactory
@@ -36,6 +41,8 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 REQUIRED = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove"
 MORE = "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap"
 LAST = "set_free_handicap loadsgf reg_genmove showboard lz-analyze kata-analyze"
+LONG = "9" * 5_000  # too long for int()
+HUGE = "9" * 400  # too large for a float
 
 
 def test_it_has_every_command_and_says_so():
@@ -91,6 +98,27 @@ def test_numbers_comments_and_control_characters():
         ("loadsgf /nowhere.sgf", "cannot load file: No such file or directory"),
         ("reg_genmove", "syntax error"),
         ("unheard_of", "unknown command"),
+        *(
+            pytest.param(line, error, id=f"{line.split()[0]}, {len(line.split()[-1])} digits")
+            for line, error in (
+                ("boardsize 9999999999", "syntax error"),
+                (f"boardsize {LONG}", "syntax error"),
+                (f"komi {LONG}", "syntax error"),
+                ("play b A9999999999", "invalid coordinate"),
+                (f"play b A{LONG}", "invalid coordinate"),
+                (f"fixed_handicap {LONG}", "syntax error"),
+                (f"place_free_handicap {LONG}", "syntax error"),
+                (f"set_free_handicap A1 A{LONG}", "invalid coordinate"),
+                (f"loadsgf /x {LONG}", "syntax error"),
+                (f"time_settings 0 0 {HUGE}", "syntax error"),
+                (f"time_settings {HUGE} {HUGE} {LONG}", "syntax error"),
+                (f"time_left b 0 {HUGE}", "syntax error"),
+                (f"time_left b {HUGE} {LONG}", "syntax error"),
+                (f"lz-analyze b {HUGE}", "syntax error"),
+                (f"lz-analyze {LONG}", "syntax error"),
+                (f"kata-analyze {HUGE}", "syntax error"),
+            )
+        ),
     ],
 )
 def test_a_mistake_is_an_answer_and_changes_nothing(line: str, error: str):
@@ -124,6 +152,45 @@ def test_passes_do_not_end_what_a_controller_goes_on_with():
     assert said(engine, "play b pass", "play w pass", "play b pass", "play w D4", "play b pass") == ["="] * 5
     assert said(engine, "final_score") == ["= W+87.5"]
     assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
+
+
+def test_no_game_is_too_long():
+    engine, board = engine_of(5), game("go+size=5+komi=6.5")
+    assert said(engine, *["play b pass", "play w pass"] * 100) == ["="] * 200
+    for move in ["b C4", "w D4", "b B3", "w E3", "b C2", "w D2", "b D3", "w C3"]:
+        assert said(engine, f"play {move}") == ["="]
+    assert said(engine, "play b D3") == ["? illegal move"], "a ko"
+    assert said(engine, *["play b pass"] * 8, "play b D3") == ["="] * 8 + ["? illegal move"], "it is not forgotten"
+    assert said(engine, *["undo"] * 16) == ["="] * 16
+    assert np.array_equal(engine.game.stones(), np.zeros(board.cells))
+    assert re.fullmatch("= ([A-E][1-5]|pass)", said(engine, "genmove w")[0])
+
+
+def test_a_record_that_forgets_shows_the_same():
+    engine, board = engine_of(5), game("go+size=5+komi=6.5")
+    record, moves = board.new(), np.random.default_rng(1)
+    for i in range(board.longest - 2):
+        action = int(moves.choice(legal_moves(board, record)[:-1] or [board.cells]))
+        assert kernels.play(board.numbers, record, action) == kernels.GOES_ON
+        engine.game.play(1 + i % 2, action)
+        shown = np.zeros((2, *board.planes), np.float32)
+        kernels.write_planes(board.numbers, record, shown[0])
+        kernels.write_planes(board.numbers, engine.game.record, shown[1])
+        assert np.array_equal(*shown)
+        assert legal_moves(board, engine.game.record) == legal_moves(board, record)
+    assert kernels.ply(engine.game.record) < kernels.ply(record)
+
+
+def test_a_problem_of_many_stones_leaves_room_for_moves(tmp_path: Path):
+    pytest.importorskip("sgfmill")
+    black, white = ("".join(f"[{c}{r}]" for r in rows for c in "abcdefgh") for rows in ("abcd", "efgh"))
+    file, engine = tmp_path / "problem.sgf", engine_of()
+    file.write_text(f"(;FF[4]GM[1]SZ[9]AB{black}AW{white})")
+    assert said(engine, f"loadsgf {file}") == ["="]
+    assert np.count_nonzero(engine.game.stones()) == 64
+    left = engine.game.board.longest - kernels.ply(engine.game.position(1))
+    assert left >= engine.game.board.cells // 2
+    assert said(engine, *["play b pass", "play w pass"] * 40) == ["="] * 80
 
 
 def test_scores_and_statuses_are_those_of_the_board_as_it_stands():
@@ -180,6 +247,46 @@ def test_time_is_heeded():
     assert Clock(60, 0, 0, True).per_move((40.0, 0)) == pytest.approx(0.9)
     assert Clock(60, 30, 10, True).per_move((20.0, 4)) == pytest.approx(4.5)
     assert Clock(0, 30, 10, True).per_move(None) == pytest.approx(2.7)
+    assert Clock(60, 30, 10, True).per_move((0.5, 0)) == pytest.approx(2.7), "byo-yomi is what comes next"
+
+
+@pytest.mark.parametrize(
+    ("clock", "left", "used", "then"),
+    [
+        (Clock(10, 30, 5, True), None, 4.0, (6.0, 0)),
+        (Clock(10, 30, 5, True), (3.0, 0), 5.0, (28.0, 4)),
+        (Clock(10, 30, 5, True), (28.0, 4), 6.0, (22.0, 3)),
+        (Clock(10, 30, 5, True), (2.0, 1), 1.0, (30.0, 5)),
+        (Clock(10, 30, 1, True), (3.0, 0), 5.0, (30.0, 1)),
+        (Clock(0, 30, 5, True), None, 20.0, (10.0, 4)),
+        (Clock(0, 30, 5, True), (1.0, 2), 2.0, (0.0, 1)),
+        (Clock(10, 0, 0, True), (3.0, 0), 5.0, (0.0, 0)),
+    ],
+)
+def test_a_move_uses_up_time(clock: Clock, left: tuple[float, int] | None, used: float, then: tuple[float, int]):
+    assert clock.after(left, used) == then
+
+
+def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+
+    def think(engine: GtpEngine, colour: int) -> int:
+        now[0] += engine.clock.per_move(engine.left.get(colour)) or 0.0
+        return engine.game.board.cells
+
+    monkeypatch.setattr(GtpEngine, "_choose", think)
+    monkeypatch.setattr("polyplay.cli.play.gtp.engine.time.monotonic", lambda: now[0])
+    engine = engine_of()
+    said(engine, "time_settings 600 0 0", *["genmove b"] * 60)
+    assert 400 < now[0] < 600
+    assert engine.left[1] == pytest.approx((600 - now[0], 0))
+    assert engine.clock.per_move(engine.left.get(2)) == pytest.approx(13.5), "the other colour has a clock of its own"
+    said(engine, "time_left b 100 0", "genmove b")
+    assert engine.left[1] == pytest.approx((97.75, 0))
+    said(engine, "clear_board")
+    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(13.5)
+    said(engine, "genmove b", "time_settings 20 0 0")
+    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +333,24 @@ def test_from_stdin_to_stdout():
     out = io.StringIO()
     answer_lines(engine_of(5), io.StringIO("play b C3"), out)
     assert out.getvalue() == "=\n\n", "the end of stdin is the end"
+
+
+def test_bytes_that_are_no_text_are_no_end():
+    stream = io.TextIOWrapper(io.BytesIO(b"1 name\n\xff\n2 play b \xc3\n3 quit\n"), "utf-8", errors="strict")
+    out = io.StringIO()
+    answer_lines(engine_of(5), stream, out)
+    assert out.getvalue() == "=1 Polyplay\n\n? unknown command\n\n?2 invalid coordinate\n\n=3\n\n"
+
+
+def test_a_source_that_breaks_is_the_end():
+    def source() -> Iterator[str]:
+        yield "name\n"
+        raise OSError("it is gone")
+
+    lines = queue.Queue[str | None]()
+    with pytest.raises(OSError, match="it is gone"):
+        main._read(source(), lines)
+    assert [*lines.queue] == ["name\n", None]
 
 
 def test_a_game_from_an_sgf_file(tmp_path: Path):
