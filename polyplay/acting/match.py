@@ -37,16 +37,16 @@ def match(
     """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before.
 
     at_once: games that go on together (None: all). over: is given the records, and the games in which somebody has just
-    made the last move or given up.
+    made the last move or given up. Raises ValueError: a player made an illegal move.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
     points = np.full(n, np.nan)
     while len(on := np.flatnonzero(np.isnan(points))[:at_once]):
         ended = dict[int, float]()
-        for at, who, won in ((on[own[on]], player, 1.0), (on[~own[on]], other, 0.0)):
+        for at, who, side, won in ((on[own[on]], player, "player", 1.0), (on[~own[on]], other, "other player", 0.0)):
             if len(at):
-                results = _play(board, records, at, who(records, random, at))
+                results = _play(board, records, at, who(records, random, at), side)
                 points[at[results == kernels.WON]] = won
                 points[at[results == kernels.LOST]] = 1.0 - won
                 points[at[results == kernels.DRAWN]] = 0.5
@@ -59,11 +59,30 @@ def match(
     return points
 
 
-def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """What the moves lead to, int8 [n]."""
+def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
+    """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
-    results[moves] = play_all(board.numbers, records, at[moves], actions[moves])
+    made, chosen = at[moves], actions[moves]
+    if (bad := _first_illegal(board.numbers, records, made, chosen, board.actions)) >= 0:
+        position = board.line(records[made[bad]])
+        raise ValueError(
+            f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
+        )
+    results[moves] = play_all(board.numbers, records, made, chosen)
     return results
+
+
+@kernels.compiled
+def _first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
+    """The index of the first illegal move; -1: all are legal."""
+    room = np.empty(actions, np.int16)
+    for i in range(at.size):
+        fine = False
+        for action in room[: kernels.legal(game, records[at[i]], room)]:
+            fine |= action == chosen[i]
+        if not fine:
+            return i
+    return -1
 
 
 def draw_openings(

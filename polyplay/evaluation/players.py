@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from polyplay.acting.match import MatchStarts, Watch, match
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.common.tree import Batch
 from polyplay.envs.atari import protocols
 from polyplay.envs.boards.game import Game, Go
 from polyplay.envs.boards.opponents import Opponent, opponent
@@ -20,6 +21,7 @@ from polyplay.systems import System
 
 if TYPE_CHECKING:  # they import torch
     from polyplay.acting.play import PlayOptions
+    from polyplay.acting.search.policy import SearchPolicy
     from polyplay.nets import Policy
 
 MORE = ", or the directory of a run"  # beside opponents by name
@@ -35,6 +37,24 @@ class BoardPlayer:
     about: Row
 
 
+@dataclass(frozen=True)
+class SearchAt:
+    """A search as a policy for one step that knows its positions, records int8 [n, record], whole: planes of Go show
+    only the last eight of those that may not be repeated.
+    """
+
+    search: SearchPolicy
+    records: np.ndarray
+
+    noise = 0
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        from polyplay.acting.rows import as_tensors
+
+        action, value = self.search.choose(self.records)
+        return as_tensors({"action": action, "value": value}), state
+
+
 class PolicyPlayer:
     """A policy that has no memory, on any position of its game: an Opponent."""
 
@@ -47,13 +67,15 @@ class PolicyPlayer:
 
     def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
         from polyplay.acting.play import choose_actions
+        from polyplay.acting.search.policy import SearchPolicy
 
         n = len(at)
         off, reward = np.zeros(n, bool), np.zeros(n, np.float32)
         step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
         show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
-        action, _ = choose_actions(self.spec, self.policy, self.how, at, step, {}, self.acts)
+        policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
+        action, _ = choose_actions(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
         return np.asarray(action, np.int64)
 

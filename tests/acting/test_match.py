@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from polyplay.acting.match import GIVES_UP, MatchStarts, draw_openings, match
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES
+from tests.acting.search.test_policy import GO, OLD, after
 
 BOARD = GAMES["tic_tac_toe"]
 
@@ -105,3 +108,25 @@ def test_who_gives_up_loses_and_everybody_hears_of_every_end():
     assert all(points[i] == 0 for i, ply in heard if ply == 6), "its last move was made on four or five stones"
     reverse = match(BOARD, mixed, gives_up_later, MatchStarts(starts.records, ~starts.begins))
     assert reverse.tolist() == (1 - points).tolist()
+
+
+@pytest.mark.parametrize("move", [0, -2, 9, 2**15])
+def test_an_illegal_move_is_an_error_that_names_it(move):
+    def wrong(records, random, at):
+        return np.where(at == 1, move, first_legal(records, random, at))
+
+    record = BOARD.new()
+    kernels.play(BOARD.numbers, record, 0)
+    starts = MatchStarts(np.stack([record] * 3), np.ones(3, bool))
+    said = f"game:tic_tac_toe: the %s made the illegal move {move} in game 1: x../.../..., o to move"
+    with pytest.raises(ValueError, match=f"^{re.escape(said % 'player')}$"):
+        match(BOARD, wrong, first_legal, starts)
+    with pytest.raises(ValueError, match=f"^{re.escape(said % 'other player')}$"):
+        match(BOARD, first_legal, wrong, MatchStarts(starts.records, ~starts.begins))
+
+
+@pytest.mark.parametrize(("moves", "repeats"), OLD)
+def test_a_repetition_is_illegal_however_old(moves, repeats):
+    starts = MatchStarts(after(GO, moves)[None], np.ones(1, bool))
+    with pytest.raises(ValueError, match=f"the player made the illegal move {repeats} in game 0: "):
+        match(GO, lambda records, random, at: np.array([repeats]), first_legal, starts)

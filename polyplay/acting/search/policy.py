@@ -41,11 +41,14 @@ class SearchPolicy:
         return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal."""
-        on = np.flatnonzero(step["mask"].any(1).numpy())
-        action, value = np.zeros(len(step["mask"]), np.int64), np.zeros(len(step["mask"]), np.float32)
+        """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal. The search
+        may know more moves than the mask has: planes of Go do not show what was there more than eight positions ago.
+        """
+        mask = step["mask"].numpy()
+        on = np.flatnonzero(mask.any(1))
+        action, value = np.zeros(len(mask), np.int64), np.zeros(len(mask), np.float32)
         if len(on):
-            action[on], value[on] = self.choose(self.board.records(step["obs"].numpy()[on]))
+            action[on], value[on] = self.choose(self.board.records(step["obs"].numpy()[on]), mask[on])
         return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
 
     @property
@@ -63,11 +66,17 @@ class SearchPolicy:
         """Search by the rules of another board of the same size from now on."""
         self.board, self._searching = board, None
 
-    def choose(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on."""
+    def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on. allowed, bool [n, A]: where
+        the search's move is not among these, the most visited of them, of equals the one with the highest prior.
+        """
         searching = self._positions(len(records))
         done = searching.run(records)
-        return searching.search.choose(done), done.value if self.options.simulations else done.raw
+        moves = searching.search.choose(done)
+        if allowed is not None:
+            instead = np.where(allowed, done.visits + done.priors / 2, -1.0).argmax(1)
+            moves = np.where(allowed[np.arange(len(moves)), moves], moves, instead)
+        return moves, done.value if self.options.simulations else done.raw
 
     def grow(self, records: np.ndarray) -> Iterator[Search]:
         """See PositionSearch.grow."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import re
+import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -29,6 +33,7 @@ STATES = 20_000  # that are known at least, of those asked for last
 SHOWN = 10_000  # positions that can be found by their planes, likewise
 HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")
+_stderr_alone = threading.Lock()  # it is the process's: two threads that change it would restore each other's
 Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -58,11 +63,13 @@ class SpielRules:
 
     def __init__(self, name: str):
         self.game = load_game(name)
-        begin = self.game.new_initial_state()
+        with refusals_of(name):
+            begin = self.game.new_initial_state()
+            self.shape = planes_of(self.game.observation_tensor_shape())
+            self.observer = observer_of(self.game)
+            self.observer(begin, begin.current_player(), np.empty(math.prod(self.shape), np.float32))
         self.first, self.actions = begin.current_player(), self.game.num_distinct_actions()
         self.longest = min(2 * self.game.max_game_length(), LONGEST)
-        self.shape = planes_of(self.game.observation_tensor_shape())
-        self.observer = observer_of(self.game)
         self.states, self.shown = Newest(STATES), Newest(SHOWN)
         self.states.put(b"", begin)
         self.functions = [_answering(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
@@ -139,14 +146,47 @@ def load_game(name: str) -> Any:
     known, short = pyspiel.registered_names(), name.partition("(")[0]
     if short not in known:
         raise UserError(f"game:spiel:{name} given, but OpenSpiel has no {short}{closest_names(short, known)}")
-    try:
+    with refusals_of(name):
         game = pyspiel.load_game(name)
-    except (pyspiel.SpielError, RuntimeError) as e:
+        if reason := _not_here(pyspiel.GameType, game):
+            raise UserError(f"game:spiel:{name}: {reason}; allowed: two players in turn, no chance, nothing hidden")
+        if reason := _unplayable(game):
+            raise UserError(f"game:spiel:{name}: {reason}; give it other parameters")
+    return game
+
+
+@contextmanager
+def refusals_of(name: str) -> Iterator[None]:
+    """What OpenSpiel raises meanwhile becomes a UserError of one line, and what it prints of it is left out."""
+    try:
+        with _stderr_held():
+            yield
+    except (RuntimeError, ValueError, IndexError, OverflowError, MemoryError) as e:  # SpielError is a RuntimeError
         words = re.sub(r"^\S*/", "", " ".join(str(e).split()))
         raise UserError(f"game:spiel:{name}: OpenSpiel says: {words}") from None
-    if reason := _not_here(pyspiel.GameType, game):
-        raise UserError(f"game:spiel:{name}: {reason}; allowed: two players in turn, no chance, nothing hidden")
-    return game
+
+
+@contextmanager
+def _stderr_held() -> Iterator[None]:
+    """What is written to the process's stderr meanwhile is printed at the end, unless there is an exception."""
+    with _stderr_alone, tempfile.TemporaryFile() as held:
+        with suppress(AttributeError, OSError, ValueError):  # None, broken or closed
+            sys.stderr.flush()
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            stderr = -1
+        try:
+            if stderr >= 0:
+                os.dup2(held.fileno(), 2)
+            yield
+        finally:
+            if stderr >= 0:
+                os.dup2(stderr, 2)
+                os.close(stderr)
+        held.seek(0)
+        with suppress(OSError):
+            os.write(2, held.read())
 
 
 def _not_here(kinds: Any, game: Any) -> str:
@@ -165,6 +205,15 @@ def _not_here(kinds: Any, game: Any) -> str:
     if game.num_distinct_actions() > MOST_ACTIONS:
         return f"it has {game.num_distinct_actions():,} actions, more than {MOST_ACTIONS:,}"
     return "" if kind.provides_observation_tensor else "it shows no tensor"
+
+
+def _unplayable(game: Any) -> str:
+    """Why there is nothing to play; empty: there is. Without cells some games crash when they are asked for moves."""
+    if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
+        return "its board has no cells"
+    begin = game.new_initial_state()
+    goes_on = game.max_game_length() > 0 and not begin.is_terminal() and begin.legal_actions()
+    return "" if goes_on else "it is over before the first move"
 
 
 def planes_of(shape: list[int]) -> tuple[int, int, int]:

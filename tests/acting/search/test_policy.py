@@ -9,9 +9,28 @@ import torch
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.game import GAMES, Game, game
 from polyplay.envs.pool import Envs
 from polyplay.nets.residual import BoardNetworkFactory
+
+GO = game("go+size=3")
+OLD = [  # moves, and the one after them that repeats a position of more than eight plies before
+    ([1, 5, 3, 6, 8, 7, 2, 8, 0, 4, 1, 2, 3], 5),
+    ([2, 4, 7, 6, 3, 8, 6, 0, 3, 1, 7, 5, 2], 4),
+    ([0, 3, 5, 2, 1, 8, 2, 4, 0, 6, 5, 7, 1], 3),
+]
+
+
+def after(board: Game, moves: list[int]) -> np.ndarray:
+    record = board.new()
+    for move in moves:
+        assert kernels.play(board.numbers, record, move) == kernels.GOES_ON
+    return record
+
+
+def legal(board: Game, record: np.ndarray) -> list[int]:
+    room = np.zeros(board.actions, np.int16)
+    return room[: kernels.legal(board.numbers, record, room)].tolist()
 
 
 def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
@@ -41,6 +60,18 @@ def policy_of(board: Game, options: SearchOptions) -> SearchPolicy:
     torch.manual_seed(0)
     factory = BoardNetworkFactory(Envs(f"game:{board.name}", 1).spec, blocks=1, filters=8, hidden=8)
     return SearchPolicy(board, options, factory, factory())
+
+
+def preferring(board: Game, logits: dict[int, float], simulations: int) -> SearchPolicy:
+    """Its network answers these logits everywhere, 0 for other moves, and that positions are even."""
+    factory = BoardNetworkFactory(Envs(f"game:{board.name}", 1).spec, blocks=1, filters=8, hidden=8)
+    network = factory()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        for move, logit in logits.items():
+            network.logits.bias[move] = logit
+    return SearchPolicy(board, SearchOptions(simulations), factory, network)
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -89,3 +120,22 @@ def test_it_grows_to_what_it_chooses_by_whatever_leaves():
         assert policy.choose(record)[0] == search.choose(search.finished())
     policy.simulate(20)
     assert (policy.options.simulations, policy.options.leaves) == (20, 4)
+
+
+@pytest.mark.parametrize("simulations", [0, 40])
+@pytest.mark.parametrize(("moves", "repeats"), OLD)
+def test_it_makes_no_move_that_the_mask_forbids(moves, repeats, simulations):
+    """Planes do not show what the move repeats, so the search takes it for the best."""
+    record, policy = after(GO, moves), preferring(GO, {repeats: 6.0, 8: 3.0}, simulations)
+    planes = shown(GO, record[None])
+    as_shown = GO.records(planes)
+    assert set(legal(GO, as_shown[0])) - set(legal(GO, record)) == {repeats}
+    mask = torch.zeros(3, GO.actions, dtype=torch.bool)
+    mask[0, legal(GO, as_shown[0])] = mask[1, legal(GO, record)] = mask[2, GO.cells] = True
+    out, _ = policy.act({"obs": torch.from_numpy(planes.repeat(3, 0)), "mask": mask}, {})
+    *_, search = policy.grow(as_shown)
+    found = search.finished()
+    order = sorted(legal(GO, record), key=lambda move: (found.visits[0, move], found.priors[0, move]))
+    assert out["action"].tolist() == [repeats, order[-1], GO.cells]
+    assert simulations or order[-1] == 8
+    assert len(set(out["value"].tolist())) == 1, "of the position, whatever the move"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.cli import main
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels, spiel
@@ -192,13 +196,67 @@ def test_the_newest_stay():
         ("cliff_walking", "it has 1 player; allowed: two players"),
         ("quoridor(players=3)", "it has 3 players"),
         ("mnk(m=200,n=200,k=5)", "it has 40,000 actions, more than 32,766"),
+        ("go(board_size=99)", "game:spiel:go(board_size=99): OpenSpiel says: The current Go implementation supports"),
+        ("breakthrough(rows=1,columns=1)", "OpenSpiel says: breakthrough.cc:"),
+        ("quoridor(board_size=1)", "OpenSpiel says: Board size must be at least 3x3."),
+        ("hex(board_size=-3)", "game:spiel:hex(board_size=-3): its board has no cells; give it other parameters"),
+        ("hex(board_size=0)", "its board has no cells"),
+        ("mnk(m=-1)", "its board has no cells"),
+        ("connect_four(rows=0)", "its board has no cells"),
+        ("nim(pile_sizes=0;0)", "it is over before the first move; give it other parameters"),
     ],
 )
-def test_what_is_not_for_a_search_is_refused_in_one_line(name: str, said: str):
+def test_what_is_not_for_a_search_is_refused_in_one_line(name: str, said: str, capfd: pytest.CaptureFixture):
     with pytest.raises(UserError) as raised:
         game(f"spiel:{name}")
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", ""), "OpenSpiel prints nothing of its own"
+
+
+@pytest.mark.parametrize("name", ["hex(size=3)", "go(board_size=99)", "hex(board_size=0)"])
+def test_a_user_sees_one_line(name: str, tmp_path, capfd: pytest.CaptureFixture):
+    assert main.main(["train", "alphago_zero", "--env", f"game:spiel:{name}", "--run", str(tmp_path / "run")]) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert f"game:spiel:{name}: " in line
+
+
+@pytest.mark.parametrize(
+    ("raised", "becomes"),
+    [(ValueError, UserError), (MemoryError, UserError), (KeyboardInterrupt, KeyboardInterrupt)],
+)
+def test_what_is_printed_of_a_refusal_is_left_out(raised: Any, becomes: Any, capfd: pytest.CaptureFixture):
+    def refuse() -> None:
+        os.write(2, b"and more")
+        raise raised("two\nlines")
+
+    before = os.fstat(2)
+    with pytest.raises(becomes, match=r"two\slines"), spiel.refusals_of("hex"):
+        refuse()
+    assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_printed_of_a_game_that_can_be_played_is_shown(capfd: pytest.CaptureFixture):
+    with spiel.refusals_of("quoridor"):
+        os.write(2, b"a warning")
+    assert capfd.readouterr() == ("", "a warning")
+
+
+def test_threads_that_are_refused_at_once_leave_stderr_as_it_was(capfd: pytest.CaptureFixture):
+    before, together = os.fstat(2), threading.Barrier(4)
+
+    def refused(name: str) -> str:
+        together.wait()
+        with pytest.raises(UserError) as raised:
+            game(f"spiel:{name}")
+        return str(raised.value)
+
+    with ThreadPoolExecutor(4) as threads:
+        said = [*threads.map(refused, ["go(board_size=99)", "hex(size=3)"] * 20)]
+    assert len(set(said)) == 2
+    assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
