@@ -1,13 +1,16 @@
 """Makes docs/pictures/*.png anew, at 1280 and 360 px. live_page: a running impala, a finished ppo, and both together,
-in about two minutes. play: a game against the committed champion of connect four.
+in about two minutes. play: a game against the committed champion of connect four. boards: the upper part of the page in
+games of Go and Othello against theirs, and of hex against a run of two minutes, at 1280 px.
 
-    python docs/screenshots.py [live_page | play]
+    python docs/screenshots.py [live_page | play | boards]
 
-Needs chromium and polyplay[watch].
+Needs chromium and polyplay[watch]; for boards Pillow too.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import signal
 import subprocess
 import sys
@@ -24,16 +27,19 @@ PICTURES = Path(__file__).parent / "pictures"
 PORT = 8799
 WIDTHS = (1280, 360)
 POLYPLAY = [sys.executable, "-m", "polyplay"]
-CHAMPION = "bench/champions/connect_four"
-MOVES = 6  # of the person, who plays what the agent's search finds
+CHAMPIONS = Path("bench/champions")
+COLORS = 256  # of a picture of a board: a third of the bytes
 BEST = "state.now.visits.indexOf(Math.max(...state.now.visits))"
+HEX = ["alphago_zero", "--preset", "go5", "--env", "game:spiel:hex(board_size=11)", "--minutes", "2"]
+HEX += ["--blocks", "2", "--filters", "16", "--games", "16", "--simulations", "16", "--start", "200", "--batch", "64"]
 IMPALA = ["impala", "--preset", "quick", "--network", "mlp", "--inputs", "raw", "--minutes", "10"]
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of polyplay that goes on meanwhile."""
-    process = subprocess.Popen([*POLYPLAY, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def started(*words: str, within: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A command of polyplay that goes on meanwhile, in that folder."""
+    command, pipe, nothing = [*POLYPLAY, *words], subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=pipe, stderr=nothing, text=True, cwd=within)
     try:
         yield process
     finally:
@@ -67,22 +73,58 @@ def take_live_page(browser: Browser) -> None:
             take("two", [impala, ppo], browser)
 
 
-def take_play(browser: Browser) -> None:
-    """After some moves, with the search and the solver at their ends."""
-    with started("play", CHAMPION, "--simulations", "800", "--port", str(PORT)) as page:
+@contextmanager
+def played(browser: Browser, run: Path, moves: int, simulations: int, within: Path | None = None) -> Iterator[str]:
+    """The address of the page, after so many moves of a person who plays what the agent's search finds."""
+    words = ["play", str(run), "--simulations", str(simulations), "--port", str(PORT)]
+    with started(*words, within=within) as page:
         assert page.stdout is not None
         url = page.stdout.readline().split()[-1]
         browser.size(WIDTHS[0])
         browser.open(url)
-        for n in range(MOVES):
-            browser.wait(f"return state && state.moves.length === {2 * n} && !state.thinking")
-            browser.run(f"document.querySelector(`[data-action='${{{BEST}}}']`).click()")
+        for n in range(moves):
+            browser.wait(f"return state && state.moves.length === {2 * n} && !state.thinking", 60)
+            browser.run(f"play({BEST})")
             browser.wait(f"return state.moves.length > {2 * n}")
+        yield url
+
+
+def settle(browser: Browser, url: str) -> None:
+    """The page anew, with the search and the solver at their ends."""
+    browser.open(url)
+    browser.wait("return state && state.mover === state.person && !state.thinking && !state.solver.solving", 60)
+
+
+def take_play(browser: Browser) -> None:
+    with played(browser, CHAMPIONS / "connect_four", 6, 800) as url:
         for width in WIDTHS:
             browser.size(width)
-            browser.open(url)
-            browser.wait("return state && state.mover === state.person && !state.thinking && !state.solver.solving", 60)
+            settle(browser, url)
             browser.picture(PICTURES / f"play_{width}.png")
+
+
+def take_board(browser: Browser, name: str, run: Path, moves: int, within: Path | None = None) -> None:
+    """As far down as the board and what belongs to it."""
+    from PIL import Image
+
+    with played(browser, run, moves, 200, within) as url:
+        settle(browser, url)
+        height = browser.run("return document.querySelector('.game').getBoundingClientRect().bottom + 24")
+        clip = {"x": 0, "y": 0, "width": WIDTHS[0], "height": height, "scale": 1}
+        found = browser.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+    picture = Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
+    few = picture.quantize(COLORS, dither=Image.Dither.NONE)
+    few.save(PICTURES / f"play_{name}_{WIDTHS[0]}.png", optimize=True)
+
+
+def take_boards(browser: Browser) -> None:
+    take_board(browser, "go9", CHAMPIONS / "go9", 12)
+    take_board(browser, "othello", CHAMPIONS / "othello6", 7)
+    with tempfile.TemporaryDirectory() as name:
+        folder, run = Path(name), Path("runs/hex")
+        train = [*POLYPLAY, "train", *HEX, "--run", str(run)]
+        subprocess.run(train, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        take_board(browser, "hex", run, 12, folder)
 
 
 def main(which: str) -> None:
@@ -95,6 +137,8 @@ def main(which: str) -> None:
             take_live_page(browser)
         if which in ("", "play"):
             take_play(browser)
+        if which in ("", "boards"):
+            take_boards(browser)
     finally:
         browser.close()
 

@@ -27,6 +27,7 @@ from tests import made
 from tests.envs.boards.test_kernels import legal_of
 
 FAKE = Path(__file__).with_name("fake_gtp.py")
+CHAMPION = Path(__file__).parents[2] / "bench" / "champions" / "go9"
 
 
 def command(*words: str) -> str:
@@ -178,21 +179,44 @@ def test_a_program_that_knows_simple_ko_alone_loses_by_our_superko():
     assert faults_of(one) == [(1, f"made the illegal move {board.move_name(action)}: the position was there before")]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("level", [0, 1])
-def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
-    """20 games on 9×9, by the command line of the docs."""
+def gnu_go(*more: str) -> str:
+    """The name of GNU Go as a player, by the command line of the docs."""
     path = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
     if path is None:
         pytest.skip("needs GNU Go")
     guide = (Path(__file__).parents[2] / "docs/guides/board_games.md").read_text()
     [*commands] = re.findall(r'"gtp:gnugo (.*?) --level \d+"', guide)
     assert len(set(commands)) == 1
+    return f"gtp:{path} {' '.join([commands[0], *more])}"
+
+
+def counts(found: BoardPlayer) -> tuple[list[tuple[int, str]], int, int]:
+    """Faults, games that it scored, and those of which it named our winner."""
+    assert isinstance(found.moves, GtpPlayer)
+    return faults_of(found), found.moves.scored, found.moves.agreed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", [0, 1])
+def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
+    """20 games on 9×9."""
     board = go(9, "")
-    one = named_player(f"gtp:{path} {commands[0]} --level {level}", board, 2, "")
+    one = named_player(gnu_go("--level", str(level)), board, 2, "")
     meet(one, named_player("mcts:30", board, 2, ""), 20)
-    assert isinstance(one.moves, GtpPlayer)
-    assert (one.moves.faults, one.moves.scored, one.moves.agreed) == ([], 20, 20)
+    assert counts(one) == ([], 20, 20)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(monkeypatch: pytest.MonkeyPatch):
+    """20 games on 9×9 at the komi of the champion. Each program is a process of its own."""
+    monkeypatch.setattr(gtp_program, "SECONDS", 300.0)  # to start on a busy machine
+    board, other = go(9, "+komi=7"), gnu_go("--level", "0", "--seed", "1")
+    words = [sys.executable, "-m", "polyplay", "play", str(CHAMPION), "--gtp", "--simulations", "8"]
+    one, two = (named_player(name, board, 2, "") for name in (f"gtp:{shlex.join(words)}", other))
+    points = meet(one, two, 20)
+    assert np.isin(points, (0.0, 0.5, 1.0)).all()
+    assert counts(one) == counts(two) == ([], 20, 20)
 
 
 ERRORS = {

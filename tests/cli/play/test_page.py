@@ -1,4 +1,4 @@
-"""The page in a real browser, against the committed champion: whole games by mouse and by keyboard, wide and narrow."""
+"""The page in a real browser, against the committed champions: whole games by mouse and keyboard, wide and narrow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,33 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(missing(), reason="chromium or its driver is not installed"),
 ]
-CHAMPION = Path(__file__).parents[3] / "bench" / "champions" / "connect_four"
+CHAMPIONS = Path(__file__).parents[3] / "bench" / "champions"
 WIDTHS = (1280, 360)
+PATIENCE = 120.0  # seconds for a search, which is compiled first where its code is new
 SETTLED = "return !state.thinking && (state.over || state.mover === state.person) && state.now !== undefined"
-KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "u": 85, "n": 78, "4": 52}
+KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    " ": 32,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "ArrowUp": 38,
+    "u": 85,
+    "n": 78,
+    "p": 80,
+    "4": 52,
+}
 
 
 @contextmanager
-def served(run: Path, title: str) -> Iterator[str]:
+def served(run: Path, title: str, simulations: int = 25) -> Iterator[str]:
     """The address of the page."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["play", str(run), "--port", str(port), "--simulations", "25"]
+    words = ["play", str(run), "--port", str(port), "--simulations", str(simulations)]
     with subprocess.Popen([sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -51,7 +65,19 @@ def served(run: Path, title: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(CHAMPION, "connect four") as address:
+    with served(CHAMPIONS / "connect_four", "connect four") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def go_url() -> Iterator[str]:
+    with served(CHAMPIONS / "go9", "go, 9×9, komi 7", 8) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def othello_url() -> Iterator[str]:
+    with served(CHAMPIONS / "othello6", "othello, 6×6", 8) as address:
         yield address
 
 
@@ -64,23 +90,29 @@ def chromium() -> Iterator[Browser]:
         made.close()
 
 
-@pytest.fixture(params=WIDTHS)
-def browser(request: pytest.FixtureRequest, chromium: Browser, url: str) -> Iterator[Browser]:
+@contextmanager
+def opened(chromium: Browser, url: str, width: int) -> Iterator[Browser]:
     """The page with a new game, in which the person is Blue. Afterwards: no complaint, and nothing from elsewhere."""
     chromium.open("about:blank")
     chromium.errors(), chromium.requests()
-    chromium.size(request.param)
+    chromium.size(width)
     chromium.open(url)
     chromium.wait("return state !== null")
     chromium.run("send('new', { person: 0 })")
     chromium.wait("return state.person === 0 && state.moves.length === 0")
-    chromium.wait(SETTLED)
+    chromium.wait(SETTLED, PATIENCE)
     yield chromium
     assert chromium.run("return document.documentElement.scrollWidth <= innerWidth")
     assert chromium.errors() == []
     asked = [address for address in chromium.requests() if address != "about:blank"]
     assert asked
     assert [address for address in asked if not address.startswith(url)] == []
+
+
+@pytest.fixture(params=WIDTHS)
+def browser(request: pytest.FixtureRequest, chromium: Browser, url: str) -> Iterator[Browser]:
+    with opened(chromium, url, request.param) as page:
+        yield page
 
 
 def state_of(browser: Browser) -> dict[str, Any]:
@@ -108,7 +140,7 @@ def press(browser: Browser, key: str) -> None:
 def answered(browser: Browser, moves: int) -> dict[str, Any]:
     """The state after the person's move and the agent's."""
     browser.wait(f"return state.moves.length > {moves}")
-    browser.wait(SETTLED)
+    browser.wait(SETTLED, PATIENCE)
     return state_of(browser)
 
 
@@ -230,47 +262,126 @@ def test_the_solvers_verdicts_arrive(browser: Browser):
         assert [{"w": 1, "d": 0, "l": -1}[kind[0]] for kind in kinds] == outcomes
 
 
+def click_action(browser: Browser, action: int) -> dict[str, Any]:
+    """The state after the person's move by mouse and the agent's."""
+    before = state_of(browser)
+    passes = action == before["pass"]
+    click(browser, "#pass" if passes else f".board button:nth-child({action + 1})")
+    after = answered(browser, len(before["moves"]))
+    assert after["moves"][: len(before["moves"]) + 1] == [*before["moves"], action]
+    return after
+
+
+def look_at_board(browser: Browser) -> None:
+    """Its stones lie where the game has them, in the colours of their players."""
+    state = state_of(browser)
+    shown = browser.run(
+        "return [...document.querySelectorAll('.cell')].map(cell => cell.querySelector('.stone'))"
+        ".map(stone => stone ? 1 + stone.classList.contains('second') : 0)"
+    )
+    assert shown == state["cells"]
+    if not state["over"]:
+        assert browser.run("return document.getElementById('pass').disabled") == (state["pass"] not in state["legal"])
+
+
+def look_at_result(browser: Browser) -> None:
+    state = state_of(browser)
+    by = "" if state["margin"] is None else f" by {state['margin']:g}"
+    winner = {None: "A draw", 0: f"You win{by}", 1: f"The agent wins{by}"}
+    assert browser.run("return document.getElementById('turn').textContent") == winner[state["winner"]]
+    owners = browser.run("return [...document.querySelectorAll('.cell')].map(cell => cell.dataset.owner)")
+    assert owners == [("", "first", "second")[owner] for owner in state["owners"] or [0] * len(state["cells"])]
+
+
+def play_on(browser: Browser, choose: Callable[[dict[str, Any]], int]) -> None:
+    """To the end of the game."""
+    state = state_of(browser)
+    while not state["over"]:
+        look_at_board(browser)
+        state = click_action(browser, choose(state))
+    look_at_board(browser)
+    look_at_result(browser)
+
+
+def first_moves(state: dict[str, Any]) -> int:
+    """The first legal one, after 30 moves a pass where it can be."""
+    return int(state["legal"][-1 if len(state["moves"]) > 30 and state["legal"][-1] == state["pass"] else 0])
+
+
+def down_a_column(state: dict[str, Any]) -> int:
+    """The middle column's cells from above, then others."""
+    columns = state["board"]["columns"]
+    return int(min(state["legal"], key=lambda action: (abs(action % columns - columns // 2), action)))
+
+
 @pytest.mark.parametrize(
-    ("env", "title"),
+    ("env", "title", "choose"),
     [
-        ("game:go+size=5+komi=0.5", "go, 5×5, komi 0.5"),
-        ("game:othello+size=6", "othello, 6×6"),
-        ("game:spiel:hex(board_size=4)", "Hex, board size 4"),
+        ("game:go+size=5+komi=0.5", "go, 5×5, komi 0.5", first_moves),
+        ("game:othello+size=6", "othello, 6×6", first_moves),
+        ("game:spiel:hex(board_size=4)", "Hex, board size 4", first_moves),
+        ("game:spiel:hex(board_size=11)", "Hex, board size 11", down_a_column),
     ],
+    ids=["go", "othello", "hex", "hex11"],
 )
-@pytest.mark.parametrize("width", WIDTHS)
-def test_other_games_to_their_end(chromium: Browser, tmp_path: Path, env: str, title: str, width: int):
+def test_other_games_to_their_end(
+    chromium: Browser, tmp_path: Path, env: str, title: str, choose: Callable[[dict[str, Any]], int]
+):
     if "spiel" in env:
         pytest.importorskip("pyspiel")
     settings = {"preset": "go5", "env": env, "steps": 100, "tensorboard": False, "serial": True, "on": "thread"}
     run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, **SMALL)
-    with served(run.directory, title) as address:
-        chromium.open("about:blank")
-        chromium.errors()
-        chromium.size(width)
-        chromium.open(address)
-        chromium.wait("return state !== null")
-        chromium.wait(SETTLED)
-        state = state_of(chromium)
-        while not state["over"]:
-            stones = sum(stone > 0 for stone in state["cells"])
-            assert chromium.run("return document.querySelectorAll('.stone').length") == stones
-            disabled = chromium.run("return document.getElementById('pass').disabled")
-            assert disabled == (len(state["cells"]) not in state["legal"])
-            late = len(state["moves"]) > 30
-            passes = len(state["cells"]) == (state["legal"][-1] if late else state["legal"][0])
-            click(chromium, "#pass" if passes else f".board button:nth-child({state['legal'][0] + 1})")
-            state = answered(chromium, len(state["moves"]))
-        by = "" if state["margin"] is None else f" by {state['margin']:g}"
-        winner = {None: "A draw", 0: f"You win{by}", 1: f"The agent wins{by}"}
-        assert chromium.run("return document.getElementById('turn').textContent") == winner[state["winner"]]
-        owned = chromium.run(
-            "return document.querySelectorAll('.cell[data-owner=first], .cell[data-owner=second]').length"
-        )
-        assert owned == sum(owner > 0 for owner in state["owners"])
-        assert (owned > 0) == env.startswith("game:go")
-        assert chromium.run("return document.documentElement.scrollWidth <= innerWidth")
-        assert chromium.errors() == []
+    with served(run.directory, title, 8) as address:
+        for width in WIDTHS:
+            with opened(chromium, address, width) as page:
+                play_on(page, choose)
+                assert any(state_of(page)["owners"]) == env.startswith("game:go")
+
+
+def colors_of_owners(browser: Browser, cell: int) -> list[str]:
+    """Of a cell if it were nobody's, the first player's, the second's."""
+    script = (
+        f"const cell = document.querySelectorAll('.cell')[{cell}];"
+        "return ['', 'first', 'second'].map(owner => { cell.dataset.owner = owner;"
+        "return getComputedStyle(cell.firstChild).backgroundColor; })"
+    )
+    return [str(color) for color in browser.run(script)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_go_on_9x9_by_mouse_and_keyboard(chromium: Browser, go_url: str, width: int):
+    """Two stones own a corner, which has their colour at the end."""
+    with opened(chromium, go_url, width) as page:
+        action = {name: action for action, name in enumerate(state_of(page)["names"])}
+        assert page.run("return document.querySelectorAll('#moves tr').length") == 82
+        for name in ("E5", "B9", "A8"):
+            click_action(page, action[name])
+            look_at_board(page)
+        assert page.run("return document.activeElement.dataset.action") == str(action["A8"])
+        for key in ("ArrowRight", "ArrowRight", "End", "Home", "ArrowUp"):
+            press(page, key)
+        assert page.run("return document.activeElement.ariaLabel").startswith("A9: empty")
+        for _ in range(162):
+            moves = len(state_of(page)["moves"])
+            press(page, "p")
+            if answered(page, moves)["over"]:
+                break
+        state = state_of(page)
+        assert state["moves"][-2:] == [action["pass"]] * 2
+        assert (state["cells"][action["A9"]], state["owners"][action["A9"]]) == (0, 1)
+        look_at_board(page)
+        look_at_result(page)
+        assert len(set(colors_of_owners(page, action["A9"]))) == 3
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_othello_against_the_champion(chromium: Browser, othello_url: str, width: int):
+    with opened(chromium, othello_url, width) as page:
+        assert (state_of(page)["cells"].count(1), state_of(page)["cells"].count(2)) == (2, 2)
+        play_on(page, first_moves)
+        state = state_of(page)
+        first, second = state["cells"].count(1), state["cells"].count(2)
+        assert state["winner"] == (None if first == second else int(second > first))
 
 
 def test_a_foreign_host_is_refused(url: str):
