@@ -206,5 +206,5 @@ def report(search: Search) -> Row:
         "q": found.q[0].round(4).tolist(),
         "value": round(sign * float(found.value[0]), 4),
         "raw": round(sign * float(found.raw[0]), 4),
-        "variation": search.principal_variation(0),
+        "variation": search.principal_variation(0, int(search.choose(found)[0])),
     }
