@@ -6,7 +6,6 @@ import io
 import itertools
 import queue
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.gtp import main
-from polyplay.cli.play.gtp.engine import Clock, GtpEngine
+from polyplay.cli.play.gtp.engine import GtpEngine
 from polyplay.cli.play.gtp.main import answer_lines
 from polyplay.cli.play.moves import legal_moves
 from polyplay.envs.boards import kernels
@@ -235,58 +234,6 @@ def test_a_pass_is_answered_by_a_pass_only_where_the_board_is_won(monkeypatch: p
     assert said(engine, "reg_genmove w") == ["= pass"]
     said(engine, "clear_board", "play b C3", "play w D3", "play b pass", "play w pass", "komi 6.5")
     assert said(engine, "reg_genmove b") != ["= pass"], "White leads by komi"
-
-
-def test_time_is_heeded():
-    engine = engine_of(9, simulations=100_000)
-    said(engine, "time_settings 0 1 1", "time_left b 1 1")
-    begun = time.monotonic()
-    said(engine, "genmove b")
-    assert 0.5 < time.monotonic() - begun < 3
-    assert Clock(limited=False).per_move(None) is None
-    assert Clock(60, 0, 0, True).per_move((40.0, 0)) == pytest.approx(0.9)
-    assert Clock(60, 30, 10, True).per_move((20.0, 4)) == pytest.approx(4.5)
-    assert Clock(0, 30, 10, True).per_move(None) == pytest.approx(2.7)
-    assert Clock(60, 30, 10, True).per_move((0.5, 0)) == pytest.approx(2.7), "byo-yomi is what comes next"
-
-
-@pytest.mark.parametrize(
-    ("clock", "left", "used", "then"),
-    [
-        (Clock(10, 30, 5, True), None, 4.0, (6.0, 0)),
-        (Clock(10, 30, 5, True), (3.0, 0), 5.0, (28.0, 4)),
-        (Clock(10, 30, 5, True), (28.0, 4), 6.0, (22.0, 3)),
-        (Clock(10, 30, 5, True), (2.0, 1), 1.0, (30.0, 5)),
-        (Clock(10, 30, 1, True), (3.0, 0), 5.0, (30.0, 1)),
-        (Clock(0, 30, 5, True), None, 20.0, (10.0, 4)),
-        (Clock(0, 30, 5, True), (1.0, 2), 2.0, (0.0, 1)),
-        (Clock(10, 0, 0, True), (3.0, 0), 5.0, (0.0, 0)),
-    ],
-)
-def test_a_move_uses_up_time(clock: Clock, left: tuple[float, int] | None, used: float, then: tuple[float, int]):
-    assert clock.after(left, used) == then
-
-
-def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: pytest.MonkeyPatch):
-    now = [0.0]
-
-    def think(engine: GtpEngine, colour: int) -> int:
-        now[0] += engine.clock.per_move(engine.left.get(colour)) or 0.0
-        return engine.game.board.cells
-
-    monkeypatch.setattr(GtpEngine, "_choose", think)
-    monkeypatch.setattr("polyplay.cli.play.gtp.engine.time.monotonic", lambda: now[0])
-    engine = engine_of()
-    said(engine, "time_settings 600 0 0", *["genmove b"] * 60)
-    assert 400 < now[0] < 600
-    assert engine.left[1] == pytest.approx((600 - now[0], 0))
-    assert engine.clock.per_move(engine.left.get(2)) == pytest.approx(13.5), "the other colour has a clock of its own"
-    said(engine, "time_left b 100 0", "genmove b")
-    assert engine.left[1] == pytest.approx((97.75, 0))
-    said(engine, "clear_board")
-    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(13.5)
-    said(engine, "genmove b", "time_settings 20 0 0")
-    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize(
