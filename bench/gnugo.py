@@ -22,13 +22,27 @@ FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2
 
 
+class Progress:
+    """Prints every tenth game of a match, which can take an hour. See match.Watch."""
+
+    def __init__(self, games: int):
+        self.games, self.over, self.points = games, 0, 0.0
+
+    def __call__(self, found: dict[int, float], moves: int) -> bool:
+        for points in found.values():
+            self.over, self.points = self.over + 1, self.points + points
+            if self.over % 10 == 0:
+                print(f"{self.points:g} points of {self.over} games, {self.games} in all", flush=True)
+        return True
+
+
 def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, list[str]]:
     """A row of the table, and by what faults the program lost games."""
     other = named_player(name, agent.board, PLIES, "bench/gnugo.py: ")
     program = other.moves
     assert isinstance(program, GtpPlayer)
     with programs_running([program]):
-        points = play_match(agent, other, both_colors(agent.board, games, PLIES, seed), seed)
+        points = play_match(agent, other, both_colors(agent.board, games, PLIES, seed), seed, Progress(games))
     low, high = (games * end for end in wilson(float(points.mean()), games))
     row = {"points": float(points.sum()), "of": games, "95 % interval": f"{low:.1f} to {high:.1f}"}
     row |= {"agreed": f"{program.agreed} of {program.scored}", "faults": len(program.faults)}

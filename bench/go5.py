@@ -36,6 +36,23 @@ def itself(policy: SearchPolicy, games: int) -> Opponent:
     return lambda records, random, at: search.choose(records[at])
 
 
+def policy_of(run: Path) -> SearchPolicy:
+    """Its newest weights."""
+    (agent,) = find_agents(str(run))
+    policy = load_player(agent.wired, agent.weights)
+    assert isinstance(policy, SearchPolicy)
+    return policy
+
+
+def games_taken(policy: SearchPolicy, games: int) -> dict[str, int]:
+    """In how many of its games as Black it takes the whole board, by opponent."""
+    board = policy.board
+    black: Opponent = lambda records, random, at: policy.choose(records[at])[0]  # noqa: E731
+    starts = MatchStarts(np.stack([board.new()] * games), np.ones(games, bool))
+    others = {name: opponent(name, board) for name in ("random", "mcts:1000")} | {"itself": itself(policy, games)}
+    return {name: int((match(board, black, white, starts, seed=1) == 1).sum()) for name, white in others.items()}
+
+
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("run", type=Path)
@@ -43,22 +60,10 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=400, help="of each move")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    (agent,) = find_agents(str(asked.run))
-    policy = load_player(agent.wired, agent.weights)
-    assert isinstance(policy, SearchPolicy)
-    board, n = policy.board, asked.games
+    policy, n = policy_of(asked.run), asked.games
     policy.simulate(asked.simulations)
-    black: Opponent = lambda records, random, at: policy.choose(records[at])[0]  # noqa: E731
-    starts = MatchStarts(np.stack([board.new()] * n), np.ones(n, bool))
-    others = {
-        "random": opponent("random", board),
-        "mcts:1000": opponent("mcts:1000", board),
-        "itself": itself(policy, n),
-    }
-    rows = list[Row]()
-    for name, white in others.items():
-        points = match(board, black, white, starts, seed=1)
-        rows.append({"White": name, "games": n, "Black takes all 25 points in": int((points == 1).sum())})
+    taken, board = games_taken(policy, n), policy.board
+    rows: list[Row] = [{"White": name, "games": n, "Black takes all 25 points in": k} for name, k in taken.items()]
     first, value = policy.choose(board.new()[None])
     policy.simulate(0)
     bare, raw = policy.choose(board.new()[None])
@@ -70,7 +75,7 @@ def main() -> None:
     text += [*table(rows), ""]
     text += [f"Black opens at {board.move_name(int(first[0]))}, and expects {value[0]:+.2f};"]
     text += [f"the bare network at {board.move_name(int(bare[0]))}, {raw[0]:+.2f}.", ""]
-    least = min(int(row["Black takes all 25 points in"]) for row in rows)
+    least = min(taken.values())
     text += [verdict(f"games of {n} that Black wins against the worst of them", least, least=n)]
     publish(RESULTS / "go5", {**what, "counters": counters, "rows": rows, "first": int(first[0])}, text)
 

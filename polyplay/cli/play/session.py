@@ -155,6 +155,7 @@ class PlaySession:
                 "board": {"title": board.title, "rows": board.rows, "columns": board.columns, "goal": board.goal},
                 "gravity": board.gravity,
                 "slanted": board.slanted,
+                "counted": board.counted,
                 "pass": board.cells if board.passes else -1,
                 "names": [board.move_name(action) for action in range(board.actions)],
                 "cells": board.stones(game.record).tolist(),

@@ -37,6 +37,7 @@ class Game(ABC):
     passes = False  # whether the last action is a pass
     gravity = False  # whether a move is a column
     placed = True  # whether any other move is a cell, or with gravity a column
+    counted = False  # whether who has more stones wins
     slanted = False  # whether each row lies half a cell further right than the one above
 
     @property
@@ -256,6 +257,7 @@ class Othello(Game):
     """Who has no disc to turn passes; the game ends when nobody has."""
 
     passes = True
+    counted = True
 
     @property
     def numbers(self) -> np.ndarray:

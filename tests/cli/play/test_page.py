@@ -282,6 +282,20 @@ def look_at_board(browser: Browser) -> None:
     assert shown == state["cells"]
     if not state["over"]:
         assert browser.run("return document.getElementById('pass').disabled") == (state["pass"] not in state["legal"])
+        look_at_moves(browser, state["now"], state["names"])
+
+
+def look_at_moves(browser: Browser, search: dict[str, Any], names: list[str]) -> None:
+    """From the one that the search would play on, the only one that is marked as best, by their visits."""
+    listed = browser.run("return [...document.querySelectorAll('#moves tr td:first-child')].map(n => n.textContent)")
+    best = names[search["variation"][0]]
+    assert listed[0] == best
+    assert browser.run("return [...document.querySelectorAll('#moves tr.top td:first-child')].length") == 1
+    assert sorted(listed) == sorted(names[action] for action in search["legal"])
+    visits = [search["visits"][names.index(name)] for name in listed]
+    assert visits[1:] == sorted(visits[1:], reverse=True)
+    marked = browser.run("return [...document.querySelectorAll('.best')].map(n => n.closest('button').dataset.action)")
+    assert [names[int(action)] for action in marked] == [best] * (best != "pass")
 
 
 def look_at_result(browser: Browser) -> None:
@@ -336,6 +350,24 @@ def test_other_games_to_their_end(
             with opened(chromium, address, width) as page:
                 play_on(page, choose)
                 assert any(state_of(page)["owners"]) == env.startswith("game:go")
+                assert page.run(EDGES) == (edges_of_hex(state_of(page)["board"]["rows"]) if "hex" in env else [])
+
+
+EDGES = """
+    const edges = (cell) => ["top", "bottom", "left", "right"].filter((side) => cell.classList.contains(side));
+    return [...document.querySelectorAll(".cell")].map(edges).flatMap((found, i) => (found.length ? [[i, found]] : []))
+"""
+
+
+def edges_of_hex(side: int) -> list[list[Any]]:
+    """What the cells at the four sides are marked with."""
+    found = dict[int, list[str]]()
+    for i in range(side):
+        last = side - 1
+        for cell, mark in ((i, "top"), (last * side + i, "bottom"), (i * side, "left"), (i * side + last, "right")):
+            found.setdefault(cell, []).append(mark)
+    order = ["top", "bottom", "left", "right"]
+    return [[cell, sorted(marks, key=order.index)] for cell, marks in sorted(found.items())]
 
 
 def colors_of_owners(browser: Browser, cell: int) -> list[str]:
@@ -381,6 +413,7 @@ def test_othello_against_the_champion(chromium: Browser, othello_url: str, width
         play_on(page, first_moves)
         state = state_of(page)
         first, second = state["cells"].count(1), state["cells"].count(2)
+        assert page.run("return document.getElementById('discs').textContent") == f"Blue {first}, Orange {second}"
         assert state["winner"] == (None if first == second else int(second > first))
 
 

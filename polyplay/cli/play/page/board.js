@@ -18,6 +18,7 @@ class Board {
     for (let cell = 0; cell < rows * columns; cell++) {
       const made = element("span", "", "cell");
       made.append(element("span", "", "hole"));
+      if (state.slanted) made.classList.add(...edgesOf(cell, rows, columns));
       this.cells.push(made);
       this.buttons[this.gravity ? cell % columns : cell].append(made);
     }
@@ -131,6 +132,13 @@ class Board {
     const text = stones.length ? `from the bottom ${stones.join(", ")}` : "empty";
     return [`column ${name}: ${text}${stones.length === this.rows ? ", full" : ""}`, ...hints].join("; ");
   }
+}
+
+// The sides of a game of connecting that a cell lies at.
+function edgesOf(cell, rows, columns) {
+  const row = Math.floor(cell / columns), column = cell % columns;
+  const at = { top: row === 0, bottom: row === rows - 1, left: column === 0, right: column === columns - 1 };
+  return Object.keys(at).filter((side) => at[side]);
 }
 
 function showVerdict(node, verdict) {

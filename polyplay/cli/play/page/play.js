@@ -16,19 +16,23 @@ function chosenSearch() {
 
 const shares = (search) => search.visits.map((n) => (search.done ? n / Math.max(1, search.visits.reduce((a, b) => a + b, 0)) : 0));
 
+const mostOf = (actions, number) => actions.reduce((best, a) => (number(a) > number(best) ? a : best), actions[0]);
+// The move that the search would play: of moves with equal visits it knows the better one.
+const chosenMove = (search) => (search.variation.length ? search.variation[0] : mostOf(search.legal, (a) => search.priors[a]));
+
 function heatOf(search) {
   const found = new Map(), kind = search.asked || at("heat").value === "none" ? at("heat").value : "policy";
   if (kind === "none") return found;
   const parts = shares(search), numbers = { visits: parts, policy: search.priors, value: search.q }[kind];
-  const legal = search.legal, top = Math.max(...legal.map((a) => (kind === "value" && !search.visits[a] ? -2 : numbers[a])));
-  for (const action of legal) {
+  const top = kind === "visits" ? chosenMove(search) : mostOf(search.legal, (a) => (kind === "value" && !search.visits[a] ? -2 : numbers[a]));
+  for (const action of search.legal) {
     const value = numbers[action];
     if (kind === "value" && !search.visits[action]) continue;
     const shown = kind === "value" ? expected(value) : value;
     const share = kind === "value" ? Math.abs(value) : value;
     const words = kind === "value" ? `value ${percent(shown)}` : `${kind === "policy" ? "policy" : "visits"} ${percent(shown)}`;
     const figure = Math.round(100 * shown), text = figure || kind === "value" ? String(figure) : "";
-    found.set(action, { share, text, bad: kind === "value" && value < 0, best: value === top, words });
+    found.set(action, { share, text, bad: kind === "value" && value < 0, best: action === top, words });
   }
   return found;
 }
@@ -68,6 +72,7 @@ function show() {
   showSearch(search, here);
   drawCurve(at("curve"), state);
   showSolver();
+  if (state.counted) setText(at("discs"), STONES.map((_, i) => `${SIDES[i]} ${state.cells.filter((stone) => stone === i + 1).length}`).join(", "));
   at("undo").disabled = !state.undo;
   at("pass").hidden = pass() < 0;
   at("pass").disabled = !state.legal.includes(pass()) || state.mover !== state.person;
@@ -83,6 +88,7 @@ function begin() {
   board = new Board(at("board"), at("letters"), state, play);
   const where = state.gravity ? "arrow keys or a column’s number choose a column" : "arrow keys choose a cell";
   setText(at("keys"), `Keys on the board: ${where}, Enter plays; ${pass() < 0 ? "" : "p passes, "}u takes back, n begins a new game. ${state.board.goal}`);
+  at("discs").parentElement.hidden = !state.counted;
   if (state.solver.why_not) at("verdicts").parentElement.hidden = at("solver").hidden = at("perfect").hidden = true;
 }
 
@@ -104,14 +110,16 @@ function showValue(search) {
 
 function showSearch(search, here) {
   const last = state.moves.length ? state.names[state.moves.at(-1)] : "";
-  const whose = !search ? "Search" : here ? `Search for ${search.mover === state.person ? "your" : "the agent’s"} move` : `Search before ${search.mover === state.person ? "your" : "the agent’s"} move ${last}`;
+  const passed = state.moves.at(-1) === pass(), mine = search && search.mover === state.person, who = mine ? "your" : "the agent’s";
+  const before = passed ? `Search before ${mine ? "you" : "the agent"} passed` : `Search before ${who} move ${last}`;
+  const whose = !search ? "Search" : here ? `Search for ${who} move` : before;
   setText(at("whose"), whose);
   at("progress").value = search ? (search.asked ? Math.min(1, search.done / search.asked) : 1) : 0;
   setText(at("done"), !search ? "" : search.asked ? `${number(search.done)} / ${number(search.asked)} simulations` : "the bare network");
   const key = JSON.stringify([search, here, state.solver.verdicts, at("verdicts").checked, last]);
   if (at("moves").dataset.key === key) return;
   at("moves").dataset.key = key;
-  at("moves").replaceChildren(...(search ? search.legal.map((action) => moveRow(search, here, action)) : []));
+  at("moves").replaceChildren(...(search ? inOrder(search).map((action) => moveRow(search, here, action)) : []));
   const stones = (search ? search.variation : []).map((action, i) => {
     const item = element("li");
     item.append(element("span", "", `dot ${STONES[(search.mover + i) % 2]}`), state.names[action]);
@@ -120,10 +128,15 @@ function showSearch(search, here) {
   at("variation").replaceChildren(...(stones.length ? stones : [element("span", search ? "no simulations, no variation" : "–", "small")]));
 }
 
+// Columns from left to right; cells, of which there are many, from the best move on.
+function inOrder(search) {
+  const first = chosenMove(search), rank = (a) => (a === first ? Infinity : search.visits[a] + search.priors[a] / 2);
+  return state.gravity ? search.legal : [...search.legal].sort((a, b) => (rank(a) < rank(b) ? 1 : rank(a) > rank(b) ? -1 : a - b));
+}
+
 function moveRow(search, here, action) {
-  const row = element("tr"), part = shares(search)[action], counts = search.asked ? search.visits : search.priors;
-  const top = Math.max(...search.legal.map((a) => counts[a]));
-  if (counts[action] === top) row.className = "top";
+  const row = element("tr"), part = shares(search)[action];
+  if (action === chosenMove(search)) row.className = "top";
   if (!here && action === state.moves.at(-1)) row.classList.add("played");
   const amount = element("span", "", "amount"), rail = element("span"), bar = element("i");
   bar.style.width = `${Math.round(100 * part)}%`;
