@@ -98,7 +98,8 @@ def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
     assert run.summary["updates"] - candidates[-1] <= 20
 
 
-@pytest.mark.parametrize("part", [pytest.param(3_000, marks=pytest.mark.long), 1_700])
+@pytest.mark.long
+@pytest.mark.parametrize("part", [3_000, 1_700])
 def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path):
     """Also where a run goes on: games before count."""
     trained(tmp_path / "run", steps=part, serial=True, champion_games=150, gate=0.5, checkpoint_every=1e6)

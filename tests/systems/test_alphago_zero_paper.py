@@ -18,6 +18,7 @@ from polyplay.common.files import read_lines
 from polyplay.envs import Envs
 from polyplay.envs.boards.pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.population.gate import Gate
 from polyplay.systems._alphago_zero import search_of
 from tests.acting.test_self_play import context
 
@@ -74,8 +75,11 @@ def test_it_plays_moves_and_goes_on_to_the_bit_within_a_search():
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_whole_page_on_19x19(tmp_path):
-    """Games, window, updates of two learners, candidates, matches, champions; only sizes are small."""
+def test_the_whole_page_on_19x19(tmp_path, monkeypatch):
+    """Games, window, updates of two learners, candidates, matches, champions; only sizes are small. A candidate that has
+    played its match passes: by chance none of the few might.
+    """
+    monkeypatch.setattr(Gate, "verdict", lambda gate, points, played: True if played == gate.games else None)
     small: Any = {"blocks": 1, "filters": 8, "simulations": 8, "leaves": 4, "games": 8, "players": 2, "learners": 2}
     small |= {
         "batch": 64,
@@ -91,10 +95,8 @@ def test_the_whole_page_on_19x19(tmp_path):
         **{**small, "preset": "paper", "champion_games": 8, "tensorboard": False, "report_every": 1.0},
         run=str(tmp_path / "run"),
         steps=60_000,
+        on="thread",
     )
-    for steps in range(80_000, 180_000, 20_000):  # equals pass in a third of such matches; a busy machine plays few
-        if len(checkpoint.champions(run.directory)) == 1:
-            run = polyplay.resume(run.directory, steps=steps)
     rows = list(read_lines(run.directory / "metrics.jsonl", "updates"))
     assert run.reason == "done"
     assert rows[-1]["updates"] > 500
