@@ -76,8 +76,8 @@ def test_it_plays_moves_and_goes_on_to_the_bit_within_a_search():
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_whole_page_on_19x19(tmp_path, monkeypatch):
-    """Games, window, updates of two learners, candidates, matches, champions; only sizes are small. A candidate that has
-    played its match passes: by chance none of the few might.
+    """Games, window, updates of two learners, candidates, matches, champions; only sizes are small. Who has played a
+    match passes: by chance none of the few candidates might.
     """
     monkeypatch.setattr(Gate, "verdict", lambda gate, points, played: True if played == gate.games else None)
     small: Any = {"blocks": 1, "filters": 8, "simulations": 8, "leaves": 4, "games": 8, "players": 2, "learners": 2}
