@@ -40,10 +40,12 @@ from polyplay.envs import Envs
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.workers.process import tune
 
-CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
+CASES = [("torch", "float32"), ("winograd", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
 SHARE = 0.93
-TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, ("torch", "float32"): 2.2}  # × the best peer
+# × the best peer
+TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, **dict.fromkeys(CASES[:2], 2.2)}
 GO_TARGETS = {**TARGETS, ("torch", "bfloat16"): 5.5}
 SLOW_TARGET = 150.0  # × OpenSpiel's Python, in Go
 GAMES_TARGET = 8.0  # × the best peer's games per hour, subtree kept: connect four
@@ -122,6 +124,7 @@ class Player:
 
 def work(i: int, case: tuple, asked: argparse.Namespace, together: Any, answers: Any) -> None:
     """One player's turns, at the same time as the others'."""
+    tune(1)  # as any worker of a run
     player = Player(i, *case, asked)
     player.spread(asked.spread)
     player.during(asked.turn / 2)
@@ -211,7 +214,7 @@ def main() -> None:
     asked = parser.parse_args()
     name, what = asked.env.removeprefix("game:"), about()
     go = name.startswith("go")
-    here = [c for c in CASES if c[0] == "torch" or importlib.util.find_spec("openvino")]
+    here = [c for c in CASES if c[0] != "openvino" or importlib.util.find_spec("openvino")]
     rows = [shown(ours(*case, kept, asked)) for kept in (False, True) for case in here]
     run: Callable = measured
     peers, probes, uniform = peer_rows(asked, run) if asked.peers else ([], [], None)

@@ -22,7 +22,7 @@ import torch
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 from measure import measure
 
-from polyplay.acting.search.evaluators import UniformEvaluator
+from polyplay.acting.search.evaluators import BACKENDS, UniformEvaluator
 from polyplay.common import tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
@@ -90,7 +90,7 @@ def main() -> None:
     for name, value in {"players": 2, "games": 64, "simulations": 100, "blocks": 5, "filters": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--start", type=int, default=2_000, help="moves before the first update")
-    parser.add_argument("--evaluator", choices=["torch", "openvino"], default="torch")
+    parser.add_argument("--evaluator", choices=BACKENDS, default="torch")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--warm", type=float, default=10.0, help="seconds after the first update")
     parser.add_argument("--window", type=float, default=60.0)

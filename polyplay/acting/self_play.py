@@ -21,7 +21,7 @@ from polyplay.acting.game_records import GameNotes
 from polyplay.acting.resignation import Resignation, ResignOptions
 from polyplay.acting.rows import EpisodeCounter
 from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import BACKENDS, NetworkEvaluator
+from polyplay.acting.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.acting.search.search import Evaluator, Finished
 from polyplay.acting.search_metrics import SearchMetrics
 from polyplay.buffers import actor_checkpoint
@@ -65,7 +65,8 @@ def self_play(
 ) -> Iterator[None]:
     """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. Where it is "auto", what was chosen is saved, and a resumed player goes on with that.
+    backend: see NetworkEvaluator. Where it, or the precision, is "auto", what was chosen is saved, and a resumed player
+    goes on with that.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -100,11 +101,15 @@ def self_play(
 def _evaluator(
     ctx: WorkerContext, policy: BoardNetworkFactory, batch: int, backend: str, saved: Batch
 ) -> NetworkEvaluator:
-    if backend == "auto" and "backend" in saved:
-        backend = BACKENDS[int(saved["backend"])]
-    evaluator = NetworkEvaluator(policy, batch, backend, ctx.precision, enter_device(ctx.device))
+    precision = ctx.precision
+    if "computed" in saved:
+        before = saved["computed"]
+        backend = BACKENDS[before[0]] if backend == "auto" else backend
+        precision = PRECISIONS[before[1]] if precision == "auto" else precision
+    evaluator = NetworkEvaluator(policy, batch, backend, precision, enter_device(ctx.device))
     if backend == "auto":
-        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {evaluator.backend}")
+        way = f"{evaluator.backend} in {evaluator.precision}"
+        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {way}")
     return evaluator
 
 
@@ -261,7 +266,8 @@ class SelfPlay:
         own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
         own |= {"resignation": self.resignation.save(), "notes": self.notes.save()}
         if isinstance(self.evaluator, NetworkEvaluator):
-            own["backend"] = np.array(BACKENDS.index(self.evaluator.backend))
+            chosen = self.evaluator
+            own["computed"] = np.array([BACKENDS.index(chosen.backend), PRECISIONS.index(chosen.precision)])
         if self.held is not None and (held := self.held.save()):
             own["held"] = held
         return {**state, **own, **({"finished": packed} if packed else {})}

@@ -253,12 +253,12 @@ def complete_plan(
 
 
 def check_backends(crew: Crew) -> None:
-    """Raises UserError: what computes the network in self-play is not installed. To evaluate a run it isn't needed."""
+    """Raises UserError: the network in self-play can't be computed as asked. To evaluate a run that isn't needed."""
     if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
         from polyplay.acting.search.evaluators import check_backend
 
         for backend in backends:
-            check_backend(backend)
+            check_backend(backend, crew.precision)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:

@@ -151,22 +151,33 @@ def test_openvino_is_needed_for_self_play_alone(tmp_path, monkeypatch):
     assert page.build(page.Config(**settings, evaluator="openvino"), Crew(0)).player
 
 
-def test_a_resumed_player_computes_as_the_saved_one(tmp_path, monkeypatch):
-    """Measured again, `auto` could choose another backend, whose bits differ."""
+@pytest.mark.parametrize("precision", ["float32", "auto"])
+def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeypatch):
+    """Measured again, `auto` could choose another backend or other numbers, and other bits."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", "evaluator": "auto"}
     chosen = list[tuple[str, str]]()
 
     def choose(network: Any, batch: int, backend: str, precision: str, threads: int) -> tuple[str, str]:
         chosen.append((backend, precision))
-        return "torch", precision
+        return "winograd", "float32"
 
     monkeypatch.setattr(evaluators, "choose_backend", choose)
-    run = trained(tmp_path / "run", steps=1_500, **settings)
-    assert chosen == [("auto", "float32")] * 2, "one for each player"
+    monkeypatch.setattr("polyplay.nets.precision.choose_precision", lambda how: how)
+    run = trained(tmp_path / "run", steps=1_000, precision=precision, **settings)
+    assert chosen == [("auto", precision)] * 2, "one for each player"
     saved = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
-    assert [int(saved.arrays(f"workers/self_play-{i}")["backend"]) for i in (0, 1)] == [0, 0]
-    polyplay.resume(run.directory, steps=2_000)
+    assert [saved.arrays(f"workers/self_play-{i}")["computed"].tolist() for i in (0, 1)] == [[2, 0], [2, 0]]
+    polyplay.resume(run.directory, steps=1_200)
     assert len(chosen) == 2, "a resumed player measures nothing"
+
+
+def test_winograd_plays_and_goes_on_to_the_bit(tmp_path):
+    stopped, whole = stopped_and_whole(tmp_path, 1_000, 1_500, evaluator="winograd")
+    assert stopped == whole
+    assert len(whole) > 20
+    with pytest.raises(UserError, match=r"--evaluator winograd: computes in float32, and --precision bfloat16 given"):
+        trained(tmp_path / "run", steps=100, evaluator="winograd", precision="bfloat16")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")

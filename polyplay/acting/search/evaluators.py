@@ -1,4 +1,4 @@
-"""What a search asks: a network, computed by torch or by OpenVINO; or the same answer always."""
+"""What a search asks: a network, computed in one of several ways; or the same answer always."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from polyplay.acting.search.torch_backend import TorchBackend
+from polyplay.acting.search.winograd_backend import WinogradBackend
 from polyplay.common.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.nets.precision import is_half
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.weights.flat import FlatParams
 
-BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
+BACKENDS, PRECISIONS = ("torch", "openvino", "winograd"), ("float32", "bfloat16")
 SECONDS = 0.1  # of measuring each way to compute
 ROUNDS = 3  # batches at least, the first of which may be slow
 
@@ -53,9 +54,10 @@ class NetworkEvaluator:
     """A network as a search asks it, always computed in batches of one shape: fewer positions are padded, more are cut
     up. So a position has the same bits in whatever company and wherever in the batch.
 
-    backend "torch" or "openvino" (CPUs only), precision "float32" or "bfloat16": the numbers that convolutions are
-    computed in; answers are float32. "auto" measures (`choose_backend`); who goes on from a checkpoint names what was
-    chosen, for bits differ between them. threads: that compute on a CPU; 0: as many as the process has.
+    backend "torch", "openvino" or "winograd" (these on CPUs, the last in float32 alone), precision "float32" or
+    "bfloat16": the numbers that convolutions are computed in; answers are float32. "auto" measures (`choose_backend`);
+    who goes on from a checkpoint names what was chosen, for bits differ between them. threads: that compute on a CPU;
+    0: as many as the process has.
     Raises UserError.
     """
 
@@ -122,8 +124,12 @@ def computing_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_backend(backend: str) -> None:
-    """Raises UserError: its package is not installed."""
+def check_backend(backend: str, precision: str) -> None:
+    """Raises UserError: its package is not installed, or it has no such numbers."""
+    if (backend, precision) == ("winograd", "bfloat16"):
+        raise UserError(
+            "--evaluator winograd: computes in float32, and --precision bfloat16 given; take openvino or torch"
+        )
     if backend == "openvino" and not _has_openvino():
         raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
 
@@ -154,10 +160,13 @@ def choose_backend(
 
 def _ways(backend: str, precision: str, device: torch.device) -> Iterator[tuple[str, str]]:
     """What to measure: instead of "auto" the backends that are here, and the precisions that the device has."""
-    here = device.type == "cpu" and _has_openvino()
-    backends = [name for name in BACKENDS if name != "openvino" or here] if backend == "auto" else [backend]
+    on_cpu = ["winograd", *(["openvino"] if _has_openvino() else [])]
+    here = ["torch", *(on_cpu if device.type == "cpu" else [])]
+    backends = [name for name in BACKENDS if name in here] if backend == "auto" else [backend]
     several = PRECISIONS if is_half("auto", device.type) else PRECISIONS[:1]
-    return itertools.product(backends, several if precision == "auto" else [precision])
+    for way in itertools.product(backends, several if precision == "auto" else [precision]):
+        if way != ("winograd", "bfloat16"):
+            yield way
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
@@ -165,9 +174,11 @@ def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precis
     for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
         if given not in allowed:
             raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
-    check_backend(backend)
+    check_backend(backend, precision)
     if backend == "torch":
         return TorchBackend(network, batch, precision)
+    if backend == "winograd":
+        return WinogradBackend(network, batch)
     from polyplay.acting.search.openvino_backend import OpenVINOBackend
 
     return OpenVINOBackend(network, batch, precision, threads)

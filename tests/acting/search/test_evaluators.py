@@ -23,7 +23,12 @@ from polyplay.weights.params import Params
 SPEC = Envs("game:connect_four", 1).spec
 SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)
 OPENVINO = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
-BACKENDS = ["torch", pytest.param("openvino", marks=OPENVINO)]
+BACKENDS = ["torch", pytest.param("openvino", marks=OPENVINO), "winograd"]
+WAYS = [
+    *itertools.product(["torch"], ["float32", "bfloat16"]),
+    *(pytest.param("openvino", precision, marks=OPENVINO) for precision in ("float32", "bfloat16")),
+    ("winograd", "float32"),
+]
 
 
 def weights(seed: int = 1) -> np.ndarray:
@@ -45,8 +50,7 @@ def evaluator(batch: int = 8, *more: str) -> NetworkEvaluator:
 
 
 @pytest.mark.parametrize("batch", [1, 5, 8, 32])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "precision"), WAYS)
 def test_a_position_has_the_same_bits_wherever_it_lies(backend: str, precision: str, batch: int):
     asked, planes = evaluator(batch, backend, precision), positions(67)
     logits, values = asked.evaluate(planes)
@@ -59,9 +63,9 @@ def test_a_position_has_the_same_bits_wherever_it_lies(backend: str, precision: 
         assert np.array_equal(other, values[part])
 
 
-@pytest.mark.parametrize(("precision", "most"), [("float32", 1e-5), ("bfloat16", 0.05)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_answers_as_the_network_that_acts_with_the_newest_weights(backend: str, precision: str, most: float):
+@pytest.mark.parametrize(("backend", "precision"), WAYS)
+def test_it_answers_as_the_network_that_acts_with_the_newest_weights(backend: str, precision: str):
+    most = {"float32": 1e-5, "bfloat16": 0.05}[precision]
     asked, planes, network = evaluator(8, backend, precision), positions(20), build_network(SMALL, 0)
     flat = FlatParams(network)
     for version, vector in enumerate((weights(1), weights(2))):
@@ -180,9 +184,29 @@ def test_the_fastest_way_is_chosen(monkeypatch):
     assert choose_backend(network, 8, "torch") == ("torch", "float32"), "no such numbers here: not measured"
 
 
+def test_winograd_is_chosen_in_float32_alone(monkeypatch):
+    network, measured = build_network(SMALL, 0), list[tuple[str, str]]()
+
+    class Fast:
+        def compute(self) -> None: ...
+
+    def make(network: object, batch: int, backend: str, precision: str, threads: int) -> Fast:
+        measured.append((backend, precision))
+        return Fast()
+
+    monkeypatch.setattr(evaluators, "_make_backend", make)
+    monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
+    monkeypatch.setattr(evaluators, "SECONDS", 0.0)
+    for asked in (("auto", "auto"), ("auto", "bfloat16"), ("winograd", "auto"), ("auto", "float32")):
+        choose_backend(network, 8, *asked)
+        assert ("winograd", "bfloat16") not in measured
+        assert (("winograd", "float32") in measured) == (asked[1] != "bfloat16")
+        measured.clear()
+
+
 def test_auto_measures_what_is_here():
     asked = evaluator(4, "auto", "auto")
-    assert asked.backend in ("torch", "openvino")
+    assert asked.backend in evaluators.BACKENDS
     assert asked.precision in ("float32", "bfloat16")
     assert asked.evaluate(positions(4))[0].shape == (4, 7)
 
@@ -191,7 +215,11 @@ def test_auto_measures_what_is_here():
     ("given", "says"),
     [
         ((0,), "batches of 0 positions given; allowed: 1 or more"),
-        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino"),
+        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino, winograd"),
+        (
+            (4, "winograd", "bfloat16"),
+            "--evaluator winograd: computes in float32, and --precision bfloat16 given; take",
+        ),
         ((4, "torch", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
         ((4, "auto", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
     ],
