@@ -48,6 +48,7 @@ VARIANTS = {
     ),
     "no symmetries": ("boards not turned", f"{PUCT} --symmetries none"),
     "gumbel": ("Gumbel, 16 simulations", "--root gumbel --simulations 16"),
+    "gumbel, noise": ("the same with noise in whole games", "--root gumbel --simulations 16 --warm 42"),
     "caps": ("a quarter of the searches has 128 simulations, others 20", "--root puct --simulations 128 --cheap 20"),
     "forced": ("forced visits, taken back in the target", "--root forced --simulations 64"),
 }
@@ -138,7 +139,7 @@ def train_all(asked: argparse.Namespace) -> None:
 
 
 def run_of(asked: argparse.Namespace, variant: str, seed: int) -> Path:
-    return (asked.runs / f"{variant.replace(' ', '_')}-{seed}").resolve()
+    return (asked.runs / f"{variant.replace(',', '').replace(' ', '_')}-{seed}").resolve()
 
 
 def near(costs: list[Row], minutes: Iterable[float]) -> list[Row]:
