@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyplay.acting.search import winograd_kernels
-from polyplay.acting.search.winograd_backend import transformed
+from polyplay.acting.search.winograd_backend import WinogradBackend, transformed
 from polyplay.nets.residual import DualResidualNetwork
 
 SIDES = st.integers(1, 20)
@@ -56,11 +57,12 @@ def test_a_transformed_tile_is_that_of_the_matrices():
     assert np.array_equal(v, np.stack(twin)), "whole numbers: to the bit"
 
 
-def test_a_network_without_blocks_has_its_first_layer_alone():
-    from polyplay.acting.search.winograd_backend import WinogradBackend
-
-    network = DualResidualNetwork((3, 4, 5), 6, 0, 8, 4)
+@pytest.mark.parametrize(("blocks", "has"), [(0, True), (2, True), (2, False)])
+def test_a_network_with_and_without_blocks_and_onednn(blocks: int, has: bool, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has)
+    network = DualResidualNetwork((3, 4, 5), 6, blocks, 8, 4)
     backend = WinogradBackend(network, 2)
     backend.planes[:] = np.random.default_rng(0).random(backend.planes.shape)
-    for mine, theirs in zip(backend.compute(), network.predict(torch.from_numpy(backend.planes.copy())), strict=True):
+    planes = torch.from_numpy(backend.planes.copy())
+    for mine, theirs in zip(backend.compute(), network.predict(planes), strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), atol=1e-5)
