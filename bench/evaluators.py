@@ -3,12 +3,12 @@
     python bench/evaluators.py
 
 Each case has the board, network and batch of a preset or of a row in docs/systems/alphago_zero.md. The ways take turns;
-a figure is the median of the turns, added up over the processes.
+a figure is the median of the turns, added up over the processes, which are new ones each time.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
 import itertools
 import multiprocessing
 import os
@@ -20,7 +20,6 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
 from polyplay.acting.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
-from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.nets.precision import is_half
 from polyplay.nets.residual import BoardNetworkFactory
@@ -34,57 +33,54 @@ CASES = {  # env, blocks, filters, positions in a batch
 }
 
 
-def computing(case: str, backend: str, precision: str) -> NetworkEvaluator | None:
-    """None: it isn't here."""
-    env, blocks, filters, batch = CASES[case]
-    try:
-        evaluator = NetworkEvaluator(BoardNetworkFactory(Envs(env, 1).spec, blocks, filters), batch, backend, precision)
-    except UserError:
-        return None
-    evaluator.take(0)
-    return evaluator
-
-
-def work(asked: argparse.Namespace, together: Any, answers: Any) -> None:
-    """One process's evaluations/s, at the same time as the others'."""
+def work(case: str, way: tuple[str, str], seconds: float, together: Any, answers: Any) -> None:
+    """Evaluations/s of one process, at the same time as the others'."""
     tune(1)
-    precisions = PRECISIONS if is_half("auto") else PRECISIONS[:1]
-    for case in CASES:
-        made = {way: computing(case, *way) for way in itertools.product(BACKENDS, precisions)}
-        evaluators = {way: evaluator for way, evaluator in made.items() if evaluator is not None}
-        rates: dict[tuple[str, str], list[float]] = {way: [] for way in evaluators}
-        for _, (way, evaluator) in itertools.product(range(asked.turns), evaluators.items()):
-            planes = np.random.default_rng(0).integers(0, 2, (evaluator.batch, *evaluator.network.planes))
-            planes = planes.astype(np.float32)
-            evaluator.evaluate(planes)
-            together.wait()
-            n, begun = 0, time.perf_counter()
-            while (passed := time.perf_counter() - begun) < asked.seconds:
-                evaluator.evaluate(planes)
-                n += len(planes)
-            rates[way].append(n / passed)
-        answers.put((case, {" ".join(way): statistics.median(found) for way, found in rates.items()}))
+    env, blocks, filters, batch = CASES[case]
+    evaluator = NetworkEvaluator(BoardNetworkFactory(Envs(env, 1).spec, blocks, filters), batch, *way)
+    evaluator.take(0)
+    planes = np.random.default_rng(0).integers(0, 2, (batch, *evaluator.network.planes)).astype(np.float32)
+    evaluator.evaluate(planes)
+    together.wait()
+    n, begun = 0, time.perf_counter()
+    while (passed := time.perf_counter() - begun) < seconds:
+        evaluator.evaluate(planes)
+        n += len(planes)
+    answers.put(n / passed)
+
+
+def rate(case: str, way: tuple[str, str], cores: int, seconds: float) -> float:
+    """Of `cores` new processes: where its arrays lie in memory decides on a tenth of it, as for a worker of a run."""
+    context = multiprocessing.get_context("spawn")
+    together, answers = context.Barrier(cores), context.Queue()
+    processes = [context.Process(target=work, args=(case, way, seconds, together, answers)) for _ in range(cores)]
+    for process in processes:
+        process.start()
+    found = sum(answers.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join()
+    return found
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
-    cores, context, what = len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn"), about()
-    together, answers = context.Barrier(cores), context.Queue()
-    for _ in range(cores):
-        context.Process(target=work, args=(asked, together, answers), daemon=True).start()
-    rows: dict[str, Row] = {case: {"network": case} for case in CASES}
-    for _ in range(cores * len(CASES)):
-        case, found = answers.get(timeout=600)
-        for way, rate in found.items():
-            rows[case][way] = rows[case].get(way, 0.0) + rate
-    for row in rows.values():
-        row["winograd, × torch float32"] = row["winograd float32"] / row["torch float32"]
+    cores, what, rows = len(os.sched_getaffinity(0)), about(), list[Row]()
+    backends = [name for name in BACKENDS if name != "openvino" or importlib.util.find_spec("openvino")]
+    ways = list(itertools.product(backends, PRECISIONS if is_half("auto") else PRECISIONS[:1]))
+    for case in CASES:
+        here = [way for way in ways if way != ("winograd", "bfloat16")]
+        turns = [{way: rate(case, way, cores, asked.seconds) for way in here} for _ in range(asked.turns)]
+        row: Row = {"network": case}
+        row |= {" ".join(way): statistics.median(turn[way] for turn in turns) for way in here}
+        ratios = [turn["winograd", "float32"] / turn["torch", "float32"] for turn in turns]
+        rows.append(row | {"winograd over torch, float32": statistics.median(ratios)})
+        print(rows[-1], flush=True)
     title = "# Ways to compute a network in the search"
-    text = [title, "", *lines_about(what), f"- evaluations/s of {cores} processes at once", ""]
-    publish(RESULTS / "evaluators", {**what, "rows": list(rows.values())}, [*text, *table(list(rows.values()))])
+    text = [title, "", *lines_about(what), f"- evaluations/s of {cores} processes at once", "", *table(rows)]
+    publish(RESULTS / "evaluators", {**what, "rows": rows}, text)
 
 
 if __name__ == "__main__":
