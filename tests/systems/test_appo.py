@@ -28,7 +28,7 @@ def appo(**settings: Any) -> Any:
 @pytest.mark.parametrize(
     "how",
     [
-        {"on": "thread", "learning_rate": 2e-3},  # it may lag by several updates on a busy machine
+        {"on": "thread", "learning_rate": 5e-4},  # a lag of five updates, on a busy machine, makes larger ones unstable
         {"on": "process", "lag": 1},
         {"on": "thread", "learners": 2, "normalize_advantage": False},
         {"serial": True, "lag": 0},

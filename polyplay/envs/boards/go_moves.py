@@ -6,7 +6,7 @@ import numpy as np
 
 from polyplay.envs.boards.game import Go
 from polyplay.envs.boards.go_kernels import HASHES, longest, play
-from polyplay.envs.boards.records import CELLS, ROWS, compiled, ply
+from polyplay.envs.boards.records import CELLS, GOES_ON, ROWS, compiled, ply
 
 
 @compiled
@@ -30,8 +30,8 @@ def _find_moves(game: np.ndarray, record: np.ndarray, later: np.ndarray, out: np
             if action < cells and record[CELLS + action] != 0:
                 continue
             tried = record.copy()
-            play(game, tried, action)
-            if _agree(game, tried, later):
+            over = play(game, tried, action) != GOES_ON
+            if (not over or ply(tried) == ply(later)) and _agree(game, tried, later):
                 record[:] = tried
                 out[count] = action
                 count += 1

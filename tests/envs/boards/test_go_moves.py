@@ -53,6 +53,15 @@ def test_the_last_move_of_a_game_is_found_too(size: int, ends: str):
     assert found >= 3
 
 
+def test_a_suicide_that_empties_the_board_is_no_second_pass():
+    """A game that is over has no hash of its last position, which is 0, as that of the empty board."""
+    board = go(3, "+ko=situational+suicide")
+    moves, records = random_game(board, 331)
+    assert moves[-3:] == [9, 4, 7]
+    assert not records[-2][kernels.CELLS : kernels.CELLS + 9].any()
+    assert moves_between(board, records[0], records[-1]) == moves
+
+
 def test_a_game_that_went_another_way_is_another_game():
     board = go(5)
     moves, records = random_game(board, 1)
