@@ -50,7 +50,7 @@ def work(case: str, way: tuple[str, str], seconds: float, together: Any, answers
 
 
 def rate(case: str, way: tuple[str, str], cores: int, seconds: float) -> float:
-    """Of `cores` new processes: where its arrays lie in memory decides on a tenth of it, as for a worker of a run."""
+    """Of `cores` new processes: where its arrays lie in memory changes it, as for a worker of a run."""
     context = multiprocessing.get_context("spawn")
     together, answers = context.Barrier(cores), context.Queue()
     processes = [context.Process(target=work, args=(case, way, seconds, together, answers)) for _ in range(cores)]

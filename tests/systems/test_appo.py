@@ -28,7 +28,7 @@ def appo(**settings: Any) -> Any:
 @pytest.mark.parametrize(
     "how",
     [
-        {"on": "thread", "learning_rate": 5e-4},  # a lag of five updates, on a busy machine, makes larger ones unstable
+        {"on": "thread", "learning_rate": 3e-4},  # a lag of five updates, on a busy machine, makes larger ones unstable
         {"on": "process", "lag": 1},
         {"on": "thread", "learners": 2, "normalize_advantage": False},
         {"serial": True, "lag": 0},
@@ -36,7 +36,7 @@ def appo(**settings: Any) -> Any:
     ids=["threads, free", "processes, lag 1", "2 learners", "lag 0"],
 )
 def test_it_learns_catch(how, tmp_path):
-    run = polyplay.train("appo", run=str(tmp_path / "run"), steps=80_000, until_return=0.5, **{**CATCH, **how})
+    run = polyplay.train("appo", run=str(tmp_path / "run"), steps=200_000, until_return=0.5, **{**CATCH, **how})
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
 
