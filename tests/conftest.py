@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 import torch
 
 from polyplay.nets import device
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("same", derandomize=True)  # the same examples in every run
+hypothesis.settings.register_profile("random")
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

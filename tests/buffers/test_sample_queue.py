@@ -67,7 +67,7 @@ def test_an_item_has_what_its_replay_says():
     )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 @given(
     memories=st.integers(1, 3),
     learners=st.integers(1, 3),

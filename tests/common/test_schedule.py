@@ -14,7 +14,7 @@ from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
 TOTAL = 1000.0
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(st.sets(st.integers(0, 1000), min_size=1, max_size=5), st.integers(0, 1200), st.integers(0, 31))
 def test_a_value_holds_from_its_point_to_the_next(places: set[int], learnt: int, parts: int) -> None:
     """Told from a list with an entry for every agent step."""

@@ -13,7 +13,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Field
 from polyplay.learning.recent_rows import RecentRows
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60, deadline=None)
 ROW = {"obs": {"id": Field((), "int64"), "view": Field((2, 3), "uint8")}}
 ROW |= {"reward": Field((), "float32"), "first": Field((), "bool")}
 

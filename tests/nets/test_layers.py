@@ -135,7 +135,7 @@ def gradients(layer, plain, scored):
 SIZES = st.integers(1, 20)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 @given(SIZES, SIZES, st.booleans(), st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 999))
 def test_one_product_for_all_uses_gives_the_gradient_of_each(inputs, outputs, bias, counts, seed):
     """Uses of random numbers of rows, some of which nobody asks for."""

@@ -62,7 +62,7 @@ def test_reference_vectors_of_every_flavour(name: str, first: float, second: flo
     assert path[:, 0].tolist() == pytest.approx([first, second], abs=5e-5)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(list(optimizers.FLAVOURS)),
     st.lists(st.floats(-10, 10), min_size=1, max_size=6),

@@ -11,7 +11,7 @@ from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform,
 from polyplay.common.errors import BadPriority
 from tests.buffers.replay.plain import Plain, World, live_slots
 
-QUICK = settings(max_examples=25, deadline=None, derandomize=True)
+QUICK = settings(max_examples=25, deadline=None)
 
 
 def alive(buffer: ReplayBuffer) -> set[int]:

@@ -15,7 +15,7 @@ def limited(ratio: float | None, start: int = 10, lanes: int = 1, batch: int = 4
     return world, Replay(world.spec(), lanes, 500, batch, ratio=ratio, start=start, slack=slack).open(0)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(
     ratio=st.floats(0.05, 40), start=st.integers(1, 60), T=st.integers(1, 20), lanes=st.integers(1, 3),
     slack=st.integers(1, 3),

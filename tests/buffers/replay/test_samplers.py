@@ -31,7 +31,7 @@ def all_ids(buffer: ReplayBuffer) -> np.ndarray:
     return buffer.index.ids(live_slots(buffer.index))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     alpha=st.sampled_from([0.0, 0.5, 0.6, 1.0]),
@@ -144,7 +144,7 @@ def test_uniform_weights_are_one():
     assert (buffer_of(Uniform()).sample()["weight"] == 1).all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sampler=st.sampled_from([Proportional(1.0), Proportional(1.0, first="td")]),

@@ -18,7 +18,7 @@ from polyplay.common.tree import Field
 from polyplay.learning.losses import q_targets
 from tests.buffers.replay.plain import Plain, World, live_slots
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40, deadline=None)
 STATE = {"core": {"h": Field((2,), "float32")}}
 
 

@@ -20,7 +20,7 @@ from polyplay.envs.spaces import Box
 from polyplay.learning.losses import dpg
 from polyplay.learning.losses.dpg import DPGLoss
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60, deadline=None)
 BOX = Box((2,), np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
 SPEC = EnvSpec(Field((3,), "float32"), BOX)
 

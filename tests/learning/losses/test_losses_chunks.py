@@ -20,7 +20,7 @@ from polyplay.learning.losses import policy_gradient, returns
 from polyplay.nets.action_heads import Categorical
 from polyplay.nets.log_prob import LogProbGuard
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40, deadline=None)
 KNOBS = SimpleNamespace(entropy_cost=0.01)
 GA3C = policy_gradient.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
 REWARDS = (1.0, 0.0, 0.0, -1.0, 0.0)

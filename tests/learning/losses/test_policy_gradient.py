@@ -15,7 +15,7 @@ from polyplay.common.errors import UserError
 from polyplay.learning.losses import base, policy_gradient
 from tests import twins
 
-QUICK = settings(max_examples=80, deadline=None, derandomize=True)
+QUICK = settings(max_examples=80, deadline=None)
 KNOBS = SimpleNamespace(entropy_cost=0.01)
 HEADS = ("logp", "value", "entropy")
 Case = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]

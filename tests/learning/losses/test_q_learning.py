@@ -23,7 +23,7 @@ from polyplay.learning.losses import q_learning
 from polyplay.nets import q_values
 from tests import twins
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60, deadline=None)
 SPEC = EnvSpec(Field((5,), "float32"), Discrete(3))
 
 

@@ -18,7 +18,7 @@ from polyplay.learning.losses import q_targets
 from polyplay.nets import q_values
 from tests import twins
 
-QUICK = settings(max_examples=80, deadline=None, derandomize=True)
+QUICK = settings(max_examples=80, deadline=None)
 NAN = float("nan")
 
 

@@ -18,7 +18,7 @@ from polyplay.nets import auxiliary
 from polyplay.nets.auxiliary import PixelControl, RewardPrediction
 from tests import twins
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40, deadline=None)
 H, W = 2, 3
 
 
