@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from polyplay.cli.bench import crowd, settings
@@ -24,11 +22,17 @@ def test_learning_from_what_acting_computed():
     assert grads[1] == 2  # acting, once a row
 
 
-def test_a_cost_is_the_median_of_blocks_of_turns():
-    now, turns = itertools.count(), []
-    found = profile.cpu_cost(lambda: turns.append(next(now)), 0.01, clock=lambda: float(len(turns)) * 2e-6)
-    assert found == pytest.approx(2.0)
-    assert len(turns) > 6 + 5 * round(profile.BLOCK / 2e-6) - 1
+@pytest.mark.parametrize(("seconds", "blocks"), [(0.09, 5), (0.05, 5), (0.01, 3), (0.2, 11)])
+def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch, seconds: float, blocks: int):
+    """Five blocks or more, but three where these take longer than was allowed."""
+    turns: list[None] = []
+
+    def clock() -> float:
+        return len(turns) * 2e-6
+
+    monkeypatch.setattr(profile, "perf_counter", clock)
+    assert profile.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
+    assert len(turns) == 6 + blocks * round(profile.BLOCK / 2e-6)
 
 
 def test_between_two_sizes_lies_a_straight_line():
