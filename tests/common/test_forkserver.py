@@ -57,7 +57,7 @@ def test_a_server_and_its_children_end_with_the_main_process_and_leave_no_file(t
     main.wait()
     before = time.monotonic()
     assert gone(pids)
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 10.0
     assert list(tmp_path.iterdir()) == []
 
 

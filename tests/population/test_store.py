@@ -109,7 +109,7 @@ def test_a_failed_member_is_the_worst():
 
 def test_seconds_of_all_sittings():
     assert wall_seconds({}) == 0.0
-    assert wall_seconds({"clock": {"before": 100.0, "since": time.time() - 5}}) == pytest.approx(105, abs=1)
+    assert wall_seconds({"clock": {"before": 100.0, "since": time.time() - 5}}) == pytest.approx(105, abs=30)
 
 
 def hold(directory: Path, i: int, ready: Any) -> None:
