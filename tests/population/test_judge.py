@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -91,11 +93,17 @@ def test_what_plays_has_won_a_match(how, tmp_path):
     assert best["chosen_by"] == "match"
 
 
-def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
-    run = trained(tmp_path / "run", steps=4_000, serial=True)
-    candidates = [row["candidate"] for row in matches(run.directory)]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in one thread, with matches and champions."""
+    return trained(tmp_path_factory.mktemp("whole") / "run", steps=3_000, serial=True).directory
+
+
+def test_matches_are_due_at_multiples_in_one_thread(whole):
+    candidates = [row["candidate"] for row in matches(whole)]
+    assert len(candidates) > 2
     assert candidates == list(range(20, 20 * len(candidates) + 1, 20))
-    assert run.summary["updates"] - candidates[-1] <= 20
+    assert json.loads((whole / "summary.json").read_text())["updates"] - candidates[-1] <= 20
 
 
 @pytest.mark.long
@@ -113,7 +121,7 @@ def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path
 
 def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
     """A gate that nothing passes: the first weights play to the end."""
-    run = trained(tmp_path / "run", steps=3_000, serial=True, gate=0.99)
+    run = trained(tmp_path / "run", steps=1_500, serial=True, gate=0.99)
     assert champions(run.directory) == [0]
     rows = [row for row in read_lines(run.directory / "metrics.jsonl", "updates") if row["lag_mean"] is not None]
     assert rows[-1]["lag_mean"] > rows[-1]["updates"] / 3, "all rows are of version 0"
@@ -174,25 +182,25 @@ def _judges(name: str) -> list[psutil.Process]:
     return found
 
 
-def test_a_resumed_run_sets_later_champions_aside(tmp_path):
-    run = trained(tmp_path / "run", steps=3_000, serial=True)
-    there = champions(run.directory)
-    last = checkpoint.everything(run.directory)[-1]
+def test_a_resumed_run_sets_later_champions_aside(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    there = champions(run)
+    last = checkpoint.everything(run)[-1]
     arrays = checkpoint.open_checkpoint(last).arrays(checkpoint.policy_name(0))
     late = {"updates": checkpoint.update_of(last) + 1}
-    checkpoint.save_champion(run.directory, checkpoint.policy_name(0), arrays, late)
-    polyplay.resume(run.directory, steps=3_200)
-    assert late["updates"] not in champions(run.directory)
-    assert champions(run.directory)[: len(there)] == there
-    assert list((run.directory / "checkpoints").glob(f"unused-champion-{late['updates']:012d}*"))
+    checkpoint.save_champion(run, checkpoint.policy_name(0), arrays, late)
+    polyplay.resume(run, steps=3_200)
+    assert late["updates"] not in champions(run)
+    assert champions(run)[: len(there)] == there
+    assert list((run / "checkpoints").glob(f"unused-champion-{late['updates']:012d}*"))
 
 
-def test_a_damaged_champion_does_not_play(tmp_path):
-    run = trained(tmp_path / "run", steps=3_000, serial=True)
-    there = checkpoint.champions(run.directory)
+def test_a_damaged_champion_does_not_play(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    there = checkpoint.champions(run)
     file = there[-1] / f"{checkpoint.policy_name(0)}.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + bytes(4))
-    assert checkpoint.champions(run.directory) == there[:-1]
+    assert checkpoint.champions(run) == there[:-1]
 
 
 def test_without_a_gate_there_is_no_judge(tmp_path):

@@ -20,7 +20,7 @@ from polyplay.runs import run as runs
 from polyplay.runs.run import RunResult
 from tests.reports import rows
 
-CASES = 200
+CASES = 100
 FILES = ("config.json", "MANIFEST", "metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl")
 FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "scores.json")
 READ = ("config.json", "MANIFEST", "episodes.jsonl", "scores.json")  # by those who only read, too
@@ -99,7 +99,7 @@ def command_ends(capfd: pytest.CaptureFixture, *words: str) -> tuple[int, list[s
 def test_mangled_json_is_one_line_or_the_checkpoint_before(
     name: str, whole: Path, tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture
 ):
-    """200 files in all. What is read when a run goes on is all read; it is not gone on with."""
+    """100 files in all. What is read when a run goes on is all read; it is not gone on with."""
     begun: list[runs.RunSetup] = []
 
     def go(setup: runs.RunSetup) -> RunResult:

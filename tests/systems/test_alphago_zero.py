@@ -252,7 +252,7 @@ def test_verbs_work_on_a_run(tmp_path, capfd):
 
 def test_its_metrics_are_reported(tmp_path, capfd):
     """All that docs/reference/metrics.md names for self-play; positions drawn too often are told."""
-    run = trained(tmp_path / "run", steps=6_000, ratio=8.0, serial=True)
+    run = trained(tmp_path / "run", steps=2_500, ratio=8.0, serial=True)
     reports = list(read_lines(run.directory / "metrics.jsonl"))
     named = {name for row in reports for name, value in row.items() if value is not None}
     assert named >= {*search_metrics.NAMES, "simulations_per_second", "games_per_hour", "replay_ratio"}

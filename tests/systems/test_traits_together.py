@@ -70,9 +70,9 @@ def fresh(case):
 
 
 def marks(case):
-    """A learning run of one trait takes long and shows less than those of all; so does a second core in processes."""
+    """A learning run of one trait takes long and shows less than those of all; so does a second kind of core."""
     alone = len(case.traits) == 1 and case.goal is not None and case.system != "impala"
-    return [pytest.mark.long] * (alone or (case.on == "process" and "gru" in case.traits))
+    return [pytest.mark.long] * (alone or "gru" in case.traits)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case), marks=marks(case)) for case in matrix.CASES])
