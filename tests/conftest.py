@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import hypothesis
 import pytest
 import torch
@@ -9,6 +12,9 @@ import torch
 from polyplay.nets import device
 
 torch.set_num_threads(1)
+# tests start hundreds of processes, each of which would compile the package again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 hypothesis.settings.register_profile("same", derandomize=True)  # the same examples in every run
 hypothesis.settings.register_profile("random")
 hypothesis.settings.load_profile("same")
