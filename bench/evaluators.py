@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 import numpy as np
-from common import RESULTS, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table
 
 from polyplay.acting.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.envs import Envs
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
-    cores, what, rows = len(os.sched_getaffinity(0)), about(), list[Row]()
+    cores, what, rows, measured = len(os.sched_getaffinity(0)), about(), list[Row](), Row()
     backends = [name for name in BACKENDS if name != "openvino" or importlib.util.find_spec("openvino")]
     ways = list(itertools.product(backends, PRECISIONS if is_half("auto") else PRECISIONS[:1]))
     for case in CASES:
@@ -76,11 +76,12 @@ def main() -> None:
         row: Row = {"network": case}
         row |= {" ".join(way): statistics.median(turn[way] for turn in turns) for way in here}
         ratios = [turn["winograd", "float32"] / turn["torch", "float32"] for turn in turns]
-        rows.append(row | {"winograd over torch, float32": statistics.median(ratios)})
+        rows.append(row | {"winograd over torch, float32": said(spread(ratios))})
+        measured[case] = {" ".join(way): [turn[way] for turn in turns] for way in here}
         print(rows[-1], flush=True)
     title = "# Ways to compute a network in the search"
     text = [title, "", *lines_about(what), f"- evaluations/s of {cores} processes at once", "", *table(rows)]
-    publish(RESULTS / "evaluators", {**what, "rows": rows}, text)
+    publish(RESULTS / "evaluators", {**what, "rows": rows, "turns": measured}, text)
 
 
 if __name__ == "__main__":
