@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import statistics
+import sys
 from pathlib import Path
 
-from common import HERE, RESULTS, ROOT, Row, table
+from common import HERE, ROOT, Row, table
 from runs import command, commit, thin, whole
 
 from polyplay.common.files import read_lines, read_object
@@ -22,23 +23,6 @@ KINDS = {
     "dqn": ("baselines deepq", "SB3 dqn"),
 }
 BARS = "▁▂▃▄▅▆▇█"
-
-HEAD = """# Learning
-
-<!-- Written by `python bench/learning_queue.py table`. -->
-
-Every run that [the learning queue](../../bench/learning_queue.py) has finished. The queue works on cores that are idle,
-so seconds are processor time, all processes together. No run is left out.
-
-- *training*: mean return of the last 100 games of training, the kind of number that the published curves have;
-- *evaluation*: mean return and its 95 % interval by `polyplay evaluate` with the run's newest checkpoint;
-- *published*: the curve of the same algorithm at the same number of agent steps: OpenAI Baselines (2 seeds), then
-  Stable-Baselines3 (1 run). Their learning rates fall over 10 million steps, ours over the run's own;
-- *curve*: the training mean from the first report to the last, between its own least and greatest value.
-
-Returns are of whole games and unclipped. Environments have frame skip 4, up to 30 no-ops, no sticky actions; a lost
-life ends an episode in training only. A dash: not published at this number of steps.
-"""
 
 
 def result_of(settings: Row, group: str, run: Path, core_seconds: float, evaluation: Row) -> Row:
@@ -101,21 +85,22 @@ def shown(result: Row) -> Row:
     }
 
 
-def page(results: Path) -> str:
+def sections(results: Path) -> str:
     """All results, by heading, game and system."""
     found = [read_object(path) for path in sorted(results.glob("*.json"))]
     found.sort(key=lambda r: (r["settings"]["env"], r["settings"]["system"], r["settings"]["seed"]))
-    lines = [HEAD]
+    lines = []
     for group in sorted({result["group"] for result in found}):
         rows = [result for result in found if result["group"] == group]
         commands = [f"- `{result['command']}`" for result in rows]
-        lines += [f"## {group}", "", *table([shown(r) for r in rows]), "", "Commands:", "", *commands, ""]
-    if not found:
-        lines += ["No run has finished yet.", ""]
-    return "\n".join(lines)
+        lines += [f"## {group or 'Runs'}", "", *table([shown(r) for r in rows]), "", "Commands:", "", *commands, ""]
+    return "\n".join(lines).rstrip() or "No run has finished yet."
 
 
-def write_page(results: Path) -> None:
-    """Write the page of these results, beside them if they are not the committed ones."""
-    out = PAGE if results == RESULTS / "learning" else results / PAGE.name
-    out.write_text(page(results), encoding="utf-8")
+def write_page() -> None:
+    """Bring the page of the documentation up to date."""
+    sys.path.insert(0, str(ROOT))
+    from docs import generate
+
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(generate.filled(PAGE, text), encoding="utf-8")

@@ -36,16 +36,17 @@ from typing import Any
 import psutil
 from common import HERE, RESULTS, ROOT, Row, command_line
 from common import table as markdown
-from learning_page import PAGE, result_of, write_page
+from learning_page import PAGE, result_of, sections, write_page
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines, read_object, write_json
-from polyplay.runs.reports.process_usage import cpu_seconds
+from polyplay.runs.reports.process_usage import cpu_seconds, process_tree
 
 DATA_HOME = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 RUNS = DATA_HOME / "polyplay" / "learning_queue"
 LIST = HERE / "learning_runs.toml"
+COMMITTED = RESULTS / "learning"
 ROOM = 2**30  # bytes that must be free; below, the queue pauses
 TRIES = 3  # of a run that is killed or ends by a fault
 POLL = 0.5  # seconds
@@ -175,7 +176,7 @@ class Worker:
 
     def __init__(self, asked: Any):
         self.runs, self.results, self.list = asked.runs, asked.results, asked.list
-        self.stopping = False
+        self.nice, self.stopping = asked.nice, False
 
     def work(self) -> None:
         """Until nothing is left to do. Raises Stopped."""
@@ -246,8 +247,9 @@ class Worker:
         result = result_of(entry.settings, entry.group, run, self.state(entry)["core_seconds"], score)
         self.results.mkdir(parents=True, exist_ok=True)
         write_json(self.results / f"{entry.name}.json", result)
-        write_page(self.results)
         self.say(f"{entry.name}: finished")
+        if self.results == COMMITTED:
+            write_page()
 
     def trained(self, entry: Entry, run: Path) -> bool:
         """Whether training has reached its end, with a checkpoint there."""
@@ -315,12 +317,14 @@ class Worker:
             full = shutil.disk_usage(self.runs).free < ROOM
             if not why and (why := "stop" if self.stopping else "limit" if over else "disk" if full else ""):
                 process.terminate()
+                hurry(tree)
                 ended = time.monotonic()
             if ended and time.monotonic() - ended > GRACE:
                 process.kill()
             time.sleep(POLL)
         if counts:
             self.remember(entry, core_seconds=used)
+        group_priority(self.nice)
         return why
 
     def make_room(self, run: Path) -> None:
@@ -349,11 +353,18 @@ def end_with_us() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def lowest_priority() -> None:
-    """nice 19, also where the system schedules each session as a group."""
-    os.nice(19)
+def hurry(root: psutil.Process) -> None:
+    """Let a run that is to end have the processor, where the system allows it: it has a rollout to finish first."""
+    for process in process_tree(root):
+        with contextlib.suppress(psutil.Error, OSError):
+            process.nice(0)
+    group_priority(0)
+
+
+def group_priority(nice: int) -> None:
+    """Of this session's processes among those of other sessions, where the system schedules each as a group."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def evaluation(run: Path, entry: Entry) -> Row | None:
@@ -386,7 +397,7 @@ def start(asked: Any) -> str:
     entries = read_list(asked.list)
     asked.runs.mkdir(parents=True, exist_ok=True)
     with (asked.runs / "queue.log").open("ab") as file:
-        words = [f"--{name}={getattr(asked, name)}" for name in ("list", "runs", "results")]
+        words = [f"--{name}={getattr(asked, name)}" for name in ("list", "runs", "results", "nice")]
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), "work", *words],
             **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, "cwd": ROOT, "start_new_session": True},
@@ -412,7 +423,8 @@ def work(asked: Any) -> str:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     with holding(asked.runs, asked.results):
-        lowest_priority()
+        os.nice(asked.nice)
+        group_priority(asked.nice)
         try:
             worker.work()
         except Stopped:
@@ -469,9 +481,11 @@ def _standing(asked: Any, entry: Entry, doing: Row) -> Row:
 
 
 def table(asked: Any) -> str:
-    """Write the page of the results."""
-    write_page(asked.results)
-    return f"wrote {PAGE.relative_to(ROOT)}" if asked.results == RESULTS / "learning" else ""
+    """Bring the page of the committed results up to date; of other results, print it."""
+    if asked.results != COMMITTED:
+        return sections(asked.results)
+    write_page()
+    return f"wrote {PAGE.relative_to(ROOT)}"
 
 
 def main() -> int:
@@ -480,7 +494,8 @@ def main() -> int:
     parser.add_argument("command", choices=list(commands), help="work: as start, but in this process")
     parser.add_argument("--list", type=Path, default=LIST)
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the run directories")
-    parser.add_argument("--results", type=Path, default=RESULTS / "learning")
+    parser.add_argument("--nice", type=int, default=19, help="priority, from 0 (as any program) to 19 (lowest)")
+    parser.add_argument("--results", type=Path, default=COMMITTED)
     asked = parser.parse_args()
     for name in ("list", "runs", "results"):
         setattr(asked, name, getattr(asked, name).resolve())

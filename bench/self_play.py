@@ -70,7 +70,7 @@ class Player:
     def __init__(self, i: int, backend: str, precision: str, kept: bool, asked: argparse.Namespace):
         envs = Envs(asked.env, asked.games)
         self.board, factory = board_of(envs), BoardNetworkFactory(envs.spec, asked.blocks, asked.filters)
-        network = NetworkEvaluator(factory, asked.games, backend, precision)
+        network = NetworkEvaluator(factory, asked.games, backend, precision, asked.device)
         network.take(0)
         temperature = ((0, 1.0), (12, 0.0))
         options = SearchOptions(
@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="of the peers: mctx azg lightzero openspiel")
     parser.add_argument("--peer-window", type=float, default=40.0)
     parser.add_argument("--probe-window", type=float, default=12.0, help="for each setting of a peer that has several")
+    parser.add_argument("--device", default="cpu", help="of the evaluators")
     parser.add_argument("--out", type=Path, default=RESULTS / "self_play")
     asked = parser.parse_args()
     name, what = asked.env.removeprefix("game:"), about()

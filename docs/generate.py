@@ -23,6 +23,10 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "bench"))
+
+import gpu_page  # noqa: E402
+import learning_page  # noqa: E402
 
 from docs import signatures  # noqa: E402
 from polyplay import systems  # noqa: E402
@@ -178,6 +182,17 @@ def exactness(page: Path) -> str:
     return table(["system", "its plan says", "runs", "resumed to the bit"], body)
 
 
+def gpu(page: Path) -> str:
+    """What bench/gpu_day.py has measured."""
+    folder = ROOT / "bench" / "results" / "gpu"
+    return gpu_page.everything(folder, os.path.relpath(folder, page.parent))
+
+
+def learning(page: Path) -> str:
+    """What bench/learning_queue.py has finished."""
+    return learning_page.sections(ROOT / "bench" / "results" / "learning")
+
+
 def usage(page: Path) -> str:
     """What `polyplay --help` prints."""
     printed = io.StringIO()
@@ -230,6 +245,8 @@ KINDS: dict[str, Callable[..., str]] = {
     "rules": rules,
     "traits": traits,
     "exactness": exactness,
+    "gpu": gpu,
+    "learning": learning,
     "usage": usage,
     "verbs": verbs,
 }

@@ -1,0 +1,241 @@
+"""Everything that a machine with a GPU can tell, in one call, the most important first.
+
+    bash bench/gpu_wheels.sh                 # here: collects the packages that such a machine lacks
+    bash bench/gpu_day.sh WHEELS OUT         # there: installs them beside, and runs this script; no network needed
+    python bench/gpu_day.py --device cpu --short     # a rehearsal on a CPU: every part, no result
+
+Each part runs in a process of its own, with a limit of time. It prints its table as it ends and writes PART.json and
+PART.md. A part that fails is a line with its error, and the next part begins. No part begins after --minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler says a line each time
+
+import torch
+from common import RESULTS, ROOT, Row, about, command_line
+from gpu_alone import rate
+from gpu_learners import games, learners, search
+from gpu_page import page
+from gpu_runs import Day, ga3c_figure, on_policy, pong
+
+from polyplay.common.files import read_object, write_json
+from polyplay.nets.device import synchronize
+
+SLACK = 5.0  # seconds beyond its limit that a part gets to end by itself
+GRACE = 0.5  # minutes beyond --minutes after which a part that still runs is ended
+LINE = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED) (\S+)|(\S+::\S+) (PASSED|FAILED|ERROR|SKIPPED)")
+
+
+def machine(day: Day) -> Iterator[Row]:
+    """Rates of the device alone: matrix products, copies, launches."""
+    device, seconds = torch.device(day.device), day.seconds(1.5)
+    n = 8192 if day.gpu else 256
+    for name, dtype, precision in (
+        ("bfloat16", torch.bfloat16, "highest"),
+        ("float32, TensorFloat-32", torch.float32, "high"),
+        ("float32", torch.float32, "highest"),
+    ):
+        torch.set_float32_matmul_precision(precision)
+        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        per_s = rate(lambda a=a, b=b: torch.mm(a, b), 2 * n**3, seconds, device)
+        yield {"what": f"matrix product of {n}, {name}", "rate": per_s / 1e12, "unit": "TFLOP/s"}
+    one, other = (torch.empty(2**28 if day.gpu else 2**20, device=device) for _ in range(2))
+    yield {**copied("copy on the device, read and written", one, other, 2, seconds, device), "unit": "GB/s"}
+    for name, pinned in (("page-locked", True), ("pageable", False)) if day.gpu else ():
+        host = torch.empty(2**26, pin_memory=pinned)
+        yield {**copied(f"copy to the device, {name}", other[: len(host)], host, 1, seconds, device), "unit": "GB/s"}
+    small = torch.zeros(1, device=device)
+    launch = (lambda: torch.cuda._sleep(0)) if day.gpu else (lambda: small.add_(1.0))
+    per_launch = 1e6 / rate(lambda: [launch() for _ in range(1000)], 1000, seconds, device)
+    yield {"what": "launch of an empty kernel", "rate": per_launch, "unit": "µs"}
+    for name, turn, n in launches(small) if day.gpu else ():
+        yield {"what": name, "rate": 1e6 / rate(turn, n, seconds, device), "unit": "µs"}
+
+
+def copied(name: str, to: torch.Tensor, source: torch.Tensor, ways: int, seconds: float, device: torch.device) -> Row:
+    size = ways * source.numel() * source.element_size()
+    return {"what": name, "rate": rate(lambda: to.copy_(source), size, seconds, device) / 1e9}
+
+
+def launches(small: torch.Tensor) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """A small operation of torch, eager and in a CUDA graph: name, what makes n of them, n."""
+    n = 200
+
+    def eager() -> None:
+        for _ in range(n):
+            small.add_(1.0)
+
+    graph = torch.cuda.CUDAGraph()
+    eager()
+    synchronize(small.device)
+    with torch.cuda.graph(graph):
+        eager()
+    yield "a small operation, eager", eager, n
+    yield "a small operation, in a CUDA graph", graph.replay, n
+
+
+def tests(day: Day) -> Iterator[Row]:
+    """`pytest -m gpu`, ended after its limit with a report of what there is."""
+    files = sorted(p for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in p.read_text(encoding="utf-8"))
+    words = ["-m", "gpu", "-v", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider", *map(str, files)]
+    words += ["-n", str(min(6, day.cores))] if day.gpu else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said, _ = process.communicate(timeout=max(1.0, day.left - 8.0))
+        note = None
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=7.0)
+        note = "ended at its limit"
+    found = {w[1] or w[2]: w[0] or w[3] for w in LINE.findall(said)}
+    counts = {what.lower(): sum(v == what for v in found.values()) for what in ("PASSED", "FAILED", "ERROR", "SKIPPED")}
+    yield {**counts, "last line": (said.strip().splitlines() or ["nothing"])[-1].strip("= "), "note": note}
+    for name, what in found.items():
+        if what in ("FAILED", "ERROR"):
+            yield {"table": "Failed", "test": name}
+    if counts["failed"] or counts["error"]:
+        print(said[-6000:], flush=True)
+
+
+class Part(NamedTuple):
+    """title: of its page; seconds: its limit of time."""
+
+    title: str
+    rows: Callable[[Day], Iterator[Row]]
+    seconds: float
+
+
+PARTS = {
+    "machine": Part("The machine", machine, 30.0),
+    "tests": Part("Tests that need a GPU", tests, 90.0),
+    "ga3c": Part("GA3C's figure: predictions/s of GA3C and A3C, by network", ga3c_figure, 150.0),
+    "on_policy": Part("On-policy systems", on_policy, 150.0),
+    "learners": Part("Learners alone", learners, 60.0),
+    "search": Part("AlphaGo Zero: evaluations and self-play", search, 60.0),
+    "games": Part("Learners of Five and FTW", games, 40.0),
+    "pong": Part("Pong to a mean return of 18 by ppo", pong, 165.0),
+}
+
+
+def head(name: str, asked: argparse.Namespace) -> Row:
+    """What stands over a part's rows."""
+    what: Row = {"about": asked.about, "title": PARTS[name].title, "device": "", "short": asked.short}
+    return {**what, "rows": [], "error": None}
+
+
+def run_part(name: str, asked: argparse.Namespace, seconds: float) -> None:
+    """A part, in a process of its own: its rows go into its file one by one."""
+    os.setsid()
+    data = {**head(name, asked), "device": "the CPU"}
+    begun = time.monotonic()
+
+    def write() -> None:
+        write_json(asked.out / f"{name}.json", {**data, "seconds": time.monotonic() - begun})
+
+    try:
+        if asked.device == "cuda":
+            data["device"] = f"{torch.cuda.get_device_name(0)}, CUDA {torch.version.cuda}"
+        for row in PARTS[name].rows(Day(asked.device, asked.short, seconds)):
+            data["rows"].append(row)
+            write()
+    except BaseException as e:
+        traceback.print_exc()
+        data["error"] = f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[-1]}"
+        raise SystemExit(1) from None
+    finally:
+        write()
+
+
+def measured(name: str, asked: argparse.Namespace, seconds: float) -> Row:
+    """Run a part; what it found, or why it found nothing."""
+    (asked.out / f"{name}.json").unlink(missing_ok=True)
+    process = multiprocessing.get_context("fork").Process(target=run_part, args=(name, asked, seconds))
+    process.start()
+    process.join(seconds + SLACK)
+    late = process.is_alive()
+    if late:
+        end(process.pid or 0, process.join)
+    data = head(name, asked)
+    with contextlib.suppress(OSError, ValueError):
+        data = read_object(asked.out / f"{name}.json")
+    if late:
+        data["error"] = f"ended after {seconds:.0f} s, its limit of time"
+    elif process.exitcode and not data["error"]:
+        data["error"] = f"its process ended with exit status {process.exitcode}"
+    return data
+
+
+def end(pid: int, join: Callable[[float], object]) -> None:
+    """End a part and all that it started."""
+    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 10.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+        join(seconds)
+
+
+def arguments() -> argparse.Namespace:
+    parser = command_line(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: with --short, a rehearsal")
+    parser.add_argument("--short", action="store_true", help="every part as short as possible")
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which no part begins (default: 9)")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="folder (default: bench/results/gpu)")
+    parser.add_argument("--archive", type=Path, help="also pack the folder into this .tar.gz after each part")
+    parser.add_argument("--commit", help="of this checkout, where git does not know it")
+    asked = parser.parse_args()
+    asked.out, asked.about = asked.out.resolve(), about()
+    asked.about["commit"] = asked.about["commit"] or asked.commit
+    return asked
+
+
+def main() -> int:
+    asked = arguments()
+    if asked.device == "cuda" and not torch.version.cuda:
+        print(f"gpu_day: torch {torch.__version__} is built for the CPU; --device cpu --short is a rehearsal")
+        return 2
+    asked.out.mkdir(parents=True, exist_ok=True)
+    begun, failed = time.monotonic(), []
+    for name in asked.only:
+        passed = time.monotonic() - begun
+        if passed > 60.0 * asked.minutes:
+            print(f"{name}: left out: {asked.minutes:g} minutes are over", flush=True)
+            continue
+        data = measured(name, asked, min(PARTS[name].seconds, 60.0 * (asked.minutes + GRACE) - passed))
+        text = page(data)
+        write_json(asked.out / f"{name}.json", data)
+        (asked.out / f"{name}.md").write_text(text, encoding="utf-8")
+        print(f"{text}\n{time.monotonic() - begun:.0f} s so far\n", flush=True)
+        failed += [f"{name}: {data['error']}"] if data["error"] else []
+        if asked.archive:
+            pack(asked.out, asked.archive)
+    print("\n".join(["every part ended without an error"] if not failed else ["failed:", *failed]))
+    return 1 if failed else 0
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """The folder as one file, whole at every moment."""
+    made = shutil.make_archive(str(archive.with_suffix("").with_suffix("")) + ".part", "gztar", folder)
+    os.replace(made, archive)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
