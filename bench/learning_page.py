@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 import sys
 from pathlib import Path
@@ -47,6 +48,12 @@ def result_of(settings: Row, group: str, run: Path, core_seconds: float, evaluat
         "evaluation": evaluation,
         "curve": [[r["steps"], round(r["episodic_return_mean"], 2)] for r in thin(reports, POINTS)],
     }
+
+
+def compact(result: Row) -> str:
+    """A result as JSON, a line for each of its parts."""
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in result.items())
+    return f"{{\n{lines}\n}}\n"
 
 
 def published(system: str, env: str, steps: int) -> list[float]:

@@ -36,11 +36,11 @@ from typing import Any
 import psutil
 from common import HERE, RESULTS, ROOT, Row, command_line
 from common import table as markdown
-from learning_page import PAGE, result_of, sections, write_page
+from learning_page import PAGE, compact, result_of, sections, write_page
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines, read_object, write_json
+from polyplay.common.files import read_lines, read_object, write_bytes, write_json
 from polyplay.runs.reports.process_usage import cpu_seconds, process_tree
 
 DATA_HOME = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
@@ -246,7 +246,7 @@ class Worker:
             raise RuntimeError(f"{run} has no evaluation by {entry.protocol}")
         result = result_of(entry.settings, entry.group, run, self.state(entry)["core_seconds"], score)
         self.results.mkdir(parents=True, exist_ok=True)
-        write_json(self.results / f"{entry.name}.json", result)
+        write_bytes(self.results / f"{entry.name}.json", compact(result).encode())
         self.say(f"{entry.name}: finished")
         if self.results == COMMITTED:
             write_page()
