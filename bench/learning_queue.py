@@ -87,6 +87,10 @@ class Entry:
         words += ["--steps", str(self.steps)] if self.steps else []
         return [*words, *self.options, "--run", str(run), "--no-tensorboard", "--quiet"]
 
+    def evaluate(self, run: Path) -> list[str]:
+        words = ["--protocol", self.protocol, "--episodes", str(self.episodes), "--device", "cpu"]
+        return ["evaluate", str(run), *words]
+
 
 def read_list(path: Path) -> list[Entry]:
     """The runs of a list, in order. Raises UserError."""
@@ -210,7 +214,7 @@ class Worker:
 
     def state(self, entry: Entry) -> Row:
         """What the queue remembers of a run."""
-        return {"core_seconds": 0.0, "error": None, "tries": 0, **_state(self.runs, entry)}
+        return {"core_seconds": 0.0, "ended": False, "error": None, "tries": 0, **_state(self.runs, entry)}
 
     def remember(self, entry: Entry, **changes: Any) -> None:
         write_json(_state_file(self.runs, entry), {**self.state(entry), "settings": entry.settings, **changes})
@@ -226,20 +230,10 @@ class Worker:
             shutil.rmtree(run, ignore_errors=True)
             _state_file(self.runs, entry).unlink()
         self.remember(entry)
-        self.make_room(run)
+        self.make_room()
         if not self.trained(entry, run) and not self.train(entry, run):
             return
-        words = [
-            "evaluate",
-            str(run),
-            "--protocol",
-            entry.protocol,
-            "--episodes",
-            str(entry.episodes),
-            "--device",
-            "cpu",
-        ]
-        if evaluation(run, entry) is None and not self.child(entry, words, "evaluating"):
+        if evaluation(run, entry) is None and not self.child(entry, entry.evaluate(run), "evaluating"):
             return
         score = evaluation(run, entry)
         if score is None:
@@ -252,20 +246,23 @@ class Worker:
             write_page()
 
     def trained(self, entry: Entry, run: Path) -> bool:
-        """Whether training has reached its end, with a checkpoint there."""
+        """Whether training has ended, with a checkpoint there."""
         saved = checkpoint.everything(run) if run.exists() else []
         if not saved:
             return False
-        by_time = 0 < entry.core_seconds <= self.state(entry)["core_seconds"]
-        return by_time or 0 < entry.steps <= checkpoint.steps_of(saved[-1])
+        return self.state(entry)["ended"] or 0 < entry.steps <= checkpoint.steps_of(saved[-1])
 
     def train(self, entry: Entry, run: Path) -> bool:
-        """Begin or continue a run; whether it has reached its end."""
-        if run.exists() and not checkpoint.everything(run):
-            shutil.rmtree(run)  # cut before its first checkpoint
-            self.remember(entry, core_seconds=0.0)
-        words = ["resume", str(run), "--quiet"] if run.exists() else entry.train(run)
-        return self.child(entry, words, "training") and self.trained(entry, run)
+        """Begin or continue a run; whether it has ended."""
+        begun = run.exists() and bool(checkpoint.everything(run))
+        if not begun:
+            shutil.rmtree(run, ignore_errors=True)  # cut before its first checkpoint
+            self.remember(entry, core_seconds=0.0, ended=False)
+        words = ["resume", str(run), "--quiet"] if begun else entry.train(run)
+        ended = self.child(entry, words, "training")
+        if ended:
+            self.remember(entry, ended=True)
+        return ended
 
     def child(self, entry: Entry, words: Sequence[str], what: str) -> bool:
         """`polyplay` with these words; whether it did its work. What went wrong is remembered. Raises Stopped."""
@@ -304,8 +301,8 @@ class Worker:
 
     def watch(self, entry: Entry, process: subprocess.Popen[bytes], counts: bool) -> str:
         """Wait for a process and count its processor time. Why it was ended: limit, disk, stop; "": by itself."""
-        before, why, ended = self.state(entry)["core_seconds"], "", 0.0
-        saved, tree = time.monotonic(), psutil.Process(process.pid)
+        used = before = self.state(entry)["core_seconds"]
+        why, ended, saved, tree = "", 0.0, time.monotonic(), psutil.Process(process.pid)
         while process.poll() is None:
             with contextlib.suppress(psutil.Error):
                 used = before + cpu_seconds(tree)
@@ -327,7 +324,7 @@ class Worker:
         group_priority(self.nice)
         return why
 
-    def make_room(self, run: Path) -> None:
+    def make_room(self) -> None:
         """Wait until the disk has room. Raises Stopped."""
         while (free := shutil.disk_usage(self.runs).free) < ROOM:
             self.pause(f"{free / 2**20:,.0f} MB free, {ROOM / 2**20:,.0f} needed")

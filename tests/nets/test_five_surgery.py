@@ -63,19 +63,20 @@ ALL = {**SETS, **MORE, "own": vector(8), "towers": units(5, 3)}
 
 
 @pytest.mark.parametrize(
-    ("spec", "now", "most"),
+    ("spec", "now"),
     [
-        (FIGHT, {"core_size": 48}, 0.0),
-        (FIGHT, {"hidden": 128}, 0.0),
-        (fight({**OBS, "own": vector(8), "enemies": units(3, 7)}), {"inputs": "normalize"}, 0.0),
-        (fight(OBS, 6, (1, 3, 4)), {}, 0.0),
-        (fight(MORE), {}, 1e-6),  # the softmax over units adds in another order
-        (fight(SETS), {}, 1e-6),
-        (fight(ALL, 6, (1, 3, 4)), {**LARGE, "inputs": "normalize", "previous": True}, 1e-6),
+        (FIGHT, {"core_size": 48}),
+        (FIGHT, {"hidden": 128}),
+        (fight({**OBS, "own": vector(8), "enemies": units(3, 7)}), {"inputs": "normalize"}),
+        (fight(OBS, 6, (1, 3, 4)), {}),
+        (fight(MORE), {}),
+        (fight(SETS), {}),
+        (fight(ALL, 6, (1, 3, 4)), {**LARGE, "inputs": "normalize", "previous": True}),
     ],
     ids=["core", "hidden", "numbers", "masked actions", "units", "sets", "all, with the action before"],
 )
-def test_outputs_stay(spec: EnvSpec, now: dict[str, Any], most: float):
+def test_outputs_stay(spec: EnvSpec, now: dict[str, Any]):
+    """But for rounding: sums over more units, and on some processors larger products, add in another order."""
     torch.manual_seed(0)
     was = FIVE | {k: v for k, v in now.items() if k not in LARGE}
     before, after = pair(FIGHT, spec, was, was | now)
@@ -84,8 +85,8 @@ def test_outputs_stay(spec: EnvSpec, now: dict[str, Any], most: float):
             before.observe(rows(5, LANES, 1))
         checkpoint.load_into(after, NetworkGrowth(before, after).grow(arrays(before), arrays(after)))
     found = differences(before, after, spec)
-    assert found["value"] <= (1e-6 if "previous" in now else 0.0)
-    assert found["logp"] <= most
+    assert found["value"] <= 1e-6
+    assert found["logp"] <= 1e-6
 
 
 def test_units_keep_their_numbers_and_new_ones_are_named_by_the_same_query():

@@ -76,9 +76,9 @@ def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd
     assert json.loads((new / "summary.json").read_text())["exit_code"] == 0
 
 
-def test_a_core_that_grows_gives_the_same_bits(old: Path, tmp_path: Path):
+def test_a_core_that_grows_gives_the_same_outputs_but_for_rounding(old: Path, tmp_path: Path):
     report = grow_run(old, tmp_path / "new", {"core_size": 48})
-    assert (report["largest_difference_logp"], report["largest_difference_value"]) == (0.0, 0.0)
+    assert max(report["largest_difference_logp"], report["largest_difference_value"]) <= 1e-6
     assert report["settle_until"] == 0
     grown, was = arrays_of(tmp_path / "new", "optimizer"), arrays_of(old, "optimizer")
     assert np.count_nonzero(grown["exp_avg_sq"]) == np.count_nonzero(was["exp_avg_sq"])
