@@ -464,7 +464,8 @@ def _standing(asked: Any, entry: Entry, doing: Row) -> Row:
     shown: Row = {"state": "waiting", "agent steps": None, "core-hours": None, "score": None, "why": None}
     shown["core-hours"] = state.get("core_seconds", 0.0) / 3600 or None
     reports = list(read_lines(run / "metrics.jsonl", "steps"))[-1:]
-    shown["agent steps"] = f"{reports[0]['steps']:,} of {entry.steps or '?':,}" if reports else None
+    of = f" of {entry.steps:,}" if entry.steps else ""
+    shown["agent steps"] = f"{reports[0]['steps']:,}{of}" if reports else None
     if finished(asked.results, entry):
         found = read_object(asked.results / f"{entry.name}.json")
         return {**shown, "state": "finished", "score": found["evaluation"]["episodic_return_mean"]}

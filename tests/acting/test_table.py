@@ -81,7 +81,7 @@ def _run(crew: Crew, seconds: float = 150.0) -> Crew:
     return crew
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", pytest.param("lstm", marks=pytest.mark.long)])
 def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bit(core):
     loss = Compared(policy_gradient.VTrace(reduction="mean"))
     crew, _ = _crew("toy:skirmish", loss, agents=4, players=4, steps=4000, core=core)
