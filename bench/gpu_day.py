@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -39,7 +40,8 @@ from polyplay.nets.device import synchronize
 
 SLACK = 5.0  # seconds beyond its limit that a part gets to end by itself
 GRACE = 0.5  # minutes beyond --minutes after which a part that still runs is ended
-LINE = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED) (\S+)|(\S+::\S+) (PASSED|FAILED|ERROR|SKIPPED)")
+ENDS = "PASSED|FAILED|ERROR|SKIPPED"
+LINE = re.compile(rf"^(?:\[gw\d+\] \[ *\d+%\] ({ENDS}) (.+?)|(\S+::.+?) ({ENDS})(?: .*)?) *$", re.MULTILINE)  # with -v
 
 
 def machine(day: Day) -> Iterator[Row]:
@@ -94,7 +96,7 @@ def tests(day: Day) -> Iterator[Row]:
     """`pytest -m gpu`, ended after its limit with a report of what there is."""
     files = sorted(p for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in p.read_text(encoding="utf-8"))
     words = ["-m", "gpu", "-v", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider", *map(str, files)]
-    words += ["-n", str(min(6, day.cores))] if day.gpu else []
+    words += ["-n", str(min(6, day.cores))] if day.gpu and importlib.util.find_spec("xdist") else []
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -106,7 +108,7 @@ def tests(day: Day) -> Iterator[Row]:
         said, _ = process.communicate(timeout=7.0)
         note = "ended at its limit"
     found = {w[1] or w[2]: w[0] or w[3] for w in LINE.findall(said)}
-    counts = {what.lower(): sum(v == what for v in found.values()) for what in ("PASSED", "FAILED", "ERROR", "SKIPPED")}
+    counts = {what.lower(): sum(v == what for v in found.values()) for what in ENDS.split("|")}
     yield {**counts, "last line": (said.strip().splitlines() or ["nothing"])[-1].strip("= "), "note": note}
     for name, what in found.items():
         if what in ("FAILED", "ERROR"):
@@ -220,7 +222,7 @@ def main() -> int:
             print(f"{name}: left out: {asked.minutes:g} minutes are over", flush=True)
             continue
         data = measured(name, asked, min(PARTS[name].seconds, 60.0 * (asked.minutes + GRACE) - passed))
-        text = page(data)
+        text = page(name, data)
         write_json(asked.out / f"{name}.json", data)
         (asked.out / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"{text}\n{time.monotonic() - begun:.0f} s so far\n", flush=True)

@@ -10,16 +10,34 @@ from common import Row, lines_about, table
 from polyplay.common.files import read_object
 
 ORDER = ("machine", "tests", "ga3c", "on_policy", "learners", "search", "games", "pong")
+TURNS = (
+    "`kernels`: kernels of a turn; `busy`: their time over the turn's wall time. The rest is launch cost and waiting."
+)
+NOTES = {
+    "ga3c": "`sps`: predictions/s; `cores`: processor use; `talk`: the ratio on the talk's machine, 16 cores and a GPU.",
+    "on_policy": "`sps`: agent steps/s. `infer`, `learn`: samples/s of the device alone, one pass, with data that is "
+    f"already there. `limit`: 1/(1/infer + passes/learn). `recorded`: the learner fed from memory. {TURNS}",
+    "learners": "`rows`: of an update; `transitions`: learnt from per second, samples in the machine's memory; "
+    f"`with_replay`: the same with drawing them and returning priorities on one thread. {TURNS}",
+    "search": "`network alone`: positions that lie on the device; `evaluations`: arrays there and back; "
+    "`simulations`: self-play of all players together, each move searched anew with 100 simulations.",
+    "games": f"Samples/s with data that is already there. {TURNS}",
+}
 NOTHING = "No speed on a GPU has been measured yet: `bash bench/gpu_day.sh` measures it."
 
 
-def page(data: Row) -> str:
+def page(name: str, data: Row) -> str:
     """A part as a page of its own."""
     lines = [f"# {data['title']}", "", *lines_about(data["about"]), f"- device: {data['device']}"]
     lines += [f"- seconds: {data['seconds']:.0f}"] if "seconds" in data else []
     lines += ["- a rehearsal: nothing here is a result, and sizes are not those named"] if data["short"] else []
     lines += [f"- **failed**: {data['error']}"] if data["error"] else []
-    return "\n".join([*lines, *tables(data, "##")]) + "\n"
+    return "\n".join([*lines, *noted(name), *tables(data, "##")]) + "\n"
+
+
+def noted(name: str) -> list[str]:
+    """What a part's columns mean."""
+    return ["", NOTES[name]] if name in NOTES else []
 
 
 def tables(data: Row, level: str) -> Iterable[str]:
@@ -37,5 +55,5 @@ def everything(folder: Path, link: str) -> str:
         where = f"{data['device']}; commit {(data['about']['commit'] or 'unknown')[:12]}, {data['about']['started']}"
         lines += ["", f"### {data['title']}", "", f"{where}; [whole result]({link}/{name}.md)."]
         lines += ["", f"Failed: {data['error']}."] if data["error"] else []
-        lines += tables(data, "####")
+        lines += [*noted(name), *tables(data, "####")]
     return "\n".join(lines).strip() or NOTHING

@@ -42,6 +42,18 @@ def test_the_rehearsal_runs_every_part(tmp_path):
         assert {f"{name}.json", f"{name}.md"} <= names
 
 
+def test_the_lines_of_pytest_are_read():
+    text = "[gw0] [  5%] PASSED tests/a.py::test_x[one, two] \n[gw1] [100%] FAILED tests/a.py::test_y\n"
+    text += "tests/b.py::test_z[a b] SKIPPED (no GPU) [ 50%]\ntests/b.py::test_w ERROR    [ 60%]\nPASSED in a message\n"
+    found = {w[1] or w[2]: w[0] or w[3] for w in gpu_day.LINE.findall(text)}
+    assert found == {
+        "tests/a.py::test_x[one, two]": "PASSED",
+        "tests/a.py::test_y": "FAILED",
+        "tests/b.py::test_z[a b]": "SKIPPED",
+        "tests/b.py::test_w": "ERROR",
+    }
+
+
 def test_the_pages_have_every_part():
     assert tuple(gpu_day.PARTS) == gpu_page.ORDER
 
