@@ -14,7 +14,7 @@ TURNS = (
     "`kernels`: kernels of a turn; `busy`: their time over the turn's wall time. The rest is launch cost and waiting."
 )
 NOTES = {
-    "ga3c": "`sps`: predictions/s; `cores`: processor use; `talk`: the ratio on the talk's machine, 16 cores and a GPU.",
+    "ga3c": "`sps`: predictions/s; `cores`: processor use; `talk`: the ratio on 16 cores and a GPU of its time.",
     "on_policy": "`sps`: agent steps/s. `infer`, `learn`: samples/s of the device alone, one pass, with data that is "
     f"already there. `limit`: 1/(1/infer + passes/learn). `recorded`: the learner fed from memory. {TURNS}",
     "learners": "`rows`: of an update; `transitions`: learnt from per second, samples in the machine's memory; "
