@@ -9,39 +9,20 @@ than a share were not lost by who would have done so first. As long as too littl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from polyplay.common import rng, tree
-from polyplay.common.errors import UserError
+from polyplay.common import checkpoint, rng, tree
+from polyplay.common.resign_options import NEVER, ResignOptions
 from polyplay.common.tree import Batch
 
+__all__ = ["NEVER", "ResignOptions", "Resignation", "learned_value"]
+
 NAMES = ("resigned", "resign_value", "resign_wrong", "resign_wrong_high")
-NEVER = -1.0  # no value is below it
 GRID = np.linspace(NEVER, 0.0, 101).astype(np.float32)  # what v may be
 NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
 SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
-
-
-@dataclass(frozen=True)
-class ResignOptions:
-    v: float | None = None  # fixed; None: learnt
-    played_on: float = 0.1  # share of games; 1: nobody resigns
-    wrong: float = 0.05  # of the games that would be resigned fewer than this may be other than lost
-
-    @classmethod
-    def parse(cls, given: str) -> ResignOptions:
-        """auto, off, or v. Raises UserError."""
-        if given in ("auto", "off"):
-            return cls(played_on=0.1 if given == "auto" else 1.0)
-        try:
-            v = float(given)
-        except ValueError:
-            v = math.nan
-        if not -1 <= v <= 0:
-            raise UserError(f"--resign: {given} given; allowed: auto, off, or a value from -1 to 0")
-        return cls(v)
 
 
 class Resignation:
@@ -106,3 +87,17 @@ class Resignation:
     def load(self, saved: Batch) -> None:
         tree.write(self.arrays, ..., {k: saved[k] for k in self.arrays})
         self.known, self.v = int(saved["known"]), float(saved["v"])
+
+
+def learned_value(found: Path) -> float:
+    """v as the players of a checkpoint had learned it, the lowest of theirs; NEVER: none of them had.
+
+    Weights alone, as those of a champion, have no players beside them: those of the run's newest checkpoint count.
+    """
+    for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
+        opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
+        saved = [opened.arrays(f"workers/{part.stem}").get("resignation/v") for part in parts]
+        learned = [float(v) for v in saved if v is not None and v > NEVER]
+        if parts:
+            return min(learned, default=NEVER)
+    return NEVER

@@ -109,7 +109,7 @@ def _evaluator(
     evaluator = NetworkEvaluator(policy, batch, backend, precision, enter_device(ctx.device))
     if backend == "auto":
         way = f"{evaluator.backend} in {evaluator.precision}"
-        ctx.say("remark", f"--evaluator auto: the network in the search is computed by {way}")
+        ctx.say("note", f"self-play: {way} computes the network, the fastest way on this machine")
     return evaluator
 
 

@@ -221,12 +221,13 @@ def parse(
     if flags.wants_help(args):
         named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
         name, base = _preset(page, named)
+        base, wishes = _presets.with_fastest(base, serial="serial" in words)
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
         about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
         about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
         about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}{_of_members(page)}"
         about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
-        flags.show_help([base, RunOptions(preset=name)], groups, command, about)
+        flags.show_help([base, RunOptions(preset=name, **wishes)], groups, command, about)
     return _with_file(page, flags.parse_values(words, types), "command line", file)
 
 
@@ -248,7 +249,8 @@ def _with_file(
     if file is None:
         return _choices(page, given, source)
     values = file.checked(flags.option_types(page.Config, RunOptions), given)
-    base, plain, _ = _choices(page, {k: v for k, v in {**values, **given}.items() if k in ("preset", "env")}, source)
+    decisive = {k: v for k, v in {**values, **given}.items() if k in ("preset", "env", "serial")}
+    base, plain, _ = _choices(page, decisive, source)
     usual = {**vars(base), **vars(plain)}
     values = {k: v for k, v in values.items() if k not in file.usual or v != usual[k]}
     settings, options, sources = _choices(page, {**values, **given}, source)
@@ -260,9 +262,11 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     from the defaults.
     """
     name, base = _preset(page, given)
-    plain, options = page.Config(), RunOptions(preset=name)
+    base, wishes = _presets.with_fastest(base, serial=bool(given.get("serial")))
+    plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
     sources = dict.fromkeys(flags.option_types(page.Config, RunOptions), "default")
-    sources |= {k: f"preset {name}" for k, value in vars(base).items() if value != getattr(plain, k)}
+    changed = {k for k, value in vars(base).items() if value != getattr(plain, k)}
+    sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
     sources |= dict.fromkeys(given, source)
     given = {k: v for k, v in given.items() if k != "preset"}
     settings, options = _replace_known(base, given), _replace_known(options, given)

@@ -135,6 +135,15 @@ def _beyond_atari(c: Any) -> Any:
     return replace(c, **changes)
 
 
+def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, object]]:
+    """A preset's configuration, and the run's options that it sets: with the fastest evaluator the fastest precision.
+    With --serial neither, as both are measured and such runs repeat to the bit.
+    """
+    if getattr(c, "evaluator", "") != "auto":
+        return c, {}
+    return (replace(c, evaluator="torch"), {}) if serial else (c, {"precision": "auto"})
+
+
 def with_core(c: Any) -> Any:
     """Policy and value share a recurrent core, so they share a network."""
     return replace(c, network="mlp") if c.network == "separate" else c

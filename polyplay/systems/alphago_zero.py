@@ -73,6 +73,7 @@ def quick() -> Config:
     search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", gate=0.0, drops=())
     search = replace(search, noise_alpha=1.0, warm=12, symmetries="learning", resign="off", champion_games=0)
     learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, start=10_000)
+    learner = replace(learner, evaluator="auto")  # and --precision auto: _presets.with_fastest
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from polyplay.acting.resignation import ENOUGH, GRID, NEVER, NEWEST, Resignation, ResignOptions
+from polyplay.acting.resignation import ENOUGH, GRID, NEVER, NEWEST, Resignation, ResignOptions, learned_value
+from polyplay.common.checkpoint import write_arrays
 from polyplay.common.errors import UserError
 
 MOVES = 20
@@ -114,3 +117,23 @@ def test_what_is_said_of_it(given, v, share):
 def test_another_value_is_one_line(given):
     with pytest.raises(UserError, match=f"--resign: {given} given; allowed: auto, off, or a value from -1 to 0"):
         ResignOptions.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("learned", "value"), [([-0.86, -0.83], -0.86), ([NEVER, -0.83], -0.83), ([NEVER, NEVER], NEVER), ([], NEVER)]
+)
+def test_what_players_learned_is_in_their_checkpoint(tmp_path: Path, learned: list[float], value: float):
+    """The most careful of those that know enough."""
+    found = tmp_path / "checkpoints/000000000007-steps-70"
+    found.mkdir(parents=True)
+    for i, v in enumerate(learned):
+        made = player()
+        made.v = v
+        (found / "workers").mkdir(exist_ok=True)
+        write_arrays(
+            found / f"workers/self_play-{i}.safetensors", {f"resignation/{k}": x for k, x in made.save().items()}
+        )
+    assert learned_value(found) == value
+    alone = tmp_path / "checkpoints/champion-000000000005-steps-50"
+    alone.mkdir()
+    assert learned_value(alone) == value, "weights alone: as in the run's newest checkpoint"

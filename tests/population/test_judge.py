@@ -28,14 +28,14 @@ from polyplay.runs.run import diagram
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
 SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
-SMALL |= {"gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
+SMALL |= {"evaluator": "torch", "gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
 
 
 BOARD = GAMES["tic_tac_toe"]
 
 
 def trained(path: Path, **settings: Any) -> Any:
-    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, **settings})
+    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, "precision": "float32", **settings})
 
 
 def matches(run: Path) -> list[Row]:

@@ -23,18 +23,18 @@ from polyplay.common.files import read_lines
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
 from polyplay.runs import plan
-from polyplay.runs.options import RunOptions
+from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
-SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
+SMALL |= {"learners": 1, "leaves": 1, "evaluator": "torch", "tensorboard": False, "report_every": 0.5}
 
 
 def trained(path: Path, **settings: Any) -> Any:
-    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, **settings})
+    return polyplay.train("alphago_zero", run=str(path), **{**SMALL, "precision": "float32", **settings})
 
 
 def player_of(run: Path, simulations: int) -> SearchPolicy:
@@ -169,6 +169,41 @@ def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeyp
     assert [saved.arrays(f"workers/self_play-{i}")["computed"].tolist() for i in (0, 1)] == [[2, 0], [2, 0]]
     polyplay.resume(run.directory, steps=1_200)
     assert len(chosen) == 2, "a resumed player measures nothing"
+
+
+def chosen(line: str) -> tuple[str, str]:
+    """The evaluator and the precision that options lead to."""
+    settings, options, _ = parse(systems.load("alphago_zero"), line.split())
+    return settings.evaluator, options.precision
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"--preset {name}" for name in ("quick", "tic_tac_toe", "go5", "othello6", "go9")),
+        *("--env game:connect_four", "--env game:go+size=13", "--env game:connect:5x5x4 --players 1"),
+    ],
+)
+def test_presets_for_small_machines_take_the_fastest_there_is(words: str):
+    assert chosen(words) == ("auto", "auto")
+    assert chosen(f"{words} --evaluator torch") == ("torch", "auto")
+    assert chosen(f"{words} --precision float32") == ("auto", "float32")
+    assert chosen(f"{words} --serial") == ("torch", "float32"), "which repeats to the bit on any machine"
+    assert chosen(f"{words} --serial --evaluator openvino --precision auto") == ("openvino", "auto")
+    _, _, sources = parse(systems.load("alphago_zero"), words.split())
+    assert sources["evaluator"] == sources["precision"] != "default"
+    assert sources["precision"].startswith("preset ")
+
+
+@pytest.mark.parametrize("words", ["--preset paper", "--preset paper40", "--preset alphazero", "--env game:go"])
+def test_settings_of_a_paper_are_computed_as_before(words: str):
+    assert chosen(words) == ("torch", "float32")
+    assert chosen(f"{words} --evaluator auto") == ("auto", "float32"), "a person's option says nothing of another"
+
+
+def test_other_systems_keep_their_precision():
+    for system in ("ppo", "dqn", "impala"):
+        assert parse(systems.load(system), ["--env", "toy:catch"])[1].precision == "float32"
 
 
 def test_winograd_plays_and_goes_on_to_the_bit(tmp_path):

@@ -18,7 +18,7 @@ from tests.runs.test_run import end, start, wait_for
 
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"
 WORDS += " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --start 400 --steps 100M --no-tensorboard"
-WORDS += " --report-every 0.2 --checkpoint-every 1"
+WORDS += " --evaluator torch --precision float32 --report-every 0.2 --checkpoint-every 1"
 
 
 def replayed(found: Path, player: int) -> np.ndarray:

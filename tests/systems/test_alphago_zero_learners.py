@@ -96,7 +96,7 @@ def test_two_learners_of_half_the_batch_make_the_updates_of_one():
 
 @pytest.mark.parametrize("on", ["thread", pytest.param("process", marks=pytest.mark.long)])
 def test_it_learns_with_two_learners(on: str, tmp_path: Path):
-    settings = {**SMALL, "learners": 2, "batch": 128, "ratio": 4.0}
+    settings = {**SMALL, "precision": "float32", "learners": 2, "batch": 128, "ratio": 4.0}
     run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, steps=6_000, on=on)
     assert run.reason == "done"
     page = systems.load("alphago_zero")

@@ -28,7 +28,7 @@ class SearchPolicy:
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
-        self.options = replace(options.quiet, symmetries=False)
+        self.configured = self.options = replace(options.quiet, symmetries=False)
         self._searching: PositionSearch | None = None
 
     def spec(self) -> Spec:
@@ -56,10 +56,13 @@ class SearchPolicy:
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Search with so many simulations from now on (0: the bare network), and leaves at once (0: as before)."""
-        leaves = max(1, min(leaves or self.options.leaves, simulations))
-        considered = max(1, min(self.options.considered, simulations))
-        self.options = replace(self.options, simulations=simulations, leaves=leaves, considered=considered)
+        """Search with this many simulations in future (0: the bare network), and leaves at once (0: as configured).
+
+        Everything else is as configured, whatever was asked for before.
+        """
+        leaves = max(1, min(leaves or self.configured.leaves, simulations))
+        considered = max(1, min(self.configured.considered, simulations))
+        self.options = replace(self.configured, simulations=simulations, leaves=leaves, considered=considered)
         self._searching = None
 
     def use(self, board: Game) -> None:

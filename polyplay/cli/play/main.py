@@ -12,6 +12,7 @@ from polyplay.cli.local_page.port import check_extra, check_port, listen, serve_
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.common.resign_options import NEVER, ResignOptions
 from polyplay.envs.boards.pool import PREFIX
 from polyplay.runs.directory import read_config
 
@@ -37,11 +38,16 @@ class PageOptions:
     """checkpoint to play with: best, or the number its name begins with (none: the newest)"""
     simulations: int | None = None
     """of a search, at the start; 0: the bare network (none: as many as in training)"""
+    resign: str = "auto"
+    """with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
 
     def __post_init__(self) -> None:
         check_port(self.port)
+        ResignOptions.parse(self.resign)
+        if self.resign != "auto" and not self.gtp:
+            raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
         if self.simulations is not None and not 0 <= self.simulations <= MOST:
             raise UserError(f"--simulations: {self.simulations} given, allowed: 0 to {MOST}")
 
@@ -79,28 +85,37 @@ def answer_gtp(directory: Path, options: PageOptions, config: Row) -> None:
     from polyplay.envs.boards.game import Go
 
     def engine() -> GtpEngine:
-        player, first, updates = open_player(directory, options, config)
+        player, first, found = open_player(directory, options, config)
         if not isinstance(player.board, Go):
             raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
-        return GtpEngine(player, max(first, 1), f"{__version__}, {updates} updates")
+        version = f"{__version__}, {checkpoint.update_of(found)} updates"
+        return GtpEngine(player, first, version, resign_value(options.resign, found))
 
     main(engine)
+
+
+def resign_value(given: str, found: Path) -> float:
+    """The value below which an agent gives a game up, by --resign and its checkpoint."""
+    from polyplay.acting.resignation import learned_value
+
+    fixed = ResignOptions.parse(given).v
+    return NEVER if given == "off" else learned_value(found) if fixed is None else fixed
 
 
 def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySession:
     """The agent and a game at its start. Raises UserError."""
     from polyplay.cli.play.session import PlaySession
 
-    player, first, updates = open_player(directory, options, config)
+    player, first, found = open_player(directory, options, config)
     if not player.board.placed:
         given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
         raise UserError(f"{given}; allowed: games where they are; `polyplay evaluate` and `tournament` play all")
-    about = {"run": str(directory), "system": config["system"], "updates": updates, "most": MOST}
+    about = {"run": str(directory), "system": config["system"], "updates": checkpoint.update_of(found), "most": MOST}
     return PlaySession(player, first, about)
 
 
-def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, int]:
-    """The agent, its simulations and its updates. Raises UserError: no usable checkpoint, or no agent that searches."""
+def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, Path]:
+    """The agent, its simulations and its checkpoint. Raises UserError: none is usable, or the agent does not search."""
     from polyplay.acting.play import load_player
     from polyplay.acting.search.policy import SearchPolicy
     from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
@@ -114,4 +129,4 @@ def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[Sea
     if not isinstance(player, SearchPolicy):
         raise no_game(directory, config)
     first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
-    return player, first, checkpoint.update_of(found)
+    return player, first, found

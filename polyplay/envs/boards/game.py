@@ -292,7 +292,7 @@ class GoOptions:
     def game(self, name: str) -> Go:
         if not 3 <= self.size <= go_kernels.LARGEST:
             raise UserError(f"game:{name}: size={self.size} given; allowed: 3 to {go_kernels.LARGEST}")
-        if self.komi * 2 != int(self.komi * 2) or abs(self.komi) > self.size**2:
+        if abs(self.komi) > self.size**2 or self.komi * 2 != int(self.komi * 2):
             most = self.size**2
             raise UserError(f"game:{name}: komi={self.komi:g} given; allowed: whole and half points up to {most}")
         if self.ko not in KO:
@@ -321,6 +321,7 @@ GAMES = {
     )
 }
 OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
+NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
 
 
 def game(name: str) -> Game:
@@ -333,7 +334,8 @@ def game(name: str) -> Game:
         return SpielGame.of(name)
     known, *words = name.split("+")
     if known in OPTIONS:
-        made: GoOptions | OthelloOptions = options(OPTIONS[known], dict(map(switch, words)), f"game:{known}")
+        given = dict(_option(word, name) for word in words)
+        made: GoOptions | OthelloOptions = options(OPTIONS[known], given, f"game:{known}")
         return made.game(name)
     if name in GAMES:
         return GAMES[name]
@@ -344,3 +346,13 @@ def game(name: str) -> Game:
     hint = f"; did you mean {near[0]}?" if near else ""
     every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
     raise UserError(f"game:{name} given, allowed: {every}{hint}")
+
+
+def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
+    """NAME=VALUE of a game's name; komi is any number, as 7, 6.5 or -0.5. Raises UserError."""
+    name, _, value = word.partition("=")
+    if name != "komi":
+        return switch(word)
+    if not NUMBER.fullmatch(value):
+        raise UserError(f"game:{game}: komi={value} given; allowed: whole and half points, as komi=7 or komi=-0.5")
+    return name, float(value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Tree
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.envs.boards.game import GAMES, OPTIONS, Game, game
 from polyplay.envs.boards.kernels import GOES_ON, WORTH, compiled, legal, play, start, write_planes
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.pool import Envs, EnvSpec, lane_seeds, options
@@ -31,6 +31,10 @@ def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
     named = dict(word.partition("=")[::2] for word in own)
+    rules = {f.name for f in fields(OPTIONS.get(board.name.partition("+")[0], BoardOptions))} - {"opponent"}
+    if wrong := {k: v for k, v in envs.options.items() if k in rules}:
+        name = "+".join([f"{PREFIX}{board.name}", *(f"{k}={v}" for k, v in wrong.items())])
+        raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of a game's name: --env {name}")
     given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{board.name}")
     return board, given, opponent(given.opponent, board)
 

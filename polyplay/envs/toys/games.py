@@ -33,6 +33,8 @@ from polyplay.envs.toys.conditional import ConditionalGame
 from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
 from polyplay.envs.toys.still import Arrays, Draw, Still
 
+DIGITS = 300  # of a number in a name, which int() and float() take
+
 
 class Toy(Protocol):
     """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
@@ -204,7 +206,7 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
     if not equals:
         return name, True
     whole, point, parts = value.partition(".")
-    if whole.isdigit() and (parts.isdigit() or not point):
+    if whole.isdecimal() and (parts.isdecimal() or not point) and len(value) < DIGITS:
         return name, float(value) if point else int(value)
     return name, value
 

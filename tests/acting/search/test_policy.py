@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import numpy as np
 import pytest
 import torch
@@ -119,7 +121,32 @@ def test_it_grows_to_what_it_chooses_by_whatever_leaves():
         *_, search = policy.grow(record)
         assert policy.choose(record)[0] == search.choose(search.finished())
     policy.simulate(20)
-    assert (policy.options.simulations, policy.options.leaves) == (20, 4)
+    assert (policy.options.simulations, policy.options.leaves) == (20, 1), "leaves are as configured"
+
+
+@pytest.mark.parametrize("root", get_args(get_type_hints(SearchOptions)["root"]))
+@pytest.mark.parametrize("before", [[0], [1, 4], [400, 0, 2]], ids=str)
+def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
+    board = game("othello+size=6")
+    options = SearchOptions(24, root=root, considered=8, leaves=4, noise=0.25)
+    used, fresh = policy_of(board, options), policy_of(board, options)
+    for simulations in before:
+        used.simulate(simulations)
+    for policy in (used, fresh):
+        policy.simulate(24)
+    assert used.options == fresh.options
+    assert (used.options.considered, used.options.leaves) == (8, 4)
+    (*_, after), (*_, new) = (policy.grow(board.new()[None]) for policy in (used, fresh))
+    assert np.array_equal(after.finished().visits, new.finished().visits)
+    assert np.count_nonzero(new.finished().visits) > 1
+
+
+def test_a_search_that_grows_from_few_simulations_considers_what_was_configured():
+    policy = policy_of(game("othello+size=6"), SearchOptions(24, root="gumbel", considered=8))
+    asked = [0, 1, 5, 24, 100]
+    for simulations in [*asked, *reversed(asked)]:
+        policy.simulate(simulations)
+        assert policy.options.considered == max(1, min(8, simulations))
 
 
 @pytest.mark.parametrize("simulations", [0, 40])

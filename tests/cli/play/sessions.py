@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from polyplay.acting.search import SearchOptions
 from polyplay.cli.play.session import PlaySession
@@ -15,8 +16,8 @@ ABOUT = {"run": "runs/x", "system": "alphago_zero", "updates": 7, "most": 1000}
 
 
 @contextmanager
-def session_of(name: str, simulations: int = 32) -> Iterator[PlaySession]:
-    session = PlaySession(policy_of(game(name), SearchOptions(simulations)), simulations, ABOUT)
+def session_of(name: str, simulations: int = 32, **options: Any) -> Iterator[PlaySession]:
+    session = PlaySession(policy_of(game(name), SearchOptions(simulations, **options)), simulations, ABOUT)
     try:
         yield session
     finally:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
+from polyplay.cli.play.main import resign_value
+from polyplay.common import checkpoint
+from polyplay.common.resign_options import NEVER
 from polyplay.runs.directory import read_config
 
 CHAMPION = Path(__file__).parents[3] / "bench" / "champions" / "connect_four"
@@ -37,6 +40,9 @@ def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--port", "0"], "--port: 0 given, allowed: 1 to 65535"),
         (["--simulations", "-1"], "--simulations: -1 given, allowed: 0 to 100000"),
         (["--simulations", "100001"], "--simulations: 100001 given, allowed: 0 to 100000"),
+        (["--resign", "soon"], "--resign: soon given; allowed: auto, off, or a value from -1 to 0"),
+        (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
+        (["--resign", "off"], "--resign: off given, but only --gtp resigns: add --gtp, or leave it out"),
         (["--checkpoint", "7"], "--checkpoint: '7' given, allowed: best, none there yet"),
         ([], "has no usable checkpoint (none there); let it run on"),
     ],
@@ -100,3 +106,18 @@ def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureF
     assert (
         f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where they are" in said
     )
+
+
+@pytest.mark.parametrize(
+    ("champion", "given", "value"),
+    [
+        ("go9", "auto", -0.83),
+        ("go5", "auto", -0.86),
+        ("connect_four", "auto", NEVER),
+        ("go9", "off", NEVER),
+        ("go9", "-0.5", -0.5),
+    ],
+)
+def test_a_champion_resigns_as_it_learned_to(champion: str, given: str, value: float):
+    (found,) = checkpoint.everything(CHAMPION.parent / champion)
+    assert resign_value(given, found) == value

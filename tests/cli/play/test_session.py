@@ -90,6 +90,16 @@ def test_a_search_grows_and_a_new_number_begins_it_again():
         assert now["value"] == now["raw"]
 
 
+def test_the_strength_comes_back_with_the_simulations():
+    with session_of("othello+size=6", 40, root="gumbel", considered=8) as session:
+        settle(session)
+        before = session.state()["now"]["visits"]
+        for simulations in (0, 3, 40):
+            session.simulate(simulations)
+            settle(session)
+        assert session.state()["now"]["visits"] == before
+
+
 def test_a_network_that_answers_nan_is_said_until_something_changes():
     with session_of("tic_tac_toe", 4) as session:
         settle(session)

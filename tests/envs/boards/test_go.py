@@ -12,6 +12,8 @@ from polyplay.common.errors import UserError
 from polyplay.envs.boards import go_kernels, kernels
 from polyplay.envs.boards.game import KO, STONES, Go, game
 from polyplay.envs.boards.kernels import CELLS
+from polyplay.envs.boards.pool import board_of
+from polyplay.envs.pool import Envs
 from tests.envs.boards.go_twin import PlainGo, lead
 from tests.envs.boards.test_kernels import legal_of
 
@@ -202,11 +204,40 @@ def test_moves_have_names_without_an_i():
 
 
 @pytest.mark.parametrize(
+    ("komi", "points"),
+    [("7.5", 7.5), ("7", 7), ("7.0", 7), ("7.", 7), (".5", 0.5), ("0", 0), ("-0.5", -0.5), ("-7", -7), ("0.0", 0)],
+)
+def test_komi_is_any_whole_or_half_number(komi: str, points: float):
+    assert board_of(Envs(f"game:go+size=9+komi={komi}", 1)).title == f"go, 9×9, komi {points:g}"
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "name"),
+    [
+        ("game:go+size=9", {"komi": 7.5}, "komi given, but .*: --env game:go+size=9+komi=7.5"),
+        ("game:go", {"size": 9, "komi": 7}, "size, komi given, but .*: --env game:go+size=9+komi=7"),
+        ("game:othello", {"size": 6}, "size given, but .*: --env game:othello+size=6"),
+    ],
+)
+def test_rules_are_part_of_the_name(env: str, given: dict[str, object], name: str):
+    with pytest.raises(UserError, match=f"--env-kwargs: {name}".replace("+", r"\+") + "$"):
+        board_of(Envs(env, 1, options=given))
+    assert board_of(Envs(env, 1, options={"opponent": "random"})).name == env.removeprefix("game:")
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("go+size=2", "size=2 given; allowed: 3 to 19"),
         ("go+size=20", "size=20 given; allowed: 3 to 19"),
         ("go+komi=7.25", "komi=7.25 given; allowed: whole and half points"),
+        ("go+komi=seven", "komi=seven given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=7,5", "komi=7,5 given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=nan", "komi=nan given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi", "komi= given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=" + "9" * 5_000, "komi=inf given; allowed: whole and half points up to 361"),
+        ("go+size=" + "9" * 5_000, "must be of type int"),
+        ("go+size=9²", "must be of type int"),
         ("go+ko=super", "ko=super given; allowed: positional, situational, simple"),
         ("go+sizes=9", "unknown option 'sizes', did you mean 'size'"),
     ],

@@ -9,7 +9,7 @@ import numpy as np
 from polyplay.cli.play.moves import legal_moves
 from polyplay.envs.boards import go_kernels, kernels
 from polyplay.envs.boards.game import GO_LETTERS, Go
-from polyplay.envs.boards.records import CELLS, OWN, PLIES
+from polyplay.envs.boards.records import OWN, PLIES
 
 BLACK, WHITE = 1, 2
 PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
@@ -26,6 +26,7 @@ class GtpBoard:
 
     def __init__(self, board: Go):
         self.board, self.records, self.moves = board, [board.new()], list[tuple[int, int]]()  # (colour, action)
+        self.told: int | None = None  # the colour to move, where a file names it
 
     @property
     def record(self) -> np.ndarray:
@@ -36,16 +37,26 @@ class GtpBoard:
         return self.board.rows
 
     @property
-    def passed(self) -> bool:
-        """Whether the last move was a pass."""
-        return bool(self.moves) and self.moves[-1][1] == self.board.cells
+    def to_move(self) -> int:
+        """The colour to move: the one that a file names, or else the one that did not move last."""
+        alternate = 3 - self.moves[-1][0] if self.moves else kernels.mover(self.record) + 1
+        return self.told or alternate
+
+    @property
+    def first_to_move(self) -> int:
+        """The colour to move before the first move, as the stones were set up."""
+        return kernels.mover(self.records[0]) + 1 if self.moves else self.to_move
+
+    def passed(self, colour: int) -> bool:
+        """Whether the last move was a pass of that colour."""
+        return self.moves[-1:] == [(colour, self.board.cells)]
 
     @property
     def komi(self) -> float:
         return self.board.halves / 2
 
     def clear(self) -> None:
-        self.records, self.moves = [self.board.new()], []
+        self.records, self.moves, self.told = [self.board.new()], [], None
 
     def set_komi(self, komi: float) -> None:
         """Raises GtpError: neither whole nor half."""
@@ -84,6 +95,7 @@ class GtpBoard:
             kernels.play(self.board.numbers, record, action)
         self.records.append(record)
         self.moves.append((colour, action))
+        self.told = None
 
     def undo(self) -> None:
         """Raises GtpError: there is no move."""
@@ -91,14 +103,35 @@ class GtpBoard:
             raise GtpError("cannot undo")
         self.records.pop()
         self.moves.pop()
+        self.told = None
 
-    def lead(self) -> float:
-        """Black's area less White's and komi, of the board as it stands."""
-        return go_kernels.area(self.board.numbers, self.record) - self.komi
+    def lead(self, colour: int = BLACK) -> float:
+        """The points by which that colour leads, komi included, on the board as it stands."""
+        lead = go_kernels.area(self.board.numbers, self.record) - self.komi
+        return lead if colour == BLACK else -lead
+
+    def owners(self) -> np.ndarray:
+        """int8 [n²]: the colour whose area each cell is; 0: it is empty and reaches stones of both, or none."""
+        out = np.empty(self.board.cells, np.int8)
+        go_kernels.owners(self.board.numbers, self.record, out)
+        return out
 
     def stones(self) -> np.ndarray:
         """int8 [n²]"""
-        return self.record[CELLS : CELLS + self.board.cells]
+        return self.board.stones(self.record)
+
+    def stones_set_up(self) -> np.ndarray:
+        """int8 [n²]: the stones that were on the board before the first move."""
+        return self.board.stones(self.records[0])
+
+    def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
+        """Put (colour, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
+        for colour, cell in stones:
+            try:
+                self.play(colour, cell)
+            except GtpError as e:
+                raise GtpError(f"the stone {'-BW'[colour]} {self.name(cell)}: {e}") from None
+        self.records, self.moves, self.told = [self.position(to_move)], [], None
 
     # ------------------------------------------------------------------------------------------------- handicap
 
@@ -119,9 +152,7 @@ class GtpBoard:
             raise GtpError("board not empty")
         if len(cells) < 2 or len(set(cells)) < len(cells) or len(cells) >= self.board.cells:
             raise GtpError("bad vertex list")
-        for cell in cells:
-            self.play(BLACK, cell)
-        self.records, self.moves = [self.position(WHITE)], []  # they are no moves: nobody takes them back
+        self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     # ------------------------------------------------------------------------------------------------ its words
 

@@ -1,74 +1,48 @@
-"""The commands of the Go Text Protocol, version 2, and of its analysing extensions, for an agent that searches.
-
-It answers a pass with a pass only if the board as it stands is won: area scoring takes no dead stones off.
-"""
+"""The commands of the Go Text Protocol, version 2, and of its analyzing extensions, for an agent that searches."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from polyplay.acting.match import GIVES_UP
+from polyplay.acting.resignation import NEVER
 from polyplay.acting.search.policy import SearchPolicy
-from polyplay.acting.search.search import Finished, Search
+from polyplay.acting.search.search import Search
+from polyplay.cli.play.gtp.analysis import KATA, LEELA, Form, analysis_line
 from polyplay.cli.play.gtp.board import BLACK, WHITE, GtpBoard, GtpError
-from polyplay.cli.play.gtp.sgf import read_game
+from polyplay.cli.play.gtp.choice import move_or_pass, outlook
+from polyplay.cli.play.gtp.clock import Clock
+from polyplay.cli.play.gtp.sgf import read_game, sgf_of_game
 from polyplay.cli.play.session import leaves_of
-from polyplay.envs.boards.game import Go
+from polyplay.envs.boards.game import KO, Go
 
 ANALYSED = 10_000  # simulations of an analysis
 COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
+ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
 DIGITS = 9  # of a number, at most
-LEFT = 40  # moves that the rest of the time is for, at least
-RESERVE = 0.9  # of the time for a move
-
-
-@dataclass
-class Clock:
-    """What time there is. Seconds; byo_stones 0 with byo > 0: no limit. `left`: the seconds that are left to a player
-    and for how many stones, 0: main time; None: all of it.
-    """
-
-    main: float = 0.0
-    byo: float = 0.0
-    byo_stones: int = 0
-    limited: bool = False
-
-    def per_move(self, left: tuple[float, int] | None) -> float | None:
-        """Seconds for the next move; None: no limit."""
-        if not self.limited:
-            return None
-        seconds, stones = self._left(left)
-        byo = self.byo / self.byo_stones if self.byo_stones else 0.0
-        return RESERVE * (seconds / stones if stones else max(seconds / LEFT, byo))
-
-    def after(self, left: tuple[float, int] | None, used: float) -> tuple[float, int]:
-        """What is left after a move of so many seconds. The move that uses up the main time is the first of a byo-yomi
-        period, and what it takes beyond the main time is taken from that.
-        """
-        seconds, stones = self._left(left)
-        seconds -= used
-        if not stones:
-            if seconds > 0 or not self.byo_stones:
-                return max(seconds, 0.0), 0
-            seconds, stones = seconds + self.byo, self.byo_stones
-        return (max(seconds, 0.0), stones - 1) if stones > 1 else (self.byo, self.byo_stones)
-
-    def _left(self, left: tuple[float, int] | None) -> tuple[float, int]:
-        return left if left is not None else (self.main, 0) if self.main else (self.byo, self.byo_stones)
+WARM = 4  # steps of a search before the first answer
 
 
 class GtpEngine:
-    """Answers commands, one line after another. `simulations`: of a search, where there is no time limit."""
+    """Answers commands, one line after another. `simulations`: of a search, where there is no time limit. `resign`: it
+    gives up where the root's value and its best child's are both below it.
+    """
 
-    def __init__(self, policy: SearchPolicy, simulations: int, version: str):
+    def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = NEVER):
         assert isinstance(policy.board, Go)
-        self.policy, self.simulations, self.version = policy, simulations, version
+        self.policy, self.simulations, self.version, self.resign = policy, simulations, version, resign
         self.game, self.clock, self.left = GtpBoard(policy.board), Clock(), dict[int, tuple[float, int]]()
         self.over = False
+        self.endless = False  # whether the answer in progress goes on until nobody asks for its next piece
         self.commands: dict[str, Callable[[list[str]], str | Iterator[str]]] = {
             name.removeprefix("do_").replace("__", "-"): getattr(self, name)
             for name in sorted(vars(type(self)))
@@ -83,6 +57,7 @@ class GtpEngine:
         number = words.pop(0) if words and words[0].isdecimal() else ""
         if not words:
             return
+        self.endless = words[0] in ENDLESS
         try:
             if words[0] not in self.commands:
                 raise GtpError("unknown command")
@@ -95,6 +70,15 @@ class GtpEngine:
             return
         yield f"={number}\n"
         yield from found
+
+    def warm(self) -> None:
+        """Search a little, so that nothing is compiled or made while the clock of a move runs."""
+        for search in itertools.islice(self._think(BLACK), WARM):
+            analysis_line(search, self.game.name, KATA)
+            move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
+        game = GtpBoard(self.game.board)
+        game.play(WHITE, 0)
+        game.owners()
 
     # --------------------------------------------------------------------------------------- what it is
 
@@ -175,18 +159,36 @@ class GtpEngine:
         if not words:
             raise GtpError("syntax error")
         until = _integer(words[1:]) if len(words) > 1 and words[1].isdecimal() else None
-        found = read_game(words[0], self.game.size, until)
-        game = GtpBoard(self.game.board)
-        if found.komi is not None:
-            game.set_komi(found.komi)
-        for number, (colour, action) in enumerate([*found.setup, *found.moves], 1 - len(found.setup)):
-            try:
-                game.play(colour, action)
-            except GtpError as e:
-                what = f"move {number}" if number > 0 else "the stone"
-                raise GtpError(f"cannot load file: {what} {'-BW'[colour]} {game.name(action)}: {e}") from None
-        self.game = game
-        self.policy.use(game.board)
+        try:
+            found = read_game(words[0], self.game.size, until)
+            self.game = found.on_board(GtpBoard(self.game.board))
+        except GtpError as e:
+            raise GtpError(f"cannot load file: {e}") from None
+        if found.komi_unread:
+            print(f"{words[0]}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
+        self.policy.use(self.game.board)
+        return ""
+
+    def do_printsgf(self, words: list[str]) -> str:
+        """The game, or nothing where it goes into a file of that name, which must not exist."""
+        text = sgf_of_game(self.game, self.version)
+        if not words:
+            return text
+        try:
+            with Path(words[0]).open("x", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+        except OSError as e:
+            raise GtpError(f"cannot write file: {e.strerror}") from None
+        return ""
+
+    def do_kata__get__rules(self, words: list[str]) -> str:
+        board = self.game.board
+        rules = {"friendlyPassOk": False, "hasButton": False, "ko": KO[board.ko].upper(), "scoring": "AREA"}
+        rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
+        return json.dumps(rules, separators=(",", ":"))
+
+    def do_clear_cache(self, words: list[str]) -> str:
+        """Nothing to do: every search begins with an empty tree."""
         return ""
 
     # ------------------------------------------------------------------------------------------- time
@@ -194,46 +196,77 @@ class GtpEngine:
     def do_time_settings(self, words: list[str]) -> str:
         if len(words) < 3:
             raise GtpError("syntax error")
-        main, byo, stones = float(_integer(words)), float(_integer(words[1:])), _integer(words[2:])
+        main, byo, stones = _seconds(words[0]), _seconds(words[1]), _integer(words[2:])
         self.clock, self.left = Clock(main, byo, stones, not (byo > 0 and stones == 0)), {}
         return ""
 
     def do_time_left(self, words: list[str]) -> str:
         if len(words) < 3:
             raise GtpError("syntax error")
-        self.left[_colour(words[0])] = float(_integer(words[1:])), _integer(words[2:])
+        self.left[_colour(words[0])] = _seconds(words[1], late=True), _integer(words[2:])
         return ""
 
     # ----------------------------------------------------------------------------------- its own moves
 
     def do_genmove(self, words: list[str]) -> str:
         colour, begun = _colour(words[0] if words else ""), time.monotonic()
-        action = self._choose(colour)
-        self.game.play(colour, action)
-        if self.clock.limited:
-            self.left[colour] = self.clock.after(self.left.get(colour), time.monotonic() - begun)
-        return self.game.name(action)
+        return self._make(colour, self._choose(colour), begun)
 
     def do_reg_genmove(self, words: list[str]) -> str:
-        return self.game.name(self._choose(_colour(words[0] if words else "")))
+        return self._name(self._choose(_colour(words[0] if words else "")))
+
+    def do_lz__genmove_analyze(self, words: list[str]) -> Iterator[str]:
+        return self._analyze_move(words, LEELA)
+
+    def do_kata__genmove_analyze(self, words: list[str]) -> Iterator[str]:
+        return self._analyze_move(words, KATA)
 
     def _choose(self, colour: int) -> int:
-        record, seconds = self.game.position(colour), self.clock.per_move(self.left.get(colour))
-        until = None if seconds is None else time.monotonic() + seconds
+        *_, search = self._think(colour)
+        return self._decide(colour, search)
+
+    def _think(self, colour: int) -> Iterator[Search]:
+        """The search for a move, after each of its steps, until it is done or its time is over."""
+        seconds = self.clock.per_move(self.left.get(colour))
+        until = math.inf if seconds is None else time.monotonic() + seconds
         self._simulate(self.simulations)
-        steps = self.policy.grow(record[None])
-        search = next(steps)
-        while until is None or time.monotonic() < until:
-            if next(steps, None) is None:
-                break
+        for search in self.policy.grow(self.game.position(colour)[None]):
+            yield search
+            if time.monotonic() >= until:
+                return
+
+    def _decide(self, colour: int, search: Search) -> int:
+        """Its move, or GIVES_UP: not before its first move, nor instead of the pass that ends the game."""
         found = search.look(np.array([0]))
-        action = int(search.choose(found)[0])
-        ahead = self.game.lead() if colour == BLACK else -self.game.lead()
-        if action == self.game.board.cells and self.game.passed and ahead <= 0:
-            others = found.visits[0].astype(np.float64) + found.priors[0]
-            others[action] = 0.0
-            return int(others.argmax()) if found.legal[0, :-1].any() else action
-        return action
+        action = move_or_pass(self.game, colour, search, found)
+        ends = action == self.game.board.cells and self.game.passed(3 - colour)
+        begun = any(mover == colour for mover, _ in self.game.moves)
+        return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
+
+    def _make(self, colour: int, action: int, begun: float) -> str:
+        """Make the move; its name. begun: when the clock began to run for it."""
+        if action != GIVES_UP:
+            self.game.play(colour, action)
+        if self.clock.limited:
+            self.left[colour] = self.clock.after(self.left.get(colour), time.monotonic() - begun)
+        return self._name(action)
+
+    def _name(self, action: int) -> str:
+        return "resign" if action == GIVES_UP else self.game.name(action)
+
+    def _analyze_move(self, words: list[str], form: Form) -> Iterator[str]:
+        colour, every = self._asked(words)
+        return self._lines_of_move(colour, every, form)
+
+    def _lines_of_move(self, colour: int, every: float, form: Form) -> Iterator[str]:
+        """A line whenever the interval is over and at the end, then the move."""
+        begun = shown = time.monotonic()
+        for search in self._think(colour):
+            if time.monotonic() >= shown + every:
+                shown = time.monotonic()
+                yield analysis_line(search, self.game.name, form)
+        yield analysis_line(search, self.game.name, form)
+        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
 
     def _simulate(self, simulations: int) -> None:
         if (self.policy.simulations, self.policy.options.leaves) != (simulations, leaves_of(simulations)):
@@ -258,53 +291,35 @@ class GtpEngine:
     # ------------------------------------------------------------------------------------- analysis
 
     def do_lz__analyze(self, words: list[str]) -> Iterator[str]:
-        return self._analyse(words, lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}")
+        return self._lines(*self._asked(words), LEELA)
 
     def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
-        """Without a score, which the network does not foresee."""
-        return self._analyse(words, lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}")
+        return self._lines(*self._asked(words), KATA)
 
-    def _analyse(self, words: list[str], rate: Callable[[float], str], share: Callable[[float], str]) -> Iterator[str]:
-        colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self._to_move())
+    def _asked(self, words: list[str]) -> tuple[int, float]:
+        """The color and the seconds between two lines that the words of an analysis name. Raises GtpError."""
+        colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self.game.to_move)
         numbers = [_integer([word]) for word in words if word.isdecimal()]
-        every = max(numbers[0] if numbers else 50, 5) / 100
-        return self._lines(self.game.position(colour), every, rate, share)
+        return colour, max(numbers[0] if numbers else 50, 5) / 100
 
-    def _to_move(self) -> int:
-        return 3 - self.game.moves[-1][0] if self.game.moves else int(self.game.record[0]) + 1
-
-    def _lines(
-        self, record: np.ndarray, every: float, rate: Callable[[float], str], share: Callable[[float], str]
-    ) -> Iterator[str]:
+    def _lines(self, colour: int, every: float, form: Form) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
+        record, name = self.game.position(colour), self.game.name
         self._simulate(ANALYSED)
         shown, line = time.monotonic(), ""
         for search in self.policy.grow(record[None]):
             if time.monotonic() < shown + every:
                 yield ""
                 continue
-            shown, line = time.monotonic(), self._line(search, rate, share)
+            shown, line = time.monotonic(), analysis_line(search, name, form)
             yield line
         while True:
             time.sleep(min(every, 0.05))
             if time.monotonic() >= shown + every:
                 shown = time.monotonic()
-                yield line or self._line(search, rate, share)
+                yield line or analysis_line(search, name, form)
             else:
                 yield ""
-
-    def _line(self, search: Search, rate: Callable[[float], str], share: Callable[[float], str]) -> str:
-        found: Finished = search.look(np.array([0]))
-        order = [int(a) for a in np.argsort(-found.visits[0], kind="stable") if found.visits[0, a]]
-        parts = []
-        for i, action in enumerate(order):
-            q, name = float(found.q[0, action]), self.game.name(action)
-            parts.append(
-                f"info move {name} visits {found.visits[0, action]} winrate {rate(q)} "
-                f"prior {share(float(found.priors[0, action]))} lcb {rate(q)} order {i} pv "
-                + " ".join(map(self.game.name, search.principal_variation(0, action)))
-            )
-        return " ".join(parts) + "\n" if parts else ""  # an empty line would end the answer
 
 
 def _colour(word: str) -> int:
@@ -319,11 +334,19 @@ def _integer(words: list[str]) -> int:
     return int(words[0])
 
 
-def _number(words: list[str]) -> float:
+def _number(words: list[str], most: float = 1e6) -> float:
     try:
         found = float(words[0])
     except (ValueError, IndexError):
         raise GtpError("syntax error") from None
-    if not abs(found) < 1e6:
+    if not abs(found) < most:
         raise GtpError("syntax error")
     return found
+
+
+def _seconds(word: str, late: bool = False) -> float:
+    """late: a negative time is none left. Raises GtpError."""
+    found = _number([word], 10.0**DIGITS)
+    if found < 0 and not late:
+        raise GtpError("syntax error")
+    return max(found, 0.0)

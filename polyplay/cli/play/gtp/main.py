@@ -23,7 +23,7 @@ def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
         for piece in engine.answer(line):
             out.write(piece)
             out.flush()
-            if not lines.empty() and piece[:1] not in ("=", "?"):  # of an analysis
+            if engine.endless and not lines.empty() and piece[:1] not in ("=", "?"):
                 out.write("\n")
                 break
         out.flush()
@@ -38,7 +38,9 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Only answers go to stdout: whatever else is printed goes to stderr."""
+    """Only answers go to stdout: whatever else is printed goes to stderr. No clock runs before the first answer."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        answer_lines(open_engine(), sys.stdin, out)
+        engine = open_engine()
+        engine.warm()
+        answer_lines(engine, sys.stdin, out)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import time
 
 import pytest
 
-from polyplay.cli.play.gtp.engine import Clock, GtpEngine
+from polyplay.cli.play.gtp.clock import Clock
+from polyplay.cli.play.gtp.engine import GtpEngine
+from polyplay.cli.play.gtp.main import main
 from tests.cli.play.gtp.test_engine import engine_of, said
 
 
@@ -60,3 +63,41 @@ def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: 
     assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(13.5)
     said(engine, "genmove b", "time_settings 20 0 0")
     assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(0.45)
+
+
+def test_the_clock_takes_parts_of_a_second():
+    engine = engine_of()
+    assert said(engine, "time_settings 5.5 2.5 1", "time_left b 4.25 0", "time_left w 0.5 1") == ["="] * 3
+    assert (engine.clock.main, engine.clock.byo, engine.clock.byo_stones) == (5.5, 2.5, 1)
+    assert engine.left == {1: (4.25, 0), 2: (0.5, 1)}
+    assert said(engine, "time_left b -0.2 0") == ["="], "a controller that counts on: nothing is left"
+    assert engine.left[1] == (0.0, 0)
+    assert said(engine, "time_left b 1e3 0", "time_left b 99999999 0") == ["=", "="]
+
+
+def test_the_search_is_compiled_before_the_first_answer(monkeypatch: pytest.MonkeyPatch):
+    happened = list[str]()
+
+    class Source(io.StringIO):
+        def __next__(self) -> str:
+            happened.append("read")
+            return super().__next__()
+
+    engine, warm = engine_of(5), GtpEngine.warm
+
+    def warmed(self: GtpEngine) -> None:
+        warm(self)
+        assert self.policy._searching is not None, "what genmove will use"
+        happened.append(f"warm with {self.policy.simulations}")
+
+    monkeypatch.setattr(GtpEngine, "warm", warmed)
+    monkeypatch.setattr("sys.stdin", Source("name\n"))
+    main(lambda: engine)
+    assert happened[:2] == ["warm with 8", "read"]
+    assert not engine.game.moves
+
+
+def test_to_warm_up_changes_no_move():
+    cold, warm = engine_of(5), engine_of(5)
+    warm.warm()
+    assert said(cold, *["genmove b", "genmove w"] * 3) == said(warm, *["genmove b", "genmove w"] * 3)

@@ -7,7 +7,6 @@ import itertools
 import queue
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import torch
 from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.gtp import main
+from polyplay.cli.play.gtp.analysis import KATA, analysis_line
 from polyplay.cli.play.gtp.engine import GtpEngine
 from polyplay.cli.play.gtp.main import answer_lines
 from polyplay.cli.play.moves import legal_moves
@@ -39,7 +39,8 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 
 REQUIRED = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove"
 MORE = "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap"
-LAST = "set_free_handicap loadsgf reg_genmove showboard lz-analyze kata-analyze"
+LAST = "set_free_handicap loadsgf printsgf reg_genmove showboard lz-analyze kata-analyze clear_cache"
+KATAGO = "lz-genmove_analyze kata-genmove_analyze kata-get-rules"
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
@@ -47,7 +48,7 @@ HUGE = "9" * 400  # too large for a float
 def test_it_has_every_command_and_says_so():
     engine = engine_of()
     (listed,) = said(engine, "list_commands")
-    assert set(listed.removeprefix("= ").split()) == set(f"{REQUIRED} {MORE} {LAST}".split())
+    assert set(listed.removeprefix("= ").split()) == set(f"{REQUIRED} {MORE} {LAST} {KATAGO}".split())
     assert said(engine, "known_command play", "known_command foo", "known_command") == ["= true", "= false", "= false"]
     assert said(engine, "protocol_version", "name", "version") == ["= 2", "= Polyplay", "= 1.0"]
 
@@ -91,6 +92,12 @@ def test_numbers_comments_and_control_characters():
         ("set_free_handicap D4 pass", "bad vertex list"),
         ("time_settings 1", "syntax error"),
         ("time_left b 1", "syntax error"),
+        ("time_left b soon 0", "syntax error"),
+        ("time_left b nan 0", "syntax error"),
+        ("time_left b 4.5 0.5", "syntax error"),
+        ("time_settings -1 0 0", "syntax error"),
+        ("lz-genmove_analyze b 5 " + "9" * 400, "syntax error"),
+        ("printsgf /nowhere/game.sgf", "cannot write file: No such file or directory"),
         ("final_status_list", "syntax error"),
         ("final_status_list sleeping", "syntax error"),
         ("loadsgf", "syntax error"),
@@ -180,18 +187,6 @@ def test_a_record_that_forgets_shows_the_same():
     assert kernels.ply(engine.game.record) < kernels.ply(record)
 
 
-def test_a_problem_of_many_stones_leaves_room_for_moves(tmp_path: Path):
-    pytest.importorskip("sgfmill")
-    black, white = ("".join(f"[{c}{r}]" for r in rows for c in "abcdefgh") for rows in ("abcd", "efgh"))
-    file, engine = tmp_path / "problem.sgf", engine_of()
-    file.write_text(f"(;FF[4]GM[1]SZ[9]AB{black}AW{white})")
-    assert said(engine, f"loadsgf {file}") == ["="]
-    assert np.count_nonzero(engine.game.stones()) == 64
-    left = engine.game.board.longest - kernels.ply(engine.game.position(1))
-    assert left >= engine.game.board.cells // 2
-    assert said(engine, *["play b pass", "play w pass"] * 40) == ["="] * 80
-
-
 def test_scores_and_statuses_are_those_of_the_board_as_it_stands():
     engine = engine_of()
     assert said(engine, "komi 0", "final_score") == ["=", "= 0"]
@@ -223,17 +218,6 @@ def test_its_moves_are_legal_and_the_same_again():
     for colour, move in zip("bw" * 8, games[0], strict=True):
         assert said(engine, f"reg_genmove {colour}") == [move], "it is not played"
         assert said(engine, f"play {colour} {move.removeprefix('= ')}") == ["="]
-
-
-def test_a_pass_is_answered_by_a_pass_only_where_the_board_is_won(monkeypatch: pytest.MonkeyPatch):
-    engine = engine_of(5)
-    monkeypatch.setattr("polyplay.acting.search.search.Search.choose", lambda self, found: np.array([25]))
-    said(engine, "play b C3", "play w pass")
-    assert said(engine, "reg_genmove b") == ["= pass"]
-    said(engine, "clear_board", "play w C3", "play b pass", "komi 0")
-    assert said(engine, "reg_genmove w") == ["= pass"]
-    said(engine, "clear_board", "play b C3", "play w D3", "play b pass", "play w pass", "komi 6.5")
-    assert said(engine, "reg_genmove b") != ["= pass"], "White leads by komi"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +252,7 @@ def test_an_analysis_has_no_empty_line_before_the_first_visit():
     engine = engine_of(5)
     search = next(engine.policy.grow(engine.game.record[None]))
     assert search.look(np.array([0])).visits.sum() == 0
-    assert engine._line(search, str, str) == ""
+    assert analysis_line(search, str, KATA) == ""
 
 
 def test_from_stdin_to_stdout():
@@ -298,44 +282,6 @@ def test_a_source_that_breaks_is_the_end():
     with pytest.raises(OSError, match="it is gone"):
         main._read(source(), lines)
     assert [*lines.queue] == ["name\n", None]
-
-
-def test_a_game_from_an_sgf_file(tmp_path: Path):
-    pytest.importorskip("sgfmill")
-    file = tmp_path / "game.sgf"
-    file.write_text("(;FF[4]GM[1]SZ[9]KM[5.5]AB[cc];W[gg];B[ee];W[];B[aa])")
-    engine = engine_of()
-    assert said(engine, f"loadsgf {file}", "showboard") == ["=", said(engine, "showboard")[0]]
-    assert engine.game.komi == 5.5
-    assert [engine.game.name(int(cell)) for cell in np.flatnonzero(engine.game.stones())] == ["A9", "C7", "E5", "G3"]
-    assert said(engine, f"loadsgf {file} 2") == ["="]
-    assert np.count_nonzero(engine.game.stones()) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("nonsense", "no SGF data found"),
-        ("(;SZ[9];B[aa]", "unexpected end of SGF data"),
-        ("(;SZ[19];B[aa])", "its board has 19 lines, not 9"),
-        ("(;SZ[9:13])", "bad SZ property: b'9:13'"),
-        ("(;SZ[9]KM[many])", "could not convert string to float: b'many'"),
-        ("(;SZ[9]AB[zz])", "a stone is no point of the board"),
-        ("(;SZ[9];B[aa];W[zz])", "move 2 is no point of the board"),
-        ("(;SZ[9];B[aa];W[aa])", "move 2 W A9: illegal move"),
-        ("(;SZ[9]AB[bb];W[ee];B[bb])", "move 2 B B8: illegal move"),
-        ("(;SZ[9]AB[ab][ba]AW[aa])", "the stone W A9: illegal move"),
-        ("(;SZ[9];B[aa];AW[bb];W[cc])", "stones are set up after move 1"),
-    ],
-)
-def test_a_bad_sgf_file_is_an_answer_that_says_why(tmp_path: Path, text: str, error: str):
-    pytest.importorskip("sgfmill")
-    file, engine = tmp_path / "game.sgf", engine_of()
-    assert said(engine, "play b E5") == ["="]
-    before = engine.game.record.copy()
-    file.write_text(text)
-    assert said(engine, f"loadsgf {file}") == [f"? cannot load file: {error}"]
-    assert np.array_equal(engine.game.record, before)
 
 
 def test_two_engines_play_games_by_the_same_rules():
