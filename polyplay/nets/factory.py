@@ -28,7 +28,7 @@ from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete, describe_fields
-from polyplay.nets import action_heads, atari, recurrent
+from polyplay.nets import action_heads, atari, outline, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.auxiliary import AuxiliaryHeads
 from polyplay.nets.dpg import DPGNetwork
@@ -235,6 +235,9 @@ class NetworkFactory:
     deterministic: bool = False
 
     def __call__(self) -> Policy:
+        return outline.made(self, self._make)
+
+    def _make(self) -> Policy:
         build: Callable[..., Policy] = (
             make_deterministic if self.deterministic else make_values if self.values else make
         )
@@ -327,7 +330,8 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
     features = getattr(torso, "features", None)
     if not isinstance(features, int):
         raise UserError(f"--network: {title!r} must have an int attribute `features`, it has {features!r}")
-    zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
+    device = next((p.device for p in torso.parameters()), torch.device("cpu"))
+    zeros = tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(obs, (2,)))
     training = torso.training
     try:
         with torch.no_grad():
@@ -354,6 +358,6 @@ def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building:
+    with _building, outline.numbers():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import psutil
@@ -79,7 +80,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
-    weights, saved = bytes_of(net), _saved_for_backward(net, spec)
+    weights, saved = bytes_of(net), _known_saved(net, spec)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
@@ -170,26 +171,43 @@ def _lanes(envs: Any) -> float:
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 
 
+_SAVED: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
+def _known_saved(net: Any, spec: Any) -> float:
+    """_saved_for_backward, measured once for a network."""
+    if net not in _SAVED:
+        _SAVED[net] = _saved_for_backward(net, spec)
+    return _SAVED[net]
+
+
 def _saved_for_backward(net: Any, spec: Any) -> float:
     """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
     import torch
 
     rows, lanes = 4, 8  # rows enough that what happens in first ones alone has its share
-    own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
+    device = next((p.device for p in net.parameters()), "cpu")
+    own = {_address(x) for x in (*net.parameters(), *net.buffers())}
     batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
     if getattr(spec, "mask", None) is not None:
         batch["mask"] = tree.map(np.ones_like, tree.zeros(spec.mask, (rows, lanes)))
     kept: dict[int, int] = {}
 
     def pack(x: Any) -> Any:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if _address(x) not in own:
+            kept[_address(x)] = x.untyped_storage().nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        out = net.unroll(tree.map(torch.from_numpy, batch), net.initial(lanes))  # held: so no address comes twice
+        rows_of_zeros = tree.map(lambda x: torch.from_numpy(x).to(device), batch)
+        out = net.unroll(rows_of_zeros, net.initial(lanes))  # held: so no address comes twice
     return sum(kept.values()) / (rows * lanes) if out else 0.0
+
+
+def _address(x: Any) -> int:
+    """Of its memory; without numbers it has none, but a handle of its own."""
+    storage = x.untyped_storage()
+    return int(storage.data_ptr() or storage._cdata)
 
 
 def _batch(role: Role) -> tuple[float, float]:

@@ -30,8 +30,9 @@ class WithAuxiliary:
     kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction, value_replay: see
     losses.unreal. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
     term is the sum over its own examples; where it is a mean, the predicted rewards' sum is divided by the number of
-    transitions, and all others are means. Metrics are means over transitions or examples. Where the network says `reward`, it takes the place of the environment's. Replayed values have the
-    discount of `loss`, an ActorCriticLoss, and its rewards.
+    transitions, and all others are means. Metrics are means over transitions or examples. Where the network says
+    `reward`, it takes the place of the environment's. Replayed values have the discount of `loss`, an ActorCriticLoss,
+    and its rewards.
     """
 
     loss: Loss
