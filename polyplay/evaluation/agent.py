@@ -120,11 +120,13 @@ class Agent:
         """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
         rewards: a number, or float32 [B]. Raises UserError.
         """
+        import torch
+
         step, batched = self._step(obs, state, mask, reward)
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
-        value = np.asarray(self._units.in_environment(value, self._policy), np.float32)
+        value = self._units.in_environment(torch.from_numpy(value), self._policy).numpy()
         return value if batched else float(value[0])
 
     def predict(

@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polyplay.nets.outline import as_on_cpu
-
 _EPSILON = 1e-6
 _TILE = 4  # rows that a small product must have a multiple of, see `bmm_rows`
 
@@ -93,7 +91,7 @@ def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
     tiles of rows it doesn't: measured with MKL, not promised by it.
     """
     rows = a.shape[1]
-    more = -rows % _TILE if as_on_cpu(a.device) else 0
+    more = -rows % _TILE if a.device.type == "cpu" else 0
     return torch.bmm(F.pad(a, (0, 0, 0, more)), b)[:, :rows] if more else torch.bmm(a, b)
 
 

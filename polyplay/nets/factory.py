@@ -330,8 +330,7 @@ def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
     features = getattr(torso, "features", None)
     if not isinstance(features, int):
         raise UserError(f"--network: {title!r} must have an int attribute `features`, it has {features!r}")
-    device = next((p.device for p in torso.parameters()), torch.device("cpu"))
-    zeros = tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(obs, (2,)))
+    zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
     training = torso.training
     try:
         with torch.no_grad():
@@ -358,6 +357,6 @@ def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building, outline.numbers():
+    with _building, outline.drawn():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
-from polyplay.nets.outline import as_on_cpu
 
 INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
@@ -42,7 +41,7 @@ class Linear(nn.Linear):
         half = self.half_weight if self.present_half is None else self.present_half
         if half is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
             return F.linear(x, half, self.bias)
-        if not as_on_cpu(x.device) or not self.exact:
+        if x.device.type != "cpu" or not self.exact:
             return F.linear(x, self.weight, self.bias)
         rows = max(_LEAST, len(x) + -len(x) % _TILE) - len(x)
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
@@ -98,7 +97,7 @@ class RepeatedLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self._open is None:
             return super().forward(x)
-        rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and as_on_cpu(x.device) else len(x)
+        rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and x.device.type == "cpu" else len(x)
         padded = F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
         out: Tensor = _Use.apply(padded, self.weight.detach(), self.bias, *self._open)
         return out[: len(x)]
@@ -162,7 +161,7 @@ def torso_features(torso: nn.Module, action: int | None) -> int:
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
     """Lanes to add for whole tiles."""
-    return -lanes % _TILE if as_on_cpu(device) else 0
+    return -lanes % _TILE if device.type == "cpu" else 0
 
 
 def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:

@@ -1,24 +1,42 @@
-"""Networks without numbers, for plans: sizes and shapes at once, whatever their size (torch's meta device)."""
+"""Networks whose weights nobody has drawn, for plans: sizes and shapes at once, however large they are.
+
+Memory that is not written is not taken, so a network of gigabytes costs nothing until somebody draws its weights.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import torch
-from torch import nn
+from torch.overrides import TorchFunctionMode
 
-N = TypeVar("N")
-# by factory; None: networks have numbers
+from polyplay.nets.policy import Network
+
+N = TypeVar("N", bound=Network)
+DRAWS = ("uniform_", "normal_", "trunc_normal_", "orthogonal_")
+DRAWS += tuple(f"{name}_{kind}_" for name in ("kaiming", "xavier") for kind in ("uniform", "normal"))
+# by factory; None: weights are drawn
 _known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out what fills a tensor with random numbers."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def outlines() -> Iterator[None]:
-    """Within it a factory makes its network once, without numbers where torch can. `numbers` takes that back."""
+    """Within it a factory makes its network once, and its weights are not drawn. `drawn` takes that back."""
     if _known.get() is not None:
         yield
         return
@@ -30,8 +48,8 @@ def outlines() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def numbers() -> Iterator[None]:
-    """Within it networks have numbers, as everywhere outside `outlines`."""
+def drawn() -> Iterator[None]:
+    """Within it weights are drawn, as everywhere outside `outlines`."""
     token = _known.set(None)
     try:
         yield
@@ -49,29 +67,6 @@ def made(factory: object, make: Callable[[], N]) -> N:
     except Exception:  # a function that was written at a prompt
         return make()
     if key not in known:
-        try:
-            with torch.device("meta"):
-                known[key] = make()
-        except Exception:  # it looks at numbers; what is wrong with the network itself is raised here again
+        with _Undrawn():
             known[key] = make()
     return cast("N", known[key])
-
-
-def with_numbers(factory: Callable[[], N]) -> N:
-    """The factory's network with numbers, and from now on that one within `outlines`."""
-    with numbers():
-        network = factory()
-    if (known := _known.get()) is not None:
-        with contextlib.suppress(Exception):
-            known[pickle.dumps(factory)] = network
-    return network
-
-
-def is_outline(network: object) -> bool:
-    """Whether it has no numbers."""
-    return isinstance(network, nn.Module) and any(p.device.type == "meta" for p in network.parameters())
-
-
-def as_on_cpu(device: torch.device) -> bool:
-    """Whether shapes are those of a CPU: outlines are of networks there."""
-    return device.type in ("cpu", "meta")

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from polyplay.nets.addressing import bmm_rows
-from polyplay.nets.outline import as_on_cpu
 
 EVERY = 10  # writes to all lanes from one matrix that is kept to the next
 _AT_ONCE = 2**18  # numbers of matrices computed at once on a CPU, whose cache has room for a few times as many
@@ -237,7 +236,7 @@ class _End(torch.autograd.Function):
 def _parts(link: Tensor) -> Iterator[slice]:
     """Lanes that are computed at once."""
     lanes = len(link)
-    some = max(1, _AT_ONCE // max(1, link[0].numel())) if lanes and as_on_cpu(link.device) else max(1, lanes)
+    some = max(1, _AT_ONCE // max(1, link[0].numel())) if lanes and link.device.type == "cpu" else max(1, lanes)
     for at in range(0, max(1, lanes), some):
         yield slice(at, at + some)
 

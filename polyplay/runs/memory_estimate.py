@@ -38,6 +38,7 @@ IDLE_PROCESS_MB = {
     "ale": 8,
     "ale lane": 0.7,
 }
+LARGE = 16 * MB  # of a network's weights
 BACKWARD = 1.5  # of the tensors kept for the backward pass: gradients of some of them stand beside them
 
 
@@ -186,28 +187,23 @@ def _saved_for_backward(net: Any, spec: Any) -> float:
     import torch
 
     rows, lanes = 4, 8  # rows enough that what happens in first ones alone has its share
-    device = next((p.device for p in net.parameters()), "cpu")
-    own = {_address(x) for x in (*net.parameters(), *net.buffers())}
+    if not net.state_spec() and bytes_of(net) > LARGE:  # all rows are alike there, and each takes long
+        rows, lanes = 1, 1
+    own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
     batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
     if getattr(spec, "mask", None) is not None:
         batch["mask"] = tree.map(np.ones_like, tree.zeros(spec.mask, (rows, lanes)))
     kept: dict[int, int] = {}
 
     def pack(x: Any) -> Any:
-        if _address(x) not in own:
-            kept[_address(x)] = x.untyped_storage().nbytes()
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        rows_of_zeros = tree.map(lambda x: torch.from_numpy(x).to(device), batch)
-        out = net.unroll(rows_of_zeros, net.initial(lanes))  # held: so no address comes twice
+        out = net.unroll(tree.map(torch.from_numpy, batch), net.initial(lanes))  # held: so no address comes twice
     return sum(kept.values()) / (rows * lanes) if out else 0.0
-
-
-def _address(x: Any) -> int:
-    """Of its memory; without numbers it has none, but a handle of its own."""
-    storage = x.untyped_storage()
-    return int(storage.data_ptr() or storage._cdata)
 
 
 def _batch(role: Role) -> tuple[float, float]:

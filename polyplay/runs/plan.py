@@ -55,11 +55,15 @@ class Plan:
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """The plan of a wired crew that has `done` agent steps behind it."""
+    from polyplay.nets.outline import outlines
+
     envs = wired.envs
     skip = envs.spec.frames_per_step
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     with compute_threads(1):  # others may be at work on this machine: two threads that wait for each other lose most
-        net, parts = _network_and_memory(crew, wired)
+        with outlines():
+            net = wired.policy()
+        parts = memory_estimate.predict_memory(crew, envs.spec, net)
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
@@ -86,21 +90,6 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     left = max(0.0, total - done)
     passes = spec.passes.updates if spec.passes else 1
     return Plan(parts, limit, checkpoint, int(total * skip), left, passes, _warning(crew, total), lines)
-
-
-def _network_and_memory(crew: Any, wired: Any) -> tuple[Any, dict[str, float]]:
-    """The network, without numbers where its memory can be told without, and the memory of all."""
-    from polyplay.nets import outline
-
-    with outline.outlines():
-        net = wired.policy()
-        try:
-            return net, memory_estimate.predict_memory(crew, wired.envs.spec, net)
-        except (RuntimeError, TypeError, ValueError):
-            if not outline.is_outline(net):
-                raise
-        net = outline.with_numbers(wired.policy)
-        return net, memory_estimate.predict_memory(crew, wired.envs.spec, net)
 
 
 # ----------------------------------------------------------------------------------------------------- in words
