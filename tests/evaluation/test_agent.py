@@ -110,7 +110,10 @@ def test_networks_with_memory(name, tmp_path):
 
 
 UNITS = {  # what a learner did to rewards or values, by hand
-    "r2d2": ({"batch": 8, "unroll": 10, "sequence": 10, "burn_in": 0, "core_size": 16}, lambda v, net: unscale(v, 1e-3)),
+    "r2d2": (
+        {"batch": 8, "unroll": 10, "sequence": 10, "burn_in": 0, "core_size": 16},
+        lambda v, net: unscale(v, 1e-3),
+    ),
     "a2c": ({"reward": "none", "reward_scale": 0.1}, lambda v, net: v * 10.0),
     "a3c": ({"reward": "sign", "reward_scale": 0.1, "workers": 1}, lambda v, net: v),
     "apex_dpg": ({"reward_scale": 0.2}, lambda v, net: v * 5.0),
