@@ -97,6 +97,7 @@ class Agent:
         self.spec: EnvSpec = wired.envs.spec
         self.observation_space, self.action_space = space_files.of_spec(self.spec)
         self._envs: Envs = wired.envs
+        self._units = wired.values
         self._policy = load_player(wired, found, agent=number)
         self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
@@ -116,13 +117,16 @@ class Agent:
         return self._act(step, batched, state, greedy)
 
     def value(self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None) -> Any:
-        """What the network expects of the rest of the episode, as its learner counts rewards: a number, or float32 [B].
-        Raises UserError.
+        """Expected discounted return of the rest of the episode, in the environment's units unless the learner clips
+        rewards: a number, or float32 [B]. Raises UserError.
         """
+        import torch
+
         step, batched = self._step(obs, state, mask, reward)
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
+        value = self._units.in_environment(torch.from_numpy(value), self._policy).numpy()
         return value if batched else float(value[0])
 
     def predict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
@@ -30,7 +31,7 @@ from polyplay.evaluation.pictures import with_pictures
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.evaluation.window import Window
-from polyplay.runs.directory import config_hash
+from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only
 from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
 from polyplay.systems import System
@@ -103,7 +104,8 @@ def evaluate(
     watch: GamesWatch | None = None,
 ) -> Row:
     """Play full games with a checkpoint's weights, and write the evaluation beside them, unless it was ended early:
-    `ended` says by what. settings: the run's Config, where config.json cannot hold it (an environment that is a
+    `ended` says by what; or the directory is read-only: then a line says so, and a video is in the present folder.
+    settings: the run's Config, where config.json cannot hold it (an environment that is a
     function). watch: shows how far it is, and takes signals.
     """
     options = options or EvaluateOptions()
@@ -115,12 +117,15 @@ def evaluate(
     envs, starts = protocols.apply(protocol, wired.envs, options.starts)
     label = describe_label(protocols.label(protocol, starts), options)
     name = file_name(options, found.name, label)
-    video = directory / f"{name}.mp4" if options.video else None
+    read_only = is_read_only(directory)
+    video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
-    if "ended" not in result:
+    if "ended" not in result and read_only:
+        print(f"polyplay: nothing is written to {directory}, which is read-only ({READ_ONLY})", file=sys.stderr)
+    elif "ended" not in result:
         write_json(directory / f"{name}.json", result)
         update_scores(directory, name, result)
     return result

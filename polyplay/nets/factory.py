@@ -28,7 +28,7 @@ from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete, describe_fields
-from polyplay.nets import action_heads, atari, recurrent
+from polyplay.nets import action_heads, atari, outline, recurrent
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.auxiliary import AuxiliaryHeads
 from polyplay.nets.dpg import DPGNetwork
@@ -235,6 +235,9 @@ class NetworkFactory:
     deterministic: bool = False
 
     def __call__(self) -> Policy:
+        return outline.made(self, self._make)
+
+    def _make(self) -> Policy:
         build: Callable[..., Policy] = (
             make_deterministic if self.deterministic else make_values if self.values else make
         )
@@ -354,6 +357,6 @@ def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building:
+    with _building, outline.drawn():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from polyplay.common import files, tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Spec
+from polyplay.common.value_rescaling import ValueUnits
 from polyplay.nets import recurrent
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
@@ -47,18 +48,18 @@ Runner = Callable[[Arrays], Sequence[np.ndarray]]
 class ExportedStep(nn.Module):
     """`policy.act` in mode from flat tensors to flat tensors."""
 
-    def __init__(self, policy: Policy, names: list[str]):
+    def __init__(self, policy: Policy, names: list[str], units: ValueUnits):
         super().__init__()
-        self.policy, self.names = policy, names
+        self.policy, self.names, self.units = policy, names, units
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         step = tree.nest(dict(zip(self.names, values, strict=True)))
-        out, after = self.policy.act(step, step.pop("state", {}))
-        return tuple(x for _, x in tree.leaves(_outputs(out, after)))
+        return tuple(x for _, x in tree.leaves(_outputs(self.policy, self.units, step, step.pop("state", {}))))
 
 
-def _outputs(out: Batch, after: Batch) -> Batch:
-    return {"action": out["action"], "value": out["value"], "next": dict(after)}
+def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Batch:
+    out, after = policy.act(step, state)
+    return {"action": out["action"], "value": units.in_environment(out["value"], policy), "next": dict(after)}
 
 
 def check_export(file: Path) -> None:
@@ -70,8 +71,12 @@ def check_export(file: Path) -> None:
         raise UserError(f"--onnx: there is no directory {file.parent}; make it, or name another file")
 
 
-def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object]) -> dict[str, Any]:
-    """Write `file`; what was written and how far it is from torch. Raises UserError: then there is no file."""
+def export_onnx(
+    policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
+) -> dict[str, Any]:
+    """Write `file`; what was written and how far it is from torch. units: of the policy's values; those of the file are
+    in the environment's. Raises UserError: then there is no file.
+    """
     if isinstance(getattr(policy, "core", None), Temporal):
         raise UserError(
             "--onnx: this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph "
@@ -80,7 +85,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
-    model, lanes = _model(policy, fields)
+    model, lanes = _model(policy, fields, units)
     used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
     for value in [v for v in model.graph.input if v.name not in used]:
         model.graph.input.remove(value)
@@ -90,7 +95,7 @@ def export_onnx(policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, o
     entry = model.metadata_props.add()
     entry.key, entry.value = "polyplay", json.dumps(report)
     data = model.SerializeToString()
-    difference, same, by = compare_outputs(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3)
+    difference, same, by = compare_outputs(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3, units)
     if not difference <= CLOSE or same < SAME:
         raise UserError(
             f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
@@ -115,23 +120,23 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 # ------------------------------------------------------------------------------------------------------ the graph
 
 
-def _model(policy: Policy, fields: dict[str, Field]) -> tuple[onnx.ModelProto, int | str]:
+def _model(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, int | str]:
     """For any number of lanes; for one where that cannot be had: a user's network may fix the number of rows."""
     with contextlib.suppress(Exception):
-        return _graph(policy, fields, dynamic=True), "any"
+        return _graph(policy, fields, units, dynamic=True), "any"
     try:
-        return _graph(policy, fields, dynamic=False), 1
+        return _graph(policy, fields, units, dynamic=False), 1
     except Exception as e:
         line = " ".join(str(e).split())[:200]
         raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e
 
 
-def _graph(policy: Policy, fields: dict[str, Field], dynamic: bool) -> onnx.ModelProto:
+def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits, dynamic: bool) -> onnx.ModelProto:
     net = copy.deepcopy(policy)
     lanes = 3 if dynamic else 1
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (lanes,)).values())
-    outputs = dict(tree.leaves(_outputs({"action": net.spec()["action"], "value": 0}, net.state_spec())))
-    step = ExportedStep(net, list(fields)).eval()
+    outputs = dict(tree.leaves({"action": net.spec()["action"], "value": 0, "next": net.state_spec()}))
+    step = ExportedStep(net, list(fields), units).eval()
     with _plain(step), torch.no_grad():
         shapes = ({0: torch.export.Dim("lanes")},) * len(values) if dynamic else None
         program = torch.export.export(step, values, dynamic_shapes=(shapes,) if shapes else None, strict=False)
@@ -175,7 +180,9 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- the check
 
 
-def compare_outputs(policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...]) -> tuple[float, float, str]:
+def compare_outputs(
+    policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
+) -> tuple[float, float, str]:
     """(largest difference of a number, share of equal whole numbers, who computed): random steps in a row each."""
     run, names, by = _runner(data)
     rng = np.random.default_rng(0)
@@ -186,14 +193,14 @@ def compare_outputs(policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int
             step = {**_random(spec, n, rng), "reward": rng.standard_normal(n).astype(np.float32)}
             step["first"] = rng.random(n) < 0.3
             with torch.no_grad():
-                out, after = policy.act(tree.map(torch.from_numpy, step), state)
+                wanted = _outputs(policy, units, tree.map(torch.from_numpy, step), state)
             flat = dict(tree.leaves({**step, "state": tree.map(lambda x: x.numpy(), state)}))
             got = run({k: v for k, v in flat.items() if k in names})
-            for (_, want), have in zip(tree.leaves(_outputs(out, after)), got, strict=True):
+            for (_, want), have in zip(tree.leaves(wanted), got, strict=True):
                 distance, equal = _apart(want.numpy(), have)
                 worst = max(worst, distance)
                 same += equal
-            state = after
+            state = wanted["next"]
     return worst, float(np.mean(same)) if same else 1.0, by
 
 

@@ -22,6 +22,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
+from polyplay.nets import outline
 from polyplay.nets.layers import Linear, initialise
 from polyplay.nets.precision import precision_of
 
@@ -161,6 +162,9 @@ class BoardNetworkFactory:
         return f"residual, {self.blocks} × {self.filters}"
 
     def __call__(self) -> DualResidualNetwork:
+        return outline.made(self, self._make)
+
+    def _make(self) -> DualResidualNetwork:
         assert isinstance(self.spec.obs, Field)
         assert isinstance(self.spec.action, Discrete)
         channels, rows, columns = self.spec.obs.shape

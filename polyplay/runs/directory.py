@@ -24,6 +24,7 @@ from polyplay.population.store import MEMBERS, Store
 from polyplay.runs.trust import signature
 
 SCHEMA = 1
+READ_ONLY = "READ_ONLY"  # a file in a run's directory, or in the folder around it: nothing is added to the run
 WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
 SHOWN = 3  # members of a population that a message names
 # the numbers that a line has at least
@@ -201,6 +202,11 @@ def _best_members(directory: Path) -> str:
 
 def _values(parts: Any) -> Any:
     return parts.values() if isinstance(parts, dict) else parts
+
+
+def is_read_only(directory: Path) -> bool:
+    """Whether nothing may be added to this run, see READ_ONLY."""
+    return any((folder / READ_ONLY).exists() for folder in (directory, directory.resolve().parent))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -171,8 +171,11 @@ def engine_of(hosts: str) -> Engine:
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where the crew's shared memory cannot be had."""
+    from polyplay.nets.outline import outlines
+
     try:
-        return page.build(settings, crew)
+        with outlines():  # pages ask for sizes alone
+            return page.build(settings, crew)
     except (MemoryError, OSError) as e:
         if isinstance(e, OSError) and e.errno != errno.ENOMEM:
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import psutil
@@ -37,6 +38,7 @@ IDLE_PROCESS_MB = {
     "ale": 8,
     "ale lane": 0.7,
 }
+LARGE = 16 * MB  # of a network's weights
 BACKWARD = 1.5  # of the tensors kept for the backward pass: gradients of some of them stand beside them
 
 
@@ -79,7 +81,7 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
-    weights, saved = bytes_of(net), _saved_for_backward(net, spec)
+    weights, saved = bytes_of(net), _known_saved(net, spec)
     parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
@@ -170,11 +172,23 @@ def _lanes(envs: Any) -> float:
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 
 
+_SAVED: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
+def _known_saved(net: Any, spec: Any) -> float:
+    """_saved_for_backward, measured once for a network."""
+    if net not in _SAVED:
+        _SAVED[net] = _saved_for_backward(net, spec)
+    return _SAVED[net]
+
+
 def _saved_for_backward(net: Any, spec: Any) -> float:
     """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
     import torch
 
     rows, lanes = 4, 8  # rows enough that what happens in first ones alone has its share
+    if not net.state_spec() and bytes_of(net) > LARGE:  # all rows are alike there, and each takes long
+        rows, lanes = 1, 1
     own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
     batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
     if getattr(spec, "mask", None) is not None:

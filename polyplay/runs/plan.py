@@ -55,11 +55,14 @@ class Plan:
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """The plan of a wired crew that has `done` agent steps behind it."""
+    from polyplay.nets.outline import outlines
+
     envs = wired.envs
     skip = envs.spec.frames_per_step
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     with compute_threads(1):  # others may be at work on this machine: two threads that wait for each other lose most
-        net = wired.policy()
+        with outlines():
+            net = wired.policy()
         parts = memory_estimate.predict_memory(crew, envs.spec, net)
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))

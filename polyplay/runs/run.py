@@ -229,16 +229,19 @@ def complete_plan(
         crew = crew_of(options)
         return make_plan(crew, wire_system(page, other, crew), options, steps)
 
+    from polyplay.nets.outline import outlines
+
     check_returns(crew, options)
     check_backends(crew)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
-    plan = make_plan(crew, wired, options, steps)
-    try:
-        plan = check_plan(plan, resolved, plan_of)
-    except UserError as e:
-        if not options.dry_run:
-            raise
-        plan = replace(plan, refused=str(e))
+    with outlines():  # one network for all plans
+        plan = make_plan(crew, wired, options, steps)
+        try:
+            plan = check_plan(plan, resolved, plan_of)
+        except UserError as e:
+            if not options.dry_run:
+                raise
+            plan = replace(plan, refused=str(e))
     source = _presets.tuned(page).get(options.preset, {}).get("source")
     settled = [("settings", f"preset {options.preset}: {source}")] if source else []
     if crew.fleet is not None:

@@ -14,6 +14,7 @@ from polyplay.workers.sizing import threads_of
 SHARE = 0.55  # moves of a game of cells of its board: 200 on 19×19
 POSITIONS = 8  # evaluated at once
 ROUNDS = 2
+SLOW = 0.1  # seconds of an evaluation
 
 
 def search_role(crew: Any) -> Any:
@@ -29,14 +30,20 @@ def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
 
     options, board = role.settings["options"], role.settings["board"]
     n = min(POSITIONS, role.envs.lanes * options.leaves)
-    evaluator = NetworkEvaluator(role.policy, n, "torch", crew.precision, crew.where.devices[0], threads_of(role, crew))
-    evaluator.take(0)
-    planes, seconds = np.zeros((n, *board.planes), np.float32), float("inf")
-    for _ in range(ROUNDS):
-        begun = time.perf_counter()
-        evaluator.evaluate(planes)
-        seconds = min(seconds, time.perf_counter() - begun)
-    rate, full = n / seconds, options.full if options.cheap else 1.0
+    for positions in dict.fromkeys((1, n)):
+        planes, seconds = np.zeros((positions, *board.planes), np.float32), float("inf")
+        threads = threads_of(role, crew)
+        evaluator = NetworkEvaluator(role.policy, positions, "torch", crew.precision, crew.where.devices[0], threads)
+        evaluator.take(0)
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            evaluator.evaluate(planes)
+            seconds = min(seconds, time.perf_counter() - begun)
+            if seconds > SLOW:
+                break
+        if seconds > SLOW:  # all cores are busy with one position: several at once take as many times as long
+            break
+    rate, full = positions / seconds, options.full if options.cheap else 1.0
     mean = full * options.simulations + (1.0 - full) * options.cheap
     return min(role.n, cores()) * rate / mean, rate
 

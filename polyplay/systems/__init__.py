@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyplay.common.errors import UserError
+from polyplay.common.value_rescaling import ValueUnits
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class System:
     metrics: tuple[str, ...]  # names the losses report
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
     epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
+    values: ValueUnits = field(default_factory=ValueUnits)  # units of the network's values
     player: Any = None  # player(network) -> Policy: what plays full games, where that is not the network alone
 
     @property

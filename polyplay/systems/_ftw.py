@@ -35,7 +35,7 @@ QUICK = (  # costs that suit events as rare as they are in 20 million steps
     "kl_posterior_cost=log:3e-6:3e-5",
     "kl_prior_cost=log:3e-7:3e-6",
     "pixel_control_cost=log:1e-3:4e-3",
-    "reward_prediction_cost=log:1e-2:4e-2",
+    "reward_prediction_cost=log:0.5:2.0",
     "points=log:0.5:2.0",
 )
 POINTS = (  # nothing for a tag in itself: where tags paid, however little, agents tagged all day and left the flags

@@ -13,6 +13,7 @@ from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
+from polyplay.common.value_rescaling import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari.presets import atari_preset
 from polyplay.learning import Epochs
@@ -159,6 +160,11 @@ def _cost(word: str, number: str) -> float:
     if not 0.0 <= cost < math.inf:
         raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
     return cost
+
+
+def units_of(c: Any) -> ValueUnits:
+    """Units of values where c.reward_scale multiplies rewards; a sign has no scale."""
+    return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
 def with_core(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:

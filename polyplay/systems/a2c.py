@@ -12,7 +12,16 @@ from typing import Literal
 from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, replica_envs, replicas_of, whole_envs, with_core
+from polyplay.systems._wiring import (
+    Crew,
+    System,
+    actor_critic_of,
+    replica_envs,
+    replicas_of,
+    units_of,
+    whole_envs,
+    with_core,
+)
 from polyplay.weights import OptimizerSpec, averaged
 
 
@@ -71,4 +80,4 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
-    return System(envs, policy, loss.metrics, {"replicas": replicas})
+    return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))

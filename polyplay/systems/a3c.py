@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, with_core
+from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, units_of, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 
 
@@ -94,4 +94,4 @@ def build(c: Config, crew: Crew) -> System:
     # report: rollouts are short
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, same=True, report=10)
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
-    return System(envs, policy, loss.metrics, {"workers": workers})
+    return System(envs, policy, loss.metrics, {"workers": workers}, values=units_of(c))

@@ -77,14 +77,20 @@ def quick() -> Config:
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
 
+def paper40() -> Config:
+    """The paper's larger run: 40 blocks, 29 million games, 3.1 million updates."""
+    return Config(blocks=39, ratio=1.09, budget=5_800_000_000)
+
+
 def alphazero() -> Config:
-    """Its successor (Silver et al. 2018), which plays with the newest weights: for Go."""
+    """Its successor (Silver et al. 2018), which plays with the newest weights to the end of each game: for Go."""
     search = Config(exploration="alphazero", symmetries="none", simulations=800, gate=0.0, capacity=200_000_000)
+    search = replace(search, resign="off", keep_tree=False)
     learner = replace(search, batch=4_096, learning_rate=0.02, drops=(300_000, 500_000), ratio=0.68)
     return replace(learner, budget=4_200_000_000)
 
 
-PRESETS = {"paper": Config, "paper40": lambda: Config(blocks=39), "alphazero": alphazero, "quick": quick}
+PRESETS = {"paper": Config, "paper40": paper40, "alphazero": alphazero, "quick": quick}
 ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
 ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "SGD: Local, or AllReduce"}
 ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source": "Silver et al. 2017"}

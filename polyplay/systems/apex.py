@@ -16,6 +16,7 @@ from typing import Any, Literal
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
+from polyplay.common.value_rescaling import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import QLoss, q_outputs
@@ -93,4 +94,4 @@ def wire_actors(
     actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
-    return System(envs, spec.policy, (*spec.loss.metrics, *replay_store.NAMES))
+    return System(envs, spec.policy, (*spec.loss.metrics, *replay_store.NAMES), values=ValueUnits(scale))

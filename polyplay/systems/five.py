@@ -14,7 +14,7 @@ from typing import Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
-from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.common.bounds import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, optimise
 from polyplay.learning.losses import PPO
@@ -58,12 +58,12 @@ class Config:
     network: str = "five"  # five (sets of units), or as other systems
     core_size: Count = 4096  # of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
-    budget: Count = 400_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
+    budget: Budget = 1_700_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
 
 
 def blog() -> Config:
-    """As it was in June 2018: an LSTM of 1,024."""
-    return replace(Config(), core_size=1024)
+    """As it was in June 2018: an LSTM of 1,024, and 256 optimizers whose updates have 1,048,576 steps of heroes."""
+    return replace(Config(), core_size=1024, learners=256, batch=256)
 
 
 def quick() -> Config:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Agents, Count, Fraction, Lag, Players, SomeWorkers, Whole
+from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
@@ -54,6 +54,7 @@ class Config:
     memory: Whole = 450  # words of the memory that both clocks share (0: there is none)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of V-trace
+    max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     normalize_advantage: bool = False  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
     budget: Count = 60_000_000_000  # steps of all agents to train for when neither --frames nor --steps is given
@@ -63,7 +64,7 @@ def quick() -> Config:
     """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
     game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
     table = Config(game, agents=4, lanes=64, unroll=50, batch=16, matches=50, copies=200, ranges=QUICK)
-    return replace(table, optimizer="adam", lam=0.95, core_size=128, memory=0, budget=20_000_000)
+    return replace(table, optimizer="adam", max_grad_norm=40.0, lam=0.95, core_size=128, memory=0, budget=20_000_000)
 
 
 def no_slow() -> Config:
@@ -101,7 +102,7 @@ ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "sour
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
     policy, rule, slots = network(c, envs), copy_rule(c, envs), batches_of(c, envs)
-    update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=0.5 if c.normalize_advantage else 40.0))
+    update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()
     hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.budget)
     spec = LearnerSpec(policy, loss_of(c), update, hyper, total, "constant", initial=begin)

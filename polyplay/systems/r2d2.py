@@ -14,6 +14,7 @@ from typing import Literal
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_store
 from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
+from polyplay.common.value_rescaling import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.losses import SequenceLoss, q_outputs
@@ -85,4 +86,4 @@ def build(c: Config, crew: Crew) -> System:
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
     actor.params, actor.explore = params, explore
     crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES))
+    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), values=ValueUnits(rescale=c.rescale))

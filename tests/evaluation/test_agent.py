@@ -20,6 +20,7 @@ from polyplay.acting import play
 from polyplay.acting.play import PlayOptions
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.value_rescaling import unscale
 from polyplay.envs import Envs, space_files
 from polyplay.evaluation import agent
 
@@ -106,6 +107,60 @@ def test_networks_with_memory(name, tmp_path):
     assert re.fullmatch(r"<polyplay\.State, 1 episode(, \S+ \[1(, \d+)?\])+>", repr(state))
     assert found.value(obs, state) != found.value(obs)
     assert found.value(obs) == found.value(obs)
+
+
+UNITS = {  # what a learner did to rewards or values, by hand
+    "r2d2": (
+        {"batch": 8, "unroll": 10, "sequence": 10, "burn_in": 0, "core_size": 16},
+        lambda v, net: unscale(v, 1e-3),
+    ),
+    "a2c": ({"reward": "none", "reward_scale": 0.1}, lambda v, net: v * 10.0),
+    "a3c": ({"reward": "sign", "reward_scale": 0.1, "workers": 1}, lambda v, net: v),
+    "apex_dpg": ({"reward_scale": 0.2}, lambda v, net: v * 5.0),
+    "ppo": ({"reward": "scale"}, lambda v, net: v / float(net.returns.scale())),
+    "dqn": ({}, lambda v, net: v),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_values_are_in_the_environments_units(name, tmp_path):
+    settings, by_hand = UNITS[name]
+    if name in ("a2c", "a3c", "ppo", "r2d2"):
+        settings = {**settings, "network": "mlp", "steps": 300}
+    found = polyplay.load(trained(tmp_path, name, **settings))
+    obs = np.random.default_rng(0).normal(size=(4, *found.observation_space.shape)).astype(np.float32)
+    step, _ = found._step(obs, None, None, None)
+    own = found._choose(step, None, True)[1]
+    assert found.value(obs) == pytest.approx(np.float64(by_hand(own, found._policy)), rel=1e-5)
+    assert found.value(obs).dtype == np.float32
+    if name == "ppo":
+        assert float(found._policy.returns.scale()) != 1.0, "nothing to undo"
+    assert isinstance(found.value(obs[0]), float)
+
+
+class Payday(gymnasium.Env):
+    """A reward of 1 in each of five steps, whatever is done: 4.0951 from the first row at a discount of 0.9."""
+
+    observation_space = gym.Box(0, 1, (6,), np.float32)
+    action_space = gym.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.eye(6, dtype=np.float32)[0], {}
+
+    def step(self, action):
+        self.t += 1
+        return np.eye(6, dtype=np.float32)[self.t], 1.0, self.t >= 5, False, {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["dqn", "r2d2"])
+def test_values_are_what_the_environment_pays(name, tmp_path):
+    more = {"batch": 8} if name == "r2d2" else {}
+    more |= {"env": Payday, "steps": 5_000, "gamma": 0.9, "start": 200, "capacity": 4_000, "learning_rate": 3e-3}
+    found = polyplay.load(trained(tmp_path, name, **more))
+    assert found.value(np.eye(6, dtype=np.float32)[0]) == pytest.approx(4.0951, abs=0.3)
 
 
 def test_a_fresh_process_needs_the_directory_alone(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,29 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say(champion: Path, cap
     )
     assert [finding.level for finding in verify.verify(champion)] == ["ok"] * 6
     assert evaluate.read_scores(champion)["snapshots"][file.stem]["simulations"] == 0
+
+
+def test_a_champion_that_comes_with_the_code_is_evaluated_and_not_written_to(capfd: pytest.CaptureFixture):
+    before = sorted(CHAMPION.rglob("*"))
+    asked = ["--protocol", "versus", "--against", "random", "--simulations", "0", "--episodes", "2"]
+    assert main.main(["evaluate", str(CHAMPION), *asked]) == 0
+    out, err = capfd.readouterr()
+    assert "of 2 points" in out
+    assert re.search(r"^polyplay: nothing is written to .*connect_four, which is read-only \(READ_ONLY\)$", err, re.M)
+    assert sorted(CHAMPION.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", [".", ".."])
+def test_a_run_is_read_only_by_a_file_in_it_or_beside_it(tmp_path: Path, where: str):
+    run = small(tmp_path)
+    options = EvaluateOptions(protocol="versus", against="random", episodes=2)
+    (run / where / "READ_ONLY").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert evaluate.evaluate(run, options)["episodes"] == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    (run / where / "READ_ONLY").unlink()
+    evaluate.evaluate(run, options)
+    assert [*run.glob("evaluation-*.json")]
 
 
 def test_moves_in_othello_are_counted_too(tmp_path: Path, capsys: pytest.CaptureFixture):

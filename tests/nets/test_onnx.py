@@ -18,6 +18,7 @@ from polyplay.cli import main
 from polyplay.common import checkpoint, tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.common.value_rescaling import ValueUnits, unscale
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import onnx as export
@@ -184,6 +185,20 @@ def test_own_rewards_are_inside(tmp_path: Path):
     assert export.compare_outputs(policy, spec, data, (3,))[0] < 1e-4
     policy.follow({"reward_kill": -0.5})
     assert export.compare_outputs(policy, spec, data, (3,))[0] > 1e-4
+
+
+@pytest.mark.parametrize("units", [ValueUnits(rescale=1e-3), ValueUnits(0.25)])
+def test_the_file_s_values_are_in_the_environments_units(units: ValueUnits, tmp_path: Path):
+    policy = nets.make("mlp", REAL, returns=0.9)
+    policy.returns.total.fill_(8.0)
+    policy.returns.count.fill_(2.0)  # rewards count half
+    export.export_onnx(policy, REAL, tmp_path / "p.onnx", {}, units)
+    obs = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    with torch.no_grad():
+        own = policy.act({"obs": torch.from_numpy(obs)}, {})[0]["value"].numpy()
+    value = ReferenceEvaluator(onnx.load(tmp_path / "p.onnx")).run(["value"], {"obs": obs})[0]
+    by_hand = 2.0 * unscale(own, 1e-3) if units.rescale else 2.0 * own / 0.25
+    assert value == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_a_run_is_exported_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polyplay
 from polyplay import systems
@@ -13,6 +15,9 @@ from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_json
 from polyplay.envs import Envs
+from polyplay.nets import outline
+from polyplay.nets.factory import NetworkFactory, build_network
+from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs import plan
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
@@ -192,6 +197,45 @@ def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(UserError, match="there are 1 MB; no smaller setting fits: take a larger machine"):
         polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
+
+
+HUGE: dict[str, dict[str, Any]] = {
+    "five": {"preset": "paper"},
+    "impala": {**TOY, "lanes": 1 << 22, "batch": 1 << 22},
+    "alphago_zero": {"preset": "paper"},
+}
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("system", ["five", "impala", pytest.param("alphago_zero", marks=LONG)])
+def test_what_does_not_fit_is_refused_before_any_weights_are_drawn(system, monkeypatch, tmp_path):
+    """However many smaller settings are tried, and however large the network is."""
+    made, factory = [], NetworkFactory if system != "alphago_zero" else BoardNetworkFactory
+    make = factory._make
+
+    def count(self: Any) -> Any:
+        made.append(make(self))
+        return made[-1]
+
+    monkeypatch.setattr(factory, "_make", count)
+    monkeypatch.setattr(torch.Tensor, "uniform_", lambda *_: pytest.fail("weights were drawn"))
+    begun = time.process_time()
+    with pytest.raises(UserError, match=r"memory: this takes about .*, there are .*; what fits: --"):
+        polyplay.train(system, run=str(tmp_path / "run"), **HUGE[system])
+    assert time.process_time() - begun < 20
+    assert len(made) <= 2, "one for the wiring, one for all plans"
+    assert not (tmp_path / "run").exists()
+
+
+def test_networks_that_are_run_have_their_weights_drawn():
+    factory = NetworkFactory("mlp", Envs("toy:catch", 2).spec)
+    with outline.outlines():
+        first, again, run = factory(), factory(), build_network(factory, 3)
+    assert first is again
+    plain = build_network(factory, 3)
+    assert all(torch.equal(a, b) for a, b in zip(run.parameters(), plain.parameters(), strict=True))
+    assert all(a.shape == b.shape for a, b in zip(first.parameters(), plain.parameters(), strict=True))
+    assert factory() is not first
 
 
 # --------------------------------------------------------------------------------------------------- dry runs

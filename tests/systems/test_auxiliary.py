@@ -19,7 +19,7 @@ from polyplay.learning.losses.auxiliary import KL
 from polyplay.systems._wiring import auxiliary_of
 from polyplay.workers.crew import Crew
 
-PUBLISHED = {"pixel": 0.05, "reward": 1 / 20, "value": 1.0}
+PUBLISHED = {"pixel": 0.05, "reward": 1.0, "value": 1.0}
 TERMS = ("pixel_control", "reward_prediction", "value_replay")
 
 

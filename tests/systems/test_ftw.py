@@ -25,9 +25,10 @@ from polyplay.envs.spaces import Discrete
 from polyplay.evaluation.agent import load_agent
 from polyplay.learning.losses.auxiliary import WithAuxiliary
 from polyplay.population.copies import CopyRule
-from polyplay.systems import _ftw
+from polyplay.systems import _ftw, ftw
 from polyplay.systems._ftw import CORE, RANGES
 from polyplay.systems.ftw import Config
+from polyplay.workers.crew import Crew
 from tests import leftovers
 from tests.systems.test_league import _command, _learners, _lines, _processes, _until, rated, versions
 
@@ -120,7 +121,7 @@ def points_against_random(directory: Path) -> float:
 @pytest.mark.parametrize("on", ["thread", "process"])
 def test_a_population_learns_to_win(on, tmp_path):
     """By an inner reward."""
-    given = {**RECALL, "evolve": False, "ranges": FAST, "lag": 1, "normalize_advantage": True}
+    given = {**RECALL, "evolve": False, "ranges": FAST, "lag": 1, "normalize_advantage": True, "max_grad_norm": 0.5}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=40_000, on=on, **given)
     assert points_against_random(run.directory) > 0.85
 
@@ -171,6 +172,13 @@ def test_copies_are_as_published():
     assert rule.priors["reward_captured"].low == 0.1
     assert rule.priors["reward_opponent_captured"].high == -0.1
     assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
+
+
+@pytest.mark.parametrize(("preset", "clip"), [("paper", 0.0), ("quick", 40.0)])
+def test_the_gradient_is_clipped_as_the_preset_says(preset, clip):
+    crew = Crew(0, steps=1000)
+    ftw.build(ftw.PRESETS[preset](), crew)
+    assert next(role.spec for role in crew.roles if role.learner).update.clip == clip
 
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():

@@ -13,11 +13,11 @@ from torch import Tensor
 from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Batch, Tree
-from polyplay.learning.losses import unreal
+from polyplay.learning.losses import returns, unreal
 from polyplay.learning.losses.base import ActorCriticLoss, EpochLoss, LazyMetrics, Loss, LossOutput, MaskedMean
 
-TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs, as losses.unreal says they are here
-    {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1 / 20), "value": ("value_replay", 1.0)}
+TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
+    {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1.0), "value": ("value_replay", 1.0)}
 )
 KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
 _DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
@@ -28,9 +28,11 @@ class WithAuxiliary:
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
 
     kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction, value_replay: see
-    losses.unreal. All are means over transitions or examples, and multiplied with the number of transitions where
-    `loss` is a sum. Where the network says `reward`, it takes the place of the environment's. Replayed values have the
-    discount of `loss`, an ActorCriticLoss, and its rewards.
+    losses.unreal. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
+    term is the sum over its own examples; where it is a mean, the predicted rewards' sum is divided by the number of
+    transitions, and all others are means. Metrics are means over transitions or examples. Where the network says
+    `reward`, it takes the place of the environment's. Replayed values have the discount of `loss`, an ActorCriticLoss,
+    and its rewards.
     """
 
     loss: Loss
@@ -60,12 +62,21 @@ class WithAuxiliary:
         scored = self.loss(out, batch, hyperparameters)
         over = MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
         found = {name: self._term(name, over, out, batch) for name in self.terms}
-        live = hyperparameters.all()
-        total = sum(live.get(f"{name}_cost", self.terms[name]) * x for name, x in found.items())
-        if getattr(self.loss, "reduction", "mean") == "sum":
+        live, summed = hyperparameters.all(), getattr(self.loss, "reduction", "mean") == "sum"
+        weights = {name: live.get(f"{name}_cost", self.terms[name]) for name in found}
+        total = sum(weights[name] * x * self._share(name, over, batch, summed) for name, x in found.items())
+        if summed:
             total = total * over.count
         loss = scored.loss + total
         return LossOutput(loss, LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority)
+
+    def _share(self, name: str, over: MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
+        """Examples of a term for each transition, so often its mean counts."""
+        if name == "reward_prediction" and "recent_reward" in batch:
+            return len(batch["recent_reward"]) / over.count
+        if name == "value_replay" and summed and "replayed" in batch:
+            return returns.transitions(batch["replayed"], 1.0).valid.sum() / over.count
+        return 1.0
 
     def _term(self, name: str, over: MaskedMean, out: Batch, batch: Batch) -> Tensor:
         if name == "pixel_control":

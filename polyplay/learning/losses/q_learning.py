@@ -22,6 +22,7 @@ from polyplay.common import tree
 from polyplay.common.control import Hyperparameters
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
+from polyplay.common.value_rescaling import unscale
 from polyplay.learning.losses import base, q_targets
 from polyplay.nets import q_values
 from polyplay.nets.q_network import QNetwork
@@ -118,7 +119,7 @@ class SequenceLoss:
     `reduction` over sequences. rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over
     the rows learnt. reward: as in losses.squash; R2D2 takes them as they are. The batch has burn_in + m + n rows for m
     to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows are burn-in.
-    Raises UserError, ValueError.
+    Metrics: q_mean and target_mean without h, td_abs of |δ|. Raises UserError, ValueError.
     """
 
     gamma: float = 0.997
@@ -157,7 +158,8 @@ class SequenceLoss:
         size = error.detach().abs()
 
         def metrics() -> dict[str, Tensor]:
-            means = (loss, over.mean(q), over.mean(goal), over.mean(size), weight.mean())
+            values = (unscale(x, self.rescale) if self.rescale else x for x in (q, goal))
+            means = (loss, *map(over.mean, values), over.mean(size), weight.mean())
             learnt = made.valid.sum(0).to(size.dtype).mean()
             return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
 

@@ -1,10 +1,8 @@
 """UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction, value replay. Pure functions of
 rows, by the convention of returns.py.
 
-Published costs belong to losses that are summed over time, as the policy's is there. These functions give means, over
-transitions or examples: beside a policy loss that is a mean over transitions, pixel control and value replay take the
-published costs as they are. Reward prediction has one example to a rollout of 20 steps in miyosuda/unreal, so its cost
-of 1 there is 1/20 here.
+Published costs belong to losses that are summed over examples, as the policy's is over time. These functions give
+means, over transitions or examples; losses.auxiliary makes sums of them.
 """
 
 from __future__ import annotations

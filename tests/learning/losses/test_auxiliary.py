@@ -41,6 +41,11 @@ def rows(seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     return out | {"reward_logits": real(N, 3).requires_grad_()}, batch
 
 
+def shares(count: int) -> dict[str, float]:
+    """What each term's mean counts in a loss that is a mean: its examples for each of `count` transitions."""
+    return dict.fromkeys(COSTS, 1.0) | {"reward_prediction": N / count}
+
+
 def slow_terms(out: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, float], int]:
     """Each term by plain loops, and the number of transitions."""
     first, view = batch["first"].tolist(), batch["obs"]["view"].numpy().astype(int)
@@ -73,7 +78,8 @@ def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> N
     hyperparameters = Hyperparameters(entropy_cost=0.01)
     scored = WithAuxiliary(inner, COSTS)(out, batch, hyperparameters)
     terms, count = slow_terms(out, batch)
-    more = sum(COSTS[name] * terms[name] for name in COSTS) * (count if inner.reduction == "sum" else 1)
+    more = sum(COSTS[name] * terms[name] * shares(count)[name] for name in COSTS)
+    more *= count if inner.reduction == "sum" else 1
     alone = inner(out, batch, hyperparameters)
     assert scored.loss.item() == pytest.approx(alone.loss.item() + more, rel=1e-5)
     for name, term in terms.items():
@@ -82,6 +88,57 @@ def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> N
     assert not any(x.requires_grad for x in scored.metrics.values())
     for name in ("policy_loss", "entropy"):
         assert scored.metrics[name] == alone.metrics[name]
+
+
+@pytest.mark.parametrize("horizon", [20, 100])
+@pytest.mark.parametrize("reduction", base.REDUCTIONS)
+def test_an_example_of_every_term_weighs_what_its_source_gives_it(reduction: str, horizon: int) -> None:
+    """By its gradient, however long rollouts are. The sources sum everything: ftw 0.1.8's learner the divergences, ½ of
+    squared errors of cells and cross-entropies, miyosuda/unreal ½ of squared errors of replayed values, too. Beside a
+    mean, all is divided by the number of transitions.
+    """
+    costs = {"kl_posterior": 0.05, "kl_prior": 0.01, "pixel_control": 0.03, "reward_prediction": 0.4}
+    costs["value_replay"], rng, lanes, examples = 0.7, np.random.default_rng(horizon), 2, 2
+    free = torch.zeros(horizon + 1, lanes, dtype=torch.bool)
+    numbers = {k: torch.from_numpy(rng.normal(size=(horizon + 1, lanes))) for k in ("reward", "value", "logp")}
+    batch: dict[str, Any] = {**numbers, "first": free, "terminated": free}
+    batch["obs"] = torch.from_numpy(rng.integers(0, 2, (horizon + 1, lanes, 3, H, W)).astype(np.uint8))
+    batch |= {"recent_reward": torch.tensor([1.0, 0.0]), "replayed": {**numbers, "first": free, "terminated": free}}
+    leaves = {k: numbers["value"].clone() for k in ("kl_posterior", "kl_prior", "replayed_value")}
+    leaves |= {"pixel_chosen": torch.randn(horizon, lanes, H, W).double(), "reward_logits": torch.randn(examples, 3)}
+    leaves = {k: x.requires_grad_() for k, x in leaves.items()}
+    out = {**leaves, **{k: numbers["value"].clone() for k in ("logp", "value", "entropy")}}
+    out["pixel_best"] = torch.randn(horizon + 1, lanes, H, W).double()
+    loss = WithAuxiliary(VTrace(0.9, reduction=reduction, reward="none"), costs)
+    scored = loss(out, batch, Hyperparameters(entropy_cost=0.0)).loss
+    grads = dict(zip(leaves, torch.autograd.grad(scored, [*leaves.values()]), strict=True))
+    part = 1.0 if reduction == "sum" else 1.0 / (horizon * lanes)
+    for name in KL:
+        torch.testing.assert_close(grads[name][:-1], torch.full_like(grads[name][:-1], costs[name] * part))
+    logits, wanted = leaves["reward_logits"].detach(), torch.eye(3)[[2, 0]]
+    weight = costs["reward_prediction"] * part
+    torch.testing.assert_close(grads["reward_logits"], weight * (logits.softmax(1) - wanted))
+    change = (batch["obs"][-1] != batch["obs"][-2]).double().mean(1)
+    apart = leaves["pixel_chosen"].detach()[-1] - (change + 0.9 * out["pixel_best"][-1])
+    torch.testing.assert_close(grads["pixel_chosen"][-1], costs["pixel_control"] * part * apart, check_dtype=False)
+    target = numbers["reward"][-1] + 0.9 * numbers["value"][-1]
+    apart = numbers["value"][-2] - target
+    torch.testing.assert_close(grads["replayed_value"][-2], costs["value_replay"] * part * apart)
+
+
+def test_sums_count_replayed_transitions_however_many_there_are_in_the_batch() -> None:
+    """A rollout that ends with its episode is shorter than those that are replayed."""
+    out, batch = rows()
+    batch["first"][2:] = True
+    replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
+    given = {**out, "replayed_value": value}, {**batch, "replayed": replayed}
+    inner, hyperparameters = VTrace(0.8), Hyperparameters(entropy_cost=0.01)
+    more = (
+        WithAuxiliary(inner, {"value_replay": 0.2})(*given, hyperparameters).loss - inner(*given, hyperparameters).loss
+    )
+    learnt = {**replayed, "reward": base.squash_rewards(replayed["reward"], "clip")}
+    there = int((~replayed["first"][1:]).sum())
+    assert more.item() == pytest.approx(0.2 * there * unreal.value_replay_loss(value, learnt, 0.8).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("inner", [*INNER, APPO()], ids=lambda x: type(x).__name__)
@@ -96,11 +153,11 @@ def test_metrics_are_those_it_names(inner: Any, terms: tuple[str, ...]) -> None:
 def test_costs_are_live() -> None:
     out, batch = rows()
     live = Hyperparameters(entropy_cost=0.01, kl_prior_cost=0.5, pixel_control_cost=0.0)
-    loss, terms = WithAuxiliary(A2C(), COSTS), slow_terms(out, batch)[0]
+    loss, (terms, count) = WithAuxiliary(A2C(), COSTS), slow_terms(out, batch)
     alone = A2C()(out, batch, live).loss.item()
 
     def more(**costs: float) -> float:
-        return sum((COSTS | costs)[name] * term for name, term in terms.items())
+        return sum((COSTS | costs)[name] * term * shares(count)[name] for name, term in terms.items())
 
     expected = alone + more(kl_prior=0.5, pixel_control=0.0)
     assert loss(out, batch, live).loss.item() == pytest.approx(expected, rel=1e-5)

@@ -17,6 +17,7 @@ from torch import Tensor
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.common.value_rescaling import unscale
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning.losses import q_learning
@@ -245,6 +246,11 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
         np.testing.assert_allclose(grad[:, b].numpy(), expected, rtol=1e-6, atol=1e-9)
     assert float(result.loss.detach()) == pytest.approx(total, rel=1e-6)
     assert set(result.metrics) == set(q_learning.SequenceLoss.metrics)
+    learnt = [(i, b) for i in range(length - 1) for b in range(width) if grad[i, b].any()]
+    own = np.array([float(out["q"][i, b, batch["action"][burn + i, b]]) for i, b in learnt])
+    if len(learnt) == round(float(result.metrics["rows_mean"]) * width) > 0:  # no error happened to be 0
+        own = unscale(own, rescale) if rescale else own
+        assert float(result.metrics["q_mean"]) == pytest.approx(own.mean()), "without h"
 
 
 # ------------------------------------------------------------------------------------------------ settings
