@@ -67,7 +67,8 @@ class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
     _flags: np.ndarray
-    HALT, FINISH, SAVE, RESCUE, PAUSE = 0, 1, 2, 3, 4
+    HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
+    REPEATS = 1024  # saves of one update, at most, that are told apart
 
     def __init__(self) -> None:
         self.show: Any = None  # weights.on_request, for an evaluator beside training
@@ -97,6 +98,15 @@ class RunControl(SharedObject):
     def save(self) -> None:
         """Learners save at their next update."""
         self._flags[self.SAVE] += 1
+
+    def take(self, mark: float) -> None:
+        """The parts of the save with this mark (a learner's counter `saved`) are no longer needed where they are."""
+        self._flags[self.TAKEN] = round(mark * self.REPEATS)
+
+    @property
+    def taken(self) -> float:
+        """The mark of the save whose parts were taken last."""
+        return float(self._flags[self.TAKEN]) / self.REPEATS
 
     def rescue(self, index: int) -> None:
         """The run has failed: everybody stops, and this learner saves what is whole before it does."""

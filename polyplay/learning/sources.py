@@ -93,6 +93,7 @@ class RolloutSource:
         """The learner with what its actors have and what is in flight. Nothing to do where that was done."""
         if self.learner.saved == self.learner.version:
             return
+        self.learner.marks.wait(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
@@ -191,6 +192,7 @@ class SampleSource:
         if not self.first or self.ctx.directory is None:
             learner.save()
             return
+        learner.marks.wait(learner.counts.newest())
         with learner.still():  # what replays write fits the weights, whoever else learns
             yield from self._save(learner.counts.newest())
 

@@ -313,7 +313,7 @@ class Session:
         if self.owns_directory:
             checkpoint.remove_partial(self.directory)
         part, total = self.setup.part, self.setup.plan.frames / self.setup.frames_per_step
-        if self.reason == "done" and part is not None and max(part.until, self.metrics.steps) < total:
+        if self.reason == "done" and part is not None and part.until < total:
             self.reason = part.paused
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"
