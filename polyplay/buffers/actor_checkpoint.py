@@ -107,7 +107,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
     """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
-    return json.loads(path.read_text()) if path is not None and path.exists() else {}
+    return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
 
 def wait_for_actors(
@@ -146,7 +146,7 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 def saved_counters(root: Path) -> list[dict[str, Any]]:
     """What the acting workers of a checkpoint, or of its parts, reported."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
-    return [json.loads(p.read_text()) for p in files]
+    return [json.loads(p.read_text("utf-8")) for p in files]
 
 
 def lost_lanes(root: Path, seed: int) -> str:
@@ -155,7 +155,7 @@ def lost_lanes(root: Path, seed: int) -> str:
     if not reports:
         return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
     unsaved = [report for report in reports if report["why"]]
-    late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text())["lost"]]
+    late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text("utf-8"))["lost"]]
     text = []
     if unsaved:
         lanes, games, steps = (sum(report[k] for report in unsaved) for k in ("lanes", "partial", "partial_steps"))

@@ -116,7 +116,7 @@ class CheckpointCompleter:
         """Of a run of several agents: the update that each is at in the checkpoint `number`."""
         n = max((len(role.served) for role in self.metrics.crew.roles), default=0)
         root = checkpoint.partial(self.directory, number) / "agents"
-        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text())["version"]) for a in range(n)}
+        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text("utf-8"))["version"]) for a in range(n)}
 
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
