@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import polyplay
@@ -15,6 +16,7 @@ from polyplay.common.control import RunControl
 from polyplay.common.errors import Closed
 from polyplay.learning import save_marks
 from polyplay.learning.save_marks import SaveMarks
+from polyplay.runs.checkpoints import CheckpointCompleter
 
 
 def learner(serial: bool = False) -> Any:
@@ -79,3 +81,27 @@ def test_a_replay_that_fills_is_saved_again_and_again(how, tmp_path):
     assert run.exit_code == 0
     assert checkpoint.manifest(found)["counters"]["steps"] == run.summary["steps"] >= 4000
     assert not checkpoint.partials(run.directory)
+
+
+def test_the_main_process_makes_a_checkpoint_of_each(tmp_path):
+    control, marks = RunControl(), np.zeros(1)
+    role = SimpleNamespace(name="replica", n=1, envs=object(), best=None, served=())
+    crew = SimpleNamespace(control=control, roles=[role], savers=lambda: [0])
+    counters = SimpleNamespace(column=lambda name: marks)
+    metrics: Any = SimpleNamespace(crew=crew, counters=counters, steps=0, frames_per_step=1, before={"steps": 0})
+    reporter: Any = SimpleNamespace(episodes=0, return_mean=None, wall_seconds=1.0)
+    said: list[str] = []
+    completer = CheckpointCompleter(tmp_path, metrics, reporter, 2, said.append)
+    ctx: Any = SimpleNamespace(counters=SimpleNamespace(get=lambda name: marks[0], set=lambda _, m: marks.fill(m)))
+    names = list[str]()
+    for steps, number in ((0, None), (10, 0), (20, 0), (30, 0), (40, 1), (40, 1)):
+        metrics.steps = steps
+        checkpoint.CheckpointPart(tmp_path, number or 0).arrays(checkpoint.policy_name(0), {})
+        SaveMarks(ctx).tell(number)
+        assert control.taken < marks[0]
+        completer.complete()
+        assert control.taken == marks[0]
+        (newest,) = checkpoint.everything(tmp_path)
+        names.append(newest.name.lstrip("0"))
+    assert names == ["-steps-0", "-steps-10", "-steps-20", "-steps-30", "1-steps-40", "1-steps-40"]
+    assert (said, completer.failure) == ([], "")
