@@ -75,7 +75,9 @@ def _commit() -> str | None:
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         for command in ([*git, "ls-files", "--error-unmatch", here.name], describe):
-            done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True
+            )
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

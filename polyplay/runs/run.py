@@ -199,9 +199,9 @@ def _resume(
         _warn("the run had made no update: it starts again at update 0")
     elif part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
-    for path in self_files(directory):
-        if wrong := self_flaw(path):
-            _warn(f"past self {path} {wrong}: put back a copy; the run ends where it would play")
+    if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
+        more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
+        _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
     rewind(directory, counters, _warn)
     amend_config(directory, setup.description)
     return _go(setup)

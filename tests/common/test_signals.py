@@ -84,7 +84,9 @@ print("went on")
 
 
 @pytest.mark.parametrize("handler", ["end_at_once", "stop"])
-@pytest.mark.parametrize(("inner", "module"), [("struct", "ctypes"), ("xml.parsers.expat", "plistlib"), ("_decimal", "decimal")])
+@pytest.mark.parametrize(
+    ("inner", "module"), [("struct", "ctypes"), ("xml.parsers.expat", "plistlib"), ("_decimal", "decimal")]
+)
 def test_a_signal_while_a_module_is_imported_ends_the_command_with_one_line(handler, inner, module):
     words = [sys.executable, "-c", IMPORTING, handler, inner, module, str(int(signal.SIGTERM))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
