@@ -48,11 +48,17 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did."""
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did. Where
+    the run ends and the rollout takes too long, the learner hears at once that there will be no part.
+    """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
-    if version is None or ctx.directory is None or not actor.between:
+    if version is None or ctx.directory is None:
         return False
+    if not actor.between:
+        if late := actor.late():
+            queue.answer(p, version, failed=True)
+        return late
     try:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         queue.answer(p, version)

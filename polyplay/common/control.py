@@ -71,12 +71,16 @@ class RunControl(SharedObject):
     REPEATS = 1024  # saves of one update, at most, that are told apart
 
     def __init__(self) -> None:
+        self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
         self.show: Any = None  # weights.on_request, for an evaluator beside training
         super().__init__(_flags=(8, np.int64))
 
     halted = property(lambda self: bool(self._flags[self.HALT]))
-    finishing = property(lambda self: bool(self._flags[self.FINISH]))
     saves = property(lambda self: int(self._flags[self.SAVE]))
+
+    @property
+    def finishing(self) -> bool:
+        return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
     @property
     def until(self) -> float:

@@ -32,7 +32,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy, TapedPolicy
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
-from polyplay.weights.update import Sums
+from polyplay.weights.update import Sums, check_leaving
 
 
 def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
@@ -277,6 +277,7 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update(rate, self._sums(learnt, kl))
+        check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)
@@ -289,16 +290,22 @@ class Learner:
     def rest(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
+        check_leaving(total)
         self.counts.rest(total[0])
         self.learnt = self.counts.learnt
         self._set_learnt()
         self._heed(total)
         return float(total[0] / total[4])
 
-    def _sums(self, learnt: float, kl: float) -> Sums:
+    def leave(self) -> Generator[None, None, None]:
+        """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
+        if self.update.leaves:
+            check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
+
+    def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
         finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one counts for all
-        return np.array([learnt, first * control.saves, finishing, kl, 1.0], np.float64)
+        return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
