@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 import polyplay
+from polyplay import systems
 from polyplay.common import checkpoint, context
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.learning.learner import Learner
+from polyplay.runs.options import RunOptions
 from tests.reports import rows
 
 SLOW = """
@@ -67,12 +69,14 @@ def slows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> Callable[
         ("a2c", {"replicas": 2, "on": "thread"}),
         ("impala", {"actors": 2, "batch": 2, "on": "thread"}),
         pytest.param("impala", {"actors": 2, "learners": 2, "batch": 4, "on": "thread"}, marks=LONG),
-        pytest.param("a3c", {"replicas": 2, "lanes": 1, "on": "thread"}, marks=LONG),
+        pytest.param("a3c", {"replicas": 2, "on": "thread"}, marks=LONG),
         pytest.param("ppo", {"replicas": 1, "on": "thread"}, marks=LONG),
         pytest.param("dqn", {"replicas": 1, "start": 400, "capacity": 2000, "serial": True}, marks=LONG),
         pytest.param("impala", {"actors": 1, "batch": 2, "serial": True}, marks=LONG),
+        pytest.param("r2d2", {"actors": 2, "start": 100, "capacity": 2000, "on": "thread"}, marks=LONG),
+        pytest.param("apex", {"actors": 2, "memories": 1, "start": 100, "on": "thread"}, marks=LONG),
     ],
-    ids=["a2c serial", "a2c replicas", "impala", "learners", "a3c", "ppo", "dqn", "impala serial"],
+    ids=["a2c serial", "a2c replicas", "impala", "learners", "a3c", "ppo", "dqn", "impala serial", "r2d2", "apex"],
 )
 def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, slows, tmp_path, capfd):
     run, sent = tmp_path / "run", list[float]()
@@ -81,19 +85,23 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, sl
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    env, more = slows(send), {k: v for k, v in {**KW, **kw}.items() if system != "dqn" or k not in ("unroll", "lanes")}
+    known = {**vars(systems.load(system).Config()), **vars(RunOptions())}
+    env, more = slows(send), {k: v for k, v in {**KW, **kw}.items() if k in known}
     result = polyplay.train(system, env=env, run=str(run), **more)
     assert time.monotonic() - sent[0] < 30.0, "a rollout takes 100 s"
     assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
     found = checkpoint.everything(run)[-1]
     last = rows(run / "updates.jsonl")[-1]["update"]
-    assert checkpoint.update_of(found) == last >= AT
+    assert checkpoint.update_of(found) >= AT
+    assert checkpoint.update_of(found) == last or system == "a3c"
     assert checkpoint.resume_flaw(found) is None
     assert result.summary["checkpoint"] == found.name
     (tmp_path / "slow").unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]
     again = polyplay.resume(run, steps=steps + 2000)
     assert again.exit_code == 0
+    if system in ("a3c", "apex"):  # several write lines, or there are as many updates as there is time for
+        return
     made = [row["update"] for row in rows(run / "updates.jsonl")]
     assert made == list(range(1, made[-1] + 1))
     assert made[-1] > last
