@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -11,6 +12,9 @@ from polyplay.common import processes, signals
 def main() -> NoReturn:
     """Run the command line; nothing is left once it has returned."""
     signals.install(signals.end_at_once)
+    for stream in sys.stdout, sys.stderr:
+        if isinstance(stream, io.TextIOWrapper):  # letters that the locale does not have
+            stream.reconfigure(errors="replace")
     from polyplay.cli.main import main as run
 
     status = run()

@@ -7,6 +7,7 @@ the lag allows), actions of the parked rows are chosen again if the weights are 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -75,7 +76,7 @@ class Actor:
             player = self.players[i % len(self.players)]
             noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
-        self.restored = False
+        self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
@@ -105,7 +106,7 @@ class Actor:
                         written[len(slots)].slot = slot
                         slots.append(slot)
             yield from self._pull(k)
-            again, k, self.restored = self.restored, k + 1, False
+            again, k, self.restored, self.begun = self.restored, k + 1, False, time.monotonic()
             for group in self.groups:  # row 0 is the parked row
                 if again or group.player.fresh or not self.bootstrap:
                     self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
@@ -170,6 +171,15 @@ class Actor:
             else:
                 self._send(group, outputs, after)
             self.ctx.turn()
+            if self.late():
+                yield None
+
+    def late(self) -> bool:
+        """Whether the run ends in the middle of a rollout that is not waited for."""
+        if not self.ctx.control.finishing or self.between:
+            return False
+        rows = 1 + min(group.at for group in self.groups if not group.parked)
+        return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"), torch.no_grad():

@@ -17,6 +17,7 @@ from polyplay.acting.on_device import policy_from_cpu
 from polyplay.acting.rows import as_tensors, policy_inputs
 from polyplay.common import checkpoint, tree
 from polyplay.common.files import Row
+from polyplay.common.past_selves import read_self
 from polyplay.common.rng import uniform
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import All, Envs, random_actions
@@ -178,8 +179,8 @@ class PlayableSystem(Protocol):
 def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     """path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
-    folder, name = (path.parent, path.stem) if alone else (path, checkpoint.policy_name(agent))
-    checkpoint.load_into(policy, checkpoint.open_checkpoint(folder).arrays(name))
+    saved = read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    checkpoint.load_into(policy, saved)
     return policy
 
 

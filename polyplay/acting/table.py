@@ -22,6 +22,7 @@ from polyplay.acting.worker import report_faults
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.common.past_selves import read_self, self_path
 from polyplay.common.tree import Batch
 from polyplay.envs.bots import Bot, SeatedBot, load_bot, seat_bot
 from polyplay.envs.pool import Envs
@@ -206,4 +207,5 @@ class ActorTable:
             return
         who = self.league.identity(player)
         assert self.ctx.directory is not None
-        seat.sit_past_self(checkpoint.read_self(self.ctx.directory, who.agent, who.version), who.version)
+        path = self_path(self.ctx.directory, who.agent, who.version)
+        seat.sit_past_self(read_self(path), who.version)

@@ -48,11 +48,17 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did."""
+    """Write this actor's part if a learner waits for it and the actor is between two rollouts; whether one did. Where
+    the run ends and the rollout takes too long, the learner hears at once that there will be no part.
+    """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
-    if version is None or ctx.directory is None or not actor.between:
+    if version is None or ctx.directory is None:
         return False
+    if not actor.between:
+        if late := actor.late():
+            queue.answer(p, version, failed=True)
+        return late
     try:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         queue.answer(p, version)
@@ -107,7 +113,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
     """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
-    return json.loads(path.read_text()) if path is not None and path.exists() else {}
+    return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
 
 def wait_for_actors(
@@ -146,7 +152,7 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 def saved_counters(root: Path) -> list[dict[str, Any]]:
     """What the acting workers of a checkpoint, or of its parts, reported."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
-    return [json.loads(p.read_text()) for p in files]
+    return [json.loads(p.read_text("utf-8")) for p in files]
 
 
 def lost_lanes(root: Path, seed: int) -> str:
@@ -155,7 +161,7 @@ def lost_lanes(root: Path, seed: int) -> str:
     if not reports:
         return f"all lanes begin anew, from seed {seed}: the checkpoint has nothing of them"
     unsaved = [report for report in reports if report["why"]]
-    late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text())["lost"]]
+    late = [p for f in (root / "workers").glob("stream-*.json") for p in json.loads(f.read_text("utf-8"))["lost"]]
     text = []
     if unsaved:
         lanes, games, steps = (sum(report[k] for report in unsaved) for k in ("lanes", "partial", "partial_steps"))

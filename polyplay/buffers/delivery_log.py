@@ -75,7 +75,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         )
     heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
-    for number, text in enumerate(path.read_text(errors="replace").splitlines(keepends=True), 1):
+    for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("\n"):
             break  # torn off by a kill
         try:

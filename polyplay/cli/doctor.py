@@ -86,7 +86,7 @@ def _limit(name: str, text: str, fix: str) -> Finding:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text("utf-8")
     except OSError:
         return ""
 
@@ -177,12 +177,12 @@ def training() -> Iterator[Finding]:
         run = os.path.join(place, "run")
         words = ["train", "a2c", "--env", "toy:catch", "--network", "mlp", "--steps", str(STEPS), "--run", run]
         command = [sys.executable, "-m", "polyplay", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
         if done.returncode:
             text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
             yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
             return
-        summary = json.loads(Path(run, "summary.json").read_text())
+        summary = json.loads(Path(run, "summary.json").read_text("utf-8"))
     seconds = f"{summary['wall_seconds']:.1f} s, start and end of its workers included"
     yield Finding("training", "ok", f"a2c on toy:catch: {summary['steps']:,} steps in {seconds}")
 

@@ -36,7 +36,7 @@ def command(words: list[str]) -> None:
         raise UserError(f"new takes the file to write, {given}: polyplay new FILE.py")
     path = Path(first[0])
     try:
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(SCRIPT)
     except FileExistsError:
         raise UserError(f"FILE: {path} is there already and stays as it is: name another") from None

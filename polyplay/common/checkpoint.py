@@ -1,13 +1,15 @@
 """Checkpoints: directories of safetensors and JSON, complete or absent, with checksums. Nothing pickled, ever.
 
-Workers write their parts into `checkpoints/.partial-<update>`; the main process, once it has all of them, adds the
-manifest (schema version, counters, SHA-256 and size of every file) and renames the directory: that is the moment the
+Workers write their parts into `checkpoints/.partial-<update>`. Once the main process has all of them, it takes the
+directory away under another name, so that another save of the same update gets one of its own. It adds the manifest
+(schema version, counters, SHA-256 and size of every file) and renames the directory again: that is the moment the
 checkpoint exists. A newest one that doesn't match its manifest, or whose numbers are no weights, is passed over for the
 one before, saying so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -41,22 +43,6 @@ def policy_name(agent: int) -> str:
     return f"agents/{agent}/policy"
 
 
-def self_path(directory: Path, agent: int, version: int) -> Path:
-    """Where a past self of an agent is: its weights as they were at `version`."""
-    return directory / "selves" / f"{agent}-{version}.safetensors"
-
-
-def read_self(directory: Path, agent: int, version: int) -> dict[str, np.ndarray]:
-    """Raises UserError: its file is not there, or is damaged."""
-    path = self_path(directory, agent, version)
-    try:
-        return read_arrays(path)
-    except (OSError, SafetensorError) as e:
-        raise UserError(
-            f"RUN: past self {path} plays in the league, but cannot be read ({e}): put back a copy"
-        ) from None
-
-
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
 
@@ -80,10 +66,10 @@ class CheckpointPart:
         self.root = partial(directory, version)
 
     def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        write_arrays(self._path(name, ".safetensors"), arrays)
+        self._write(f"{name}.safetensors", lambda path: write_arrays(path, arrays))
 
     def json(self, name: str, value: object) -> None:
-        write_json(self._path(name, ".json"), value)
+        self._write(f"{name}.json", lambda path: write_json(path, value))
 
     def folder(self, name: str) -> Path:
         """A directory for what is written piece by piece."""
@@ -91,10 +77,15 @@ class CheckpointPart:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _path(self, name: str, suffix: str) -> Path:
-        path = self.root / f"{name}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file; once more if the directory was taken away meanwhile, with what an earlier save had in it."""
+        path = self.root / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
 
 
 def partial(directory: Path, version: int) -> Path:
@@ -121,25 +112,46 @@ def steps_of(path: Path) -> int:
 def complete(directory: Path, version: int, counters: Row) -> Path:
     """Turn the parts of `version` into a checkpoint; the directory it lives in. OSError leaves nothing behind."""
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
+    taken = root.with_name(f"{root.name}-taken")
     try:
-        for temporary in root.rglob(".*"):  # of a worker that was killed while it wrote
+        shutil.rmtree(taken, ignore_errors=True)
+        os.rename(root, taken)
+        for temporary in taken.rglob(".*"):  # of a worker that was killed while it wrote
             temporary.unlink(missing_ok=True)
-        _finish(root, final, version, counters)
+        _finish(taken, final, version, counters)
     except OSError:
+        shutil.rmtree(taken, ignore_errors=True)
         discard(directory, version)
         raise
     return final
 
 
 def _finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest, and call `root` `final`: of one update saved twice the newer counts."""
+    """Add the manifest, and call `root` `final`: of one update saved twice the newer counts. At every moment the one or
+    the other is there: where both have one name, the newer has a zero more in it until the older is gone.
+    """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
-    for path in final.parent.iterdir():
-        if path == final or update_of(path) == update_of(final) >= 0:
-            shutil.rmtree(path)
-    os.rename(root, final)
+    old = [p for p in final.parent.iterdir() if p == final or update_of(p) == update_of(final) >= 0]
+    place = final.with_name(re.sub(r"(\d+)$", r"0\1", final.name)) if final in old else final
+    if place in old:  # the process was killed here before
+        _remove(place)
+        old.remove(place)
+    os.rename(root, place)
+    for path in old:
+        _remove(path)
+    if place != final:
+        os.rename(place, final)
     _sync(final.parent)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, if it is there: at once, so that a kill leaves no half of it."""
+    aside = path.with_name(f".partial-old-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def describe_file(path: Path) -> Row:
@@ -152,7 +164,7 @@ def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray],
     final = _save_weights(directory, BEST, name, arrays, counters)
     for old in checkpoints_dir(directory).glob(f"{BEST}*"):
         if old != final:
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
 
 
 def save_champion(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
@@ -208,11 +220,11 @@ def prune(directory: Path, keep: int) -> None:
     """Keep the newest `keep` and the one with the best return; the one of the beginning only until there is another."""
     paths = everything(directory)
     if len(paths) > 1 and update_of(paths[0]) == 0:
-        shutil.rmtree(paths.pop(0), ignore_errors=True)
+        _remove(paths.pop(0))
     best_one = _best_scored(paths)
     for path in paths[: -max(keep, 1)]:
         if path != best_one:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def everything(directory: Path) -> list[Path]:
@@ -356,7 +368,7 @@ class OpenCheckpoint:
             raise UserError(f"checkpoint {self.path}: {name} cannot be read ({e})") from None
 
     def json(self, name: str) -> Any:
-        return json.loads((self.path / f"{name}.json").read_text())
+        return json.loads((self.path / f"{name}.json").read_text("utf-8"))
 
 
 open_checkpoint = lru_cache(maxsize=4)(OpenCheckpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,8 @@ from polyplay.common.bounds import SEATS
 from polyplay.common.control import RunControl
 from polyplay.common.counters import Counters, WorkerCounters
 from polyplay.common.shared_memory import SharedObject
+
+ENDING = 1.0  # seconds that a rollout may still take when the run ends; one that takes longer is dropped
 
 
 def seed_of(seed: int, incarnation: int) -> int:
@@ -75,6 +78,7 @@ class WorkerContext:
     # to the main process: ("warning" | "remark" | "note" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
     served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
+    ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not
     rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
 
     @cached_property
@@ -97,6 +101,15 @@ class WorkerContext:
     def leaving(self) -> bool:
         """Whether this worker is to leave: its role has fewer workers from now on."""
         return self.heads is not None and bool(self.heads.dismissed[self.index])
+
+    def late(self, left: float = 0.0) -> bool:
+        """Whether the run ends, and what this worker does is not waited for: it takes `left` seconds more, or has had
+        its time.
+        """
+        if not self.control.finishing:
+            return False
+        self.ending_since = self.ending_since or time.monotonic()
+        return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""

@@ -67,15 +67,20 @@ class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
     _flags: np.ndarray
-    HALT, FINISH, SAVE, RESCUE, PAUSE = 0, 1, 2, 3, 4
+    HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
+    REPEATS = 1024  # saves of one update, at most, that are told apart
 
     def __init__(self) -> None:
+        self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
         self.show: Any = None  # weights.on_request, for an evaluator beside training
         super().__init__(_flags=(8, np.int64))
 
     halted = property(lambda self: bool(self._flags[self.HALT]))
-    finishing = property(lambda self: bool(self._flags[self.FINISH]))
     saves = property(lambda self: int(self._flags[self.SAVE]))
+
+    @property
+    def finishing(self) -> bool:
+        return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
     @property
     def until(self) -> float:
@@ -97,6 +102,15 @@ class RunControl(SharedObject):
     def save(self) -> None:
         """Learners save at their next update."""
         self._flags[self.SAVE] += 1
+
+    def take(self, mark: float) -> None:
+        """The parts of the save with this mark (a learner's counter `saved`) are no longer needed where they are."""
+        self._flags[self.TAKEN] = round(mark * self.REPEATS)
+
+    @property
+    def taken(self) -> float:
+        """The mark of the save whose parts were taken last."""
+        return float(self._flags[self.TAKEN]) / self.REPEATS
 
     def rescue(self, index: int) -> None:
         """The run has failed: everybody stops, and this learner saves what is whole before it does."""

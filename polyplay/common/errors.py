@@ -11,6 +11,10 @@ class Closed(Exception):
     """Whoever waits on a ring or a version gets this when the crew stops; workers just return on it."""
 
 
+class Leaving(Exception):
+    """The run ends before the next update: a worker is in a rollout that takes too long to be waited for."""
+
+
 class EnvFailure(Exception):
     """An environment raised or hung more often than a pool may repair; carries the environment's own traceback."""
 

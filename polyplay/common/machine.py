@@ -62,7 +62,7 @@ def share(n: int) -> Iterator[None]:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
@@ -75,7 +75,9 @@ def _commit() -> str | None:
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         for command in ([*git, "ls-files", "--error-unmatch", here.name], describe):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True
+            )
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

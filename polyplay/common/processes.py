@@ -28,11 +28,11 @@ def set_title(text: str) -> None:
     import ctypes
 
     with contextlib.suppress(OSError, ValueError, IndexError):
-        Path("/proc/self/comm").write_text((PREFIX + text)[:15])
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        Path("/proc/self/comm").write_bytes((PREFIX + text).encode(errors="replace")[:15])
+        fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])  # of the arguments in memory; 0: not told
         if 0 < start < end:
-            title = (PREFIX + text).encode()[: end - start - 1]
+            title = (PREFIX + text).encode(errors="replace")[: end - start - 1]
             ctypes.memset(start, 0, end - start)
             ctypes.memmove(start, title, len(title))
 
@@ -52,7 +52,8 @@ def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
     """Kill every process below this one and see it gone, so that nothing is left once the command has returned. titled:
     only those that bear our title, and what is below them.
     """
-    prctl(SUBREAPER, 1)  # orphans come to us from now on
+    with contextlib.suppress(Exception):  # a signal's handler may find `ctypes` half imported
+        prctl(SUBREAPER, 1)  # orphans come to us from now on
     until = time.monotonic() + seconds
     while (left := _below(os.getpid(), titled)) and time.monotonic() < until:
         for pid in left:
@@ -68,7 +69,7 @@ def _below(pid: int, titled: bool) -> list[int]:
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            for child in map(int, file.read_text().split()):
+            for child in map(int, file.read_text("utf-8").split()):
                 if not titled or _titled(child):
                     found += [child, *_below(child, False)]
     return found

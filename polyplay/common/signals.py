@@ -18,6 +18,7 @@ from polyplay.common import processes
 
 Handler = Callable[[int, FrameType | None], Any]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMPORTS = "<frozen importlib._bootstrap>"  # the file of the code that imports
 AGAIN = 1.0  # seconds after the line about one from which on another counts: schedulers send several at once
 
 
@@ -73,13 +74,26 @@ def ignore() -> None:
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise Stopped; within an import, where an exception could be lost or become another one, end the process."""
+    if _within_import(frame):
+        _end(number, f"ended by {name(number)}")
     raise Stopped(number)
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """Nothing is worth saving yet. An exception could be lost, or printed, within an import: none is raised."""
+    _end(number, f"{name(number)}: ended before anything had begun")
+
+
+def _end(number: int, text: str) -> NoReturn:
     ignore()
     processes.end_descendants()
     with contextlib.suppress(OSError):
-        os.write(2, f"polyplay: {name(number)}: ended before anything had begun\n".encode())
+        os.write(2, f"polyplay: {text}\n".encode())
     os._exit(128 + number)
+
+
+def _within_import(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != IMPORTS:
+        frame = frame.f_back
+    return frame is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
+from polyplay.common.past_selves import FOLDER
 from polyplay.runs.load import (
     choose_agent,
     choose_checkpoint,
@@ -57,7 +58,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     if alone and not path.is_file():
         raise UserError(f"{name}: there is no such file of a past self")
     folder = path.absolute().parent
-    if alone and folder.name != "selves":
+    if alone and folder.name != FOLDER:
         raise UserError(f"{name} given, allowed: the file of a past self where its run has it, in RUN/selves")
     run, which = (folder.parent, None) if alone else split_checkpoint(path)
     page, settings, options, _ = load_run(run, trust)

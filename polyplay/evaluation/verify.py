@@ -109,7 +109,7 @@ def _or_fail(call: Callable[[str], Result], name: str) -> Result:
 
 def _read(path: Path) -> Row:
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise VerificationFailed(f"cannot be read: {e}") from None
     missing = [k for k in NEEDED if not isinstance(record, dict) or k not in record]

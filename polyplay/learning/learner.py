@@ -24,6 +24,7 @@ from polyplay.learning.epochs import run_epochs
 from polyplay.learning.gradient_parts import GradientParts, parts_of
 from polyplay.learning.losses.base import LossOutput
 from polyplay.learning.recent_rows import AuxiliaryRows
+from polyplay.learning.save_marks import SaveMarks
 from polyplay.learning.spec import LearnerSpec
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.device import enter_device, to_device, to_floats, to_host
@@ -31,7 +32,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy, TapedPolicy
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams
-from polyplay.weights.update import Sums
+from polyplay.weights.update import Sums, check_leaving
 
 
 def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
@@ -70,7 +71,7 @@ class Learner:
         self.settle_until = self._settle_until()  # agent steps learnt from before which the rate is 0 (nets.surgery)
         self.auxiliary = AuxiliaryRows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.apart
-        self.saved = -1  # the update that was saved last
+        self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
         self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
@@ -276,6 +277,7 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update(rate, self._sums(learnt, kl))
+        check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)
@@ -288,16 +290,22 @@ class Learner:
     def rest(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
+        check_leaving(total)
         self.counts.rest(total[0])
         self.learnt = self.counts.learnt
         self._set_learnt()
         self._heed(total)
         return float(total[0] / total[4])
 
-    def _sums(self, learnt: float, kl: float) -> Sums:
+    def leave(self) -> Generator[None, None, None]:
+        """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
+        if self.update.leaves:
+            check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
+
+    def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
         finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one counts for all
-        return np.array([learnt, first * control.saves, finishing, kl, 1.0], np.float64)
+        return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def _heed(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
@@ -360,6 +368,7 @@ class Learner:
         are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
         checkpoint of several agents, each at an update of its own.
         """
+        self.marks.wait(number if number is not None else at if at is not None else self.counts.newest())
         with self.still():
             self._save(more, at, number)
 
@@ -371,9 +380,9 @@ class Learner:
         try:
             if ctx.index == 0:
                 self._write(checkpoint.CheckpointPart(ctx.directory, 0), f"agents/{self.spec.agent}")
-            ctx.counters.set("saved", 0.5)
+            self.marks.tell(None)
         except OSError as e:
-            ctx.counters.set("saved", -0.5)
+            self.marks.tell(None, failed=True)
             ctx.say("unsaved", f"checkpoint of update 0: {e.strerror or e}")
 
     def rescue(self) -> None:
@@ -387,7 +396,7 @@ class Learner:
             self._write(part, f"agents/{self.spec.agent}")
             self.extra_parts(part)
             self.saved = version
-            self.ctx.counters.set("saved", version + 1)
+            self.marks.tell(version)
 
     def _save(self, more: WritePart, at: int | None, number: int | None) -> None:
         ctx, version = self.ctx, self.counts.newest()
@@ -402,9 +411,9 @@ class Learner:
                 if ctx.index == 0:
                     self._write(part, f"agents/{self.spec.agent}")
                 more(part)
-                ctx.counters.set("saved", number + 1)
+                self.marks.tell(number)
             except OSError as e:
-                ctx.counters.set("saved", -(number + 1))
+                self.marks.tell(number, failed=True)
                 ctx.say("unsaved", f"checkpoint of update {number}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:

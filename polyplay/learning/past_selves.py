@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
+from polyplay.common.past_selves import self_path, write_self
 from polyplay.learning.learner import Learner
 from polyplay.nets.device import to_host
 
@@ -38,14 +38,14 @@ class PastSelves:
     def _write(self, version: int) -> None:
         if self.ctx.directory is None:
             return
-        path = checkpoint.self_path(self.ctx.directory, self.agent, version)
+        path = self_path(self.ctx.directory, self.agent, version)
         if path.exists():  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}
-            checkpoint.write_arrays(path, arrays)
+            write_self(path, arrays)
             self.written = version
         except OSError as e:
             self.ctx.say("warning", f"past self {path.name} was not written: {e.strerror or e}")

@@ -18,7 +18,8 @@ from polyplay.buffers.rollout_slots import RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
-from polyplay.common.tree import Spec
+from polyplay.common.errors import Leaving
+from polyplay.common.tree import Batch, Spec
 from polyplay.envs.pool import Envs
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
@@ -65,15 +66,17 @@ def replica(
             if replay_learner is not None:
                 replay_learner.save(part)
 
+        def step(batch: tuple[Batch, Batch]) -> Iterator[None]:
+            if replay_learner is not None:
+                yield from replay_learner.step(*batch)
+            else:
+                yield from learner.step(*batch, recorder.take() if recorder else None)
+
         if replay_learner is not None:
             replay_learner.draw_ahead(T * envs.lanes)
         for slots in actor.rollouts(lambda k: learner.counts.newest()):
             if slots is not None:
-                batch = collate(slots)
-                if replay_learner is not None:
-                    yield from replay_learner.step(*batch)
-                else:
-                    yield from learner.step(*batch, recorder.take() if recorder else None)
+                yield from step(collate(slots))
                 collate.done()
                 report_faults(ctx, pool)
                 if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
@@ -82,9 +85,24 @@ def replica(
                     return
                 if replay_learner is not None:
                     replay_learner.draw_ahead(T * envs.lanes)
+            elif actor.late():
+                yield from learner.leave()
             yield
+    except Leaving:
+        save_leaving(learner, replay_learner)
     finally:
         pool.close()
+
+
+def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) -> None:
+    """Save the weights as of the last update, without lanes, which are in the middle of a rollout. Nothing to do where
+    the last checkpoint has that, and lanes too.
+    """
+    if learner.spec.update.apart or replay_learner is None:
+        if learner.counts.newest() not in (learner.saved, learner.counts.begun):
+            learner.save()
+    else:
+        learner.save(replay_learner.save)
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
@@ -112,6 +130,10 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
                     learner.save()
                 if learner.done:
                     return
+            elif ctx.late():
+                yield from learner.leave()
             yield
+    except Leaving:
+        save_leaving(learner)
     finally:
         table.close()

@@ -89,17 +89,23 @@ class RolloutSource:
             self.publish()
             self.ctx.counters.depth(self.queue.depth)
 
-    def save(self, more: WritePart = lambda part: None) -> Iterator[None]:
-        """The learner with what its actors have and what is in flight. Nothing to do where that was done."""
+    def save(self, more: WritePart | None = None) -> Iterator[None]:
+        """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
+        checkpoint that the run goes on from has more.
+        """
         if self.learner.saved == self.learner.version:
             return
+        self.learner.marks.wait(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
+        if lost and more is None and self.ctx.resume is not None and self.learner.version == self.learner.counts.begun:
+            return
 
         def write(part: CheckpointPart) -> None:
             actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
-            more(part)
+            if more is not None:
+                more(part)
 
         self.learner.save(write)
 
@@ -191,6 +197,7 @@ class SampleSource:
         if not self.first or self.ctx.directory is None:
             learner.save()
             return
+        learner.marks.wait(learner.counts.newest())
         with learner.still():  # what replays write fits the weights, whoever else learns
             yield from self._save(learner.counts.newest())
 

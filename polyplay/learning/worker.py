@@ -8,6 +8,7 @@ from typing import Any
 
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Source
+from polyplay.common.errors import Leaving
 from polyplay.learning.learner import Learner
 from polyplay.learning.sources import OpenSource, open_source
 from polyplay.learning.spec import LearnerSpec
@@ -21,7 +22,15 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Para
 
 
 def learn_from(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> Iterator[None]:
-    """The loop."""
+    """The loop. Weights are saved as of the last update where the run ends and others' rollouts take too long."""
+    try:
+        yield from _learn_until_end(feed, ctx, learner)
+    except Leaving:
+        learner.done = True
+        yield from feed.save()
+
+
+def _learn_until_end(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> Iterator[None]:
     yield  # actors begin with these weights, also where all take turns
     before = time.perf_counter()
     for batch in feed.batches():
@@ -29,8 +38,10 @@ def learn_from(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> I
         ctx.counters.stamp()
         if batch is not None:
             yield from feed.step(batch)
-        if batch is None and learner.spec.among is not None:
+        elif learner.spec.among is not None:
             learner.heed()
+        elif not feed.alone and ctx.late():
+            yield from learner.leave()
         ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
         learner.done = ends
         if ends or learner.saving:

@@ -81,7 +81,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
         target = part / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if LEARNER.fullmatch(name):
-            checkpoint.write_json(target, _counted(json.loads((place / name).read_text()), version))
+            checkpoint.write_json(target, _counted(json.loads((place / name).read_text("utf-8")), version))
             files[name] = checkpoint.describe_file(target)
         elif LANES.fullmatch(name) and (anew := _without_state(place / name)):
             checkpoint.write_arrays(target, anew)

@@ -127,9 +127,11 @@ def standing(member: Row) -> Standing:
 
 
 def wall_seconds(population: Row) -> float:
-    """Seconds that the population has taken, all its sessions together."""
+    """Seconds that the population has taken, all its sessions together: by the clock of the machine's start, which all
+    its processes share and nobody sets. That of another start adds nothing.
+    """
     clock = population.get("clock")
-    return float(clock["before"] + time.time() - clock["since"]) if clock else 0.0
+    return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
 
 
 def line_of(

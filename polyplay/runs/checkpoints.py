@@ -42,16 +42,21 @@ class CheckpointCompleter:
         self.warn(f"{text}; the previous checkpoint remains")
 
     def complete(self, rows: list[int] | None = None) -> None:
-        """Learners write 1 + the update of their newest part into their counters, negative if it failed; 0.5 for the
-        initial weights. rows: of the learners to look at, if not all that save.
+        """Learners write 1 + the update of their newest part into their counters, and a little more for each time that
+        it was saved before; negative if that failed; 0.5 for the initial weights. rows: of the learners to look at, if
+        not all that save.
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
             return
         self.last = abs(min(marks))
-        version = math.ceil(self.last) - 1
-        if min(marks) < 0:
+        self._take(max(math.floor(self.last) - 1, 0), failed=min(marks) < 0)
+        self.metrics.crew.control.take(self.last)
+
+    def _take(self, version: int, failed: bool) -> None:
+        """Make a checkpoint of parts that are all there; failed: one of them could not be written."""
+        if failed:
             checkpoint.discard(self.directory, version)
             return
         if not (checkpoint.partial(self.directory, version) / POLICY).exists():
@@ -111,7 +116,7 @@ class CheckpointCompleter:
         """Of a run of several agents: the update that each is at in the checkpoint `number`."""
         n = max((len(role.served) for role in self.metrics.crew.roles), default=0)
         root = checkpoint.partial(self.directory, number) / "agents"
-        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text())["version"]) for a in range(n)}
+        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text("utf-8"))["version"]) for a in range(n)}
 
     def _totals(self, version: int) -> tuple[int, dict[str, int]]:
         """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, is_row, read_object
+from polyplay.common.files import Row, is_row, read_lines, read_object
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import CHANGEABLE, RunOptions, Settings, Sources, to_json
@@ -22,12 +23,38 @@ FREE = ("run", "resume", "dry_run", "quiet")  # of no meaning for what the run i
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
     """The checkpoint to go on from, and its counters; None: the run was ended before its first. `say` gets a line for
-    every one passed over. Raises UserError: none of those there are is whole.
+    every one passed over. Raises UserError: none of those there are is whole, or all are gone of a run that has learnt.
     """
     if not checkpoint.everything(directory):
+        if told := _told_updates(directory):
+            folder = checkpoint.checkpoints_dir(directory)
+            lost = f"RUN: {directory} has no checkpoint, but {told}: put back {folder}"
+            raise UserError(f"{lost}; to begin it again, name another --run or move {directory} away")
         return None, BEGINNING
     found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
     return found, checkpoint.manifest(found)["counters"]
+
+
+def _told_updates(directory: Path) -> str:
+    """Say which file of a run without checkpoints tells that it had some; empty: none does."""
+    made = max((row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates")), default=0)
+    if made:
+        return f"its metrics.jsonl tells of {made:,.0f} updates"
+    if last := read_summary(directory).get("checkpoint"):
+        return f"its summary.json names {last}"
+    if checkpoint.checkpoints_dir(directory).exists():  # as a run leaves it that was killed at once
+        return ""
+    found = [name for name in ("episodes", "updates") if any(read_lines(directory / f"{name}.jsonl"))]
+    return f"its {found[0]}.jsonl has lines" if found else ""
+
+
+def steps_learnt(found: Path | None) -> float:
+    """Return the agent steps that a checkpoint has learnt from, of all its agents; 0: it does not say."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if found is not None:
+            saved = checkpoint.OpenCheckpoint(found)
+            return sum(float(saved.json(f"agents/{agent}/learner")["learnt"]) for agent in checkpoint.agents_of(found))
+    return 0.0
 
 
 def read_summary(directory: Path) -> Row:
@@ -38,14 +65,18 @@ def read_summary(directory: Path) -> Row:
         return {}
 
 
-def finished(directory: Path, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]) -> str:
-    """Why there is nothing left to do, and which option lengthens the run; empty: there is."""
+def finished(
+    directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
+) -> str:
+    """Why there is nothing left to do, and which option lengthens the run; empty: there is. Rollouts that were acted
+    and not learnt from are left to do. found: the checkpoint to go on from.
+    """
     summary = read_summary(directory)
     if summary.get("exit_code") != 0:
         return ""
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
     why, longer = "", ""
-    if counters["frames"] >= plan.frames:
+    if steps_learnt(found) * counters["frames"] >= plan.frames * max(counters["steps"], 1):
         why, longer = f"{counters['frames']:,} of {plan.frames:,} frames are done", "--frames N (or --steps N)"
     elif options.minutes is not None and seconds >= 60.0 * options.minutes:
         why, longer = minutes_over(options.minutes), "--minutes N"

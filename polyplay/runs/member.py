@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from polyplay.population.store import Store
 from polyplay.population.trainer import MemberSession
 from polyplay.runs import run
 from polyplay.runs.directory import GAME, METRICS, read_config
+from polyplay.runs.going_on import steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources
 from polyplay.runs.session import Slice
 
@@ -117,9 +117,8 @@ def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
 
 def learnt(directory: Path) -> float:
     """Agent steps that the newest checkpoint of a run has learnt from; 0: it has none that can be read."""
-    with contextlib.suppress(IndexError, OSError, ValueError, KeyError):
-        newest = checkpoint.everything(directory)[-1]
-        return float(json.loads((newest / "agents/0/learner.json").read_text())["learnt"])
+    with contextlib.suppress(IndexError):
+        return steps_learnt(checkpoint.everything(directory)[-1])
     return 0.0
 
 

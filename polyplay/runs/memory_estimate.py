@@ -55,7 +55,7 @@ def memory_limit() -> int:
     """Bytes this process and its children may have: the machine's, or its control group's if that is less."""
     found = [psutil.virtual_memory().total]
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             found += _of_group(*line.split(":", 2)[1:])
     return min(found)
 
@@ -69,7 +69,7 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
     place = Path(path.lstrip("/"))
     for at in (place, *place.parents):
         with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            limits.append(int((Path(base) / at / name).read_text()))
+            limits.append(int((Path(base) / at / name).read_text("utf-8")))
     return limits
 
 

@@ -96,7 +96,7 @@ def _read(path: Path) -> Row:
     if parse is None:
         raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
     try:
-        contents = parse(path.read_text())
+        contents = parse(path.read_text("utf-8"))
     except OSError as e:
         raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:

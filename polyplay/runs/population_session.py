@@ -49,7 +49,7 @@ class PopulationSession:
         with self.store.locked():
             population = self.store.read()
             self.decisions = population["decisions"]
-            population["clock"] = {"before": population["wall_seconds"], "since": time.time()}
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}
             self.store.write(population)
 
     def go(self) -> Row:

@@ -15,6 +15,7 @@ from polyplay.buffers.replay import files as replay_files
 from polyplay.common import checkpoint, context
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
+from polyplay.common.past_selves import self_files, self_flaw
 from polyplay.envs import space_files
 from polyplay.envs.atari import protocols
 from polyplay.runs.callbacks import check_callbacks
@@ -187,7 +188,7 @@ def _resume(
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
-    if why := finished(directory, plan, counters, options, changes):
+    if why := finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, read_summary(directory), settings)
     if lock is None:
@@ -198,6 +199,9 @@ def _resume(
         _warn("the run had made no update: it starts again at update 0")
     elif part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
+    if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
+        more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
+        _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
     rewind(directory, counters, _warn)
     amend_config(directory, setup.description)
     return _go(setup)

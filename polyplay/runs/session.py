@@ -166,10 +166,14 @@ class Session:
         if self.options.chaos is not None:
             rules = fault_rules.parse_faults(self.options.chaos)
             self.faults = fault_injection.FaultInjector(rules, self.crew, self.directory)
+        if self.crew.serial and self.options.minutes is not None:  # no tick within a rollout
+            self.crew.control.over = self._time_is_over
         while not self._poll():
             self._tick()
             if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
                 break
+        if self.crew.control.over is not None and self._time_is_over() and not self.finishing_since:
+            self._finish(minutes_over(self.options.minutes or 0.0))
         self._look()  # all learners have ended: their last parts are there, or never will be
         self._report()
         self.last_reported = True
@@ -261,9 +265,9 @@ class Session:
         if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
-        minutes, goal = self.options.minutes, self.options.until_return
-        if not self.finishing_since and minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes:
-            self._finish(minutes_over(minutes))
+        goal = self.options.until_return
+        if not self.finishing_since and self._time_is_over():
+            self._finish(minutes_over(self.options.minutes or 0.0))
         if not self.finishing_since and goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
         if self.stopping is not None and not self.finishing_since and (why := self.stopping()):
@@ -273,6 +277,10 @@ class Session:
         elif self.faults:
             self.faults.tick(saved=self.checkpoints.last >= 1)
         self.terminal.refresh(self.metrics.frames)
+
+    def _time_is_over(self) -> bool:
+        minutes = self.options.minutes
+        return minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
         """Learners save at their next update, and end."""
@@ -313,7 +321,7 @@ class Session:
         if self.owns_directory:
             checkpoint.remove_partial(self.directory)
         part, total = self.setup.part, self.setup.plan.frames / self.setup.frames_per_step
-        if self.reason == "done" and part is not None and max(part.until, self.metrics.steps) < total:
+        if self.reason == "done" and part is not None and part.until < total:
             self.reason = part.paused
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"

@@ -16,6 +16,7 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
 from polyplay.common.machine import now
+from polyplay.common.past_selves import FOLDER, read_self, self_files, write_self
 from polyplay.envs import space_files
 from polyplay.population.match_log import LOG, SUMMARY, has_league
 from polyplay.population.references import REFERENCES
@@ -145,7 +146,7 @@ class _GrownRun:
             "parameters_before": sizes[0],
             "parameters_after": sizes[1],
             "agents": len(self.agents),
-            "past_selves": len(self._selves()),
+            "past_selves": len(self_files(self.directory)),
             "rows_compared": seen.rows,
             "largest_difference_logp": seen.logp,
             "largest_difference_value": seen.value,
@@ -154,9 +155,6 @@ class _GrownRun:
             "taken_away": self.growth.missing,
             "not_carried": self._not_carried(),
         }
-
-    def _selves(self) -> list[Path]:
-        return sorted((self.directory / "selves").glob(f"*{checkpoint.ARRAYS}"))
 
     def _not_carried(self) -> list[str]:
         found = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
@@ -173,11 +171,11 @@ class _GrownRun:
             made.mkdir(parents=True)
             self._write_lines(made)
             self._write_checkpoint(made, counters, report["settle_until"])
-            for path in self._selves():
+            for path in self_files(self.directory):
                 agent = int(path.stem.partition("-")[0])
-                to = made / "selves" / path.name
+                to = made / FOLDER / path.name
                 to.parent.mkdir(exist_ok=True)
-                checkpoint.write_arrays(to, self.policy(checkpoint.read_arrays(path), agent))
+                write_self(to, self.policy(read_self(path), agent))
             write_json(made / space_files.FILE, space_files.spec_to_json(self.new.system.envs.spec))
             write_json(made / REPORT, report)
             self._write_config(made, out, config, report)

@@ -51,7 +51,7 @@ def tuned(page: Any) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "tuned.toml").read_text())
+    return tomllib.loads((Path(__file__).parent / "tuned.toml").read_text("utf-8"))
 
 
 def choose(page: Any, env: Any, **made: Any) -> str:

@@ -18,7 +18,17 @@ from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays, shared_array
-from polyplay.weights.update import Agree, Apply, BoundUpdate, Local, OptimizerSpec, Sums, Update, clipped_step
+from polyplay.weights.update import (
+    Agree,
+    Apply,
+    BoundUpdate,
+    Local,
+    OptimizerSpec,
+    Sums,
+    Update,
+    check_leaving,
+    clipped_step,
+)
 
 _LINE = 16  # float32 of a cache line
 NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arrives at a turn
@@ -142,6 +152,7 @@ class _Parts(_Meeting):
         flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
         self.gradients[self.rank, weights:] = self.buffers.array
         total = yield from self.agree(sums, GRADIENT)
+        check_leaving(total)
         _mean(self.gradients[:, self.own], self.mean)
         self._buffers()
         square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
@@ -169,6 +180,7 @@ class _Whole(_Meeting):
         self.optimizer, self.gradient = reduce.optim.make(vector.parameter), Mirror(vector.grad)
         alone = nccl.fits(vector.flat.device, self.n)  # on its GPU
         self.group = nccl.NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
+        self.leaves = self.group is None  # NCCL waits for everyone's gradient
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         if self.group is not None:
@@ -179,6 +191,7 @@ class _Whole(_Meeting):
         self.gradients[self.rank, :weights] = self.gradient.fetch()
         self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
+        check_leaving(total)
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()

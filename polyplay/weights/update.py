@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from polyplay.common.context import WorkerContext
+from polyplay.common.errors import Leaving
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.flat import FlatParams, module_nbytes
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
+LEAVING = 5  # of sums: replicas that have no gradient, because the run ends in the middle of their rollouts
 Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
 
@@ -45,6 +47,12 @@ class OptimizerSpec:
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
         more = {"momentum": self.momentum, "decay": self.decay}
         return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, **more)
+
+
+def check_leaving(sums: Sums) -> None:
+    """Raises Leaving: some replica has no gradient any more, so nobody's is applied."""
+    if len(sums) > LEAVING and sums[LEAVING]:
+        raise Leaving
 
 
 class Counts:
@@ -91,6 +99,7 @@ class BoundUpdate(ABC):
     """An update at work on one worker's vector. This base is of a worker that waits for no other."""
 
     optimizer: torch.optim.Optimizer
+    leaves = True  # whether a worker may end without a gradient, and others hear of it
     gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
 
     def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):

@@ -31,10 +31,11 @@ def context_of(tmp_path, **kw) -> tuple[WorkerContext, list]:
     return ctx, warnings
 
 
-def actor_of(state, between: bool = True) -> SimpleNamespace:
+def actor_of(state, between: bool = True, late: bool = False) -> SimpleNamespace:
     games = SimpleNamespace(length=np.array([3.0, 0.0, 5.0, 2.0]), over=np.array([False, False, True, False]))
     pool = SimpleNamespace(unsaved="" if state else "of a reason")
-    return SimpleNamespace(games=games, save=lambda: state, between=between, first_lane=4, pool=pool)
+    more = {"between": between, "late": lambda: late}
+    return SimpleNamespace(games=games, save=lambda: state, first_lane=4, pool=pool, **more)
 
 
 def queue_of(producers: int = 2) -> RolloutQueue:
@@ -99,6 +100,20 @@ def test_a_learner_waits_for_its_actors_and_goes_without_those_that_do_not_answe
     one.resume = two.resume = checkpoint.complete(tmp_path, 5, {})
     assert actor_checkpoint.load_actor(two, consumers=1) == {}
     assert actor_checkpoint.rollouts_learnt(one, queue) == [0, 0]
+
+
+def test_an_actor_whose_rollout_outlasts_the_run_is_not_waited_for(tmp_path):
+    queue = queue_of()
+    ends = [queue.producer(p) for p in range(2)]
+    ctx, _ = context_of(tmp_path, role="learn")
+    one, two = (context_of(tmp_path, index=i)[0] for i in range(2))
+    waiting = actor_checkpoint.wait_for_actors(ctx, queue, 5)
+    next(waiting)
+    actor_checkpoint.answer_save(one, actor_of({"acts": np.arange(3)}), ends[0])
+    assert actor_checkpoint.answer_save(two, actor_of({}, between=False, late=True), ends[1])
+    assert not actor_checkpoint.answer_save(two, actor_of({}, between=False, late=True), ends[1]), "once"
+    assert finish(waiting) == [1]
+    assert len(actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 5))) == 1
 
 
 def test_an_actor_rests_once_it_has_written_its_part_of_the_last_checkpoint(tmp_path):

@@ -15,6 +15,7 @@ from torch import nn
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.past_selves import read_self, self_flaw, self_path, write_self
 
 ARRAYS = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -164,12 +165,103 @@ def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
 
 
 def test_a_past_self_that_cannot_be_read_is_one_line(tmp_path):
-    path = checkpoint.self_path(tmp_path, 0, 7)
+    path = self_path(tmp_path, 0, 7)
     with pytest.raises(
         UserError, match=r"past self .*0-7\.safetensors plays in the league, but cannot be read \(.*No such"
     ):
-        checkpoint.read_self(tmp_path, 0, 7)
+        read_self(path)
     path.parent.mkdir()
     path.write_bytes(b"no")
     with pytest.raises(UserError, match="put back a copy"):
-        checkpoint.read_self(tmp_path, 0, 7)
+        read_self(path)
+
+
+KILLED = """
+import os, shutil, sys
+from pathlib import Path
+import numpy as np
+from polyplay.common import checkpoint
+
+at, directory, seen = int(sys.argv[1]), Path(sys.argv[2]), [0]
+
+def counted(real):
+    def call(*args, **more):
+        seen[0] += 1
+        if seen[0] == at:
+            os._exit(9)
+        return real(*args, **more)
+    return call
+
+for module, name in (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree"):
+    setattr(module, name, counted(getattr(module, name)))
+part = checkpoint.CheckpointPart(directory, 3)
+part.arrays("agents/0/policy", {"w": np.full(3, 2, np.float32)})
+checkpoint.complete(directory, 3, {"steps": int(sys.argv[3])})
+checkpoint.prune(directory, 1)
+"""
+
+
+@pytest.mark.parametrize("steps", [100, 120], ids=["the same name", "more steps"])
+def test_a_kill_at_any_call_leaves_the_old_checkpoint_or_the_new_one(steps, tmp_path):
+    at, left = 1, []
+    while True:
+        directory = tmp_path / str(at)
+        for version in (1, 3):
+            checkpoint.CheckpointPart(directory, version).arrays("agents/0/policy", {"w": np.full(3, 1, np.float32)})
+            checkpoint.complete(directory, version, {"steps": 100})
+        if not (pid := os.fork()):
+            sys.argv = ["", str(at), str(directory), str(steps)]
+            exec(KILLED, {})
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        newest = checkpoint.newest(directory, left.append)
+        assert checkpoint.update_of(newest) == 3
+        value = checkpoint.OpenCheckpoint(newest).arrays("agents/0/policy")["w"][0]
+        assert (value == 2) or code == 9
+        checkpoint.remove_partial(directory)
+        if code == 0:
+            break
+        at += 1
+    assert at > 4, "it was killed several times"
+    assert not left, "no checkpoint was passed over"
+    assert [p.name for p in checkpoint.checkpoints_dir(directory).iterdir()] == [f"000000000003-steps-{steps}"]
+
+
+def test_a_save_of_an_update_whose_checkpoint_is_made_meanwhile_has_a_directory_of_its_own(tmp_path, monkeypatch):
+    """A part is being written when the main process takes what was there before."""
+    part = checkpoint.CheckpointPart(tmp_path, 5)
+    part.arrays("agents/0/policy", {"w": np.zeros(3, np.float32)})
+    real, made = checkpoint.write_arrays, []
+
+    def write(path, arrays):
+        if not made:
+            made.append(checkpoint.complete(tmp_path, 5, {"steps": 5}))
+        real(path, arrays)
+
+    monkeypatch.setattr(checkpoint, "write_arrays", write)
+    part.arrays("agents/0/policy", {"w": np.ones(3, np.float32)})
+    assert checkpoint.flaw(made[0]) is None
+    assert checkpoint.OpenCheckpoint(made[0]).arrays("agents/0/policy")["w"][0] == 0
+    again = checkpoint.complete(tmp_path, 5, {"steps": 6})
+    assert checkpoint.OpenCheckpoint(again).arrays("agents/0/policy")["w"][0] == 1
+    assert checkpoint.everything(tmp_path) == [again]
+
+
+@pytest.mark.parametrize("harm", ["number", "name", "nan", "empty"])
+def test_a_past_self_that_is_damaged_is_one_line(harm, tmp_path):
+    path, arrays = self_path(tmp_path, 1, 9), {"w": np.linspace(-1, 1, 50, dtype=np.float32), "n": np.array(3)}
+    path.parent.mkdir()
+    write_self(path, arrays)
+    assert all(np.array_equal(v, arrays[k]) for k, v in read_self(path).items())
+    assert self_flaw(path) == ""
+    data = bytearray(path.read_bytes())
+    if harm == "number":
+        data[-7] ^= 0x40
+    elif harm == "name":
+        data[data.index(b'"w"') + 1] ^= 1
+    elif harm == "nan":
+        checkpoint.write_arrays(path, {**arrays, "w": np.full(50, np.nan, np.float32)})  # as of a version without one
+    path.write_bytes(path.read_bytes() if harm == "nan" else b"" if harm == "empty" else data)
+    with pytest.raises(UserError, match=r"past self .*1-9\.safetensors plays in the league, but .*: put back a copy"):
+        read_self(path)
+    assert self_flaw(path)

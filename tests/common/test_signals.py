@@ -61,3 +61,34 @@ def test_held_signals_come_later():
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             assert came == []
         assert came == [signal.SIGTERM]
+
+
+IMPORTING = """
+import builtins, os, sys
+from polyplay.common import signals
+signals.install(getattr(signals, sys.argv[1]))
+real = builtins.__import__
+def hook(name, *args, **more):
+    if name == sys.argv[2] and sys.argv[3] in sys.modules:
+        builtins.__import__ = real
+        os.kill(os.getpid(), int(sys.argv[4]))
+    return real(name, *args, **more)
+assert sys.argv[3] not in sys.modules
+builtins.__import__ = hook
+try:
+    __import__(sys.argv[3])
+except BaseException as e:  # as a library that takes whatever is wrong with an import for its absence
+    print("caught", type(e).__name__)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("handler", ["end_at_once", "stop"])
+@pytest.mark.parametrize(
+    ("inner", "module"), [("struct", "ctypes"), ("xml.parsers.expat", "plistlib"), ("_decimal", "decimal")]
+)
+def test_a_signal_while_a_module_is_imported_ends_the_command_with_one_line(handler, inner, module):
+    words = [sys.executable, "-c", IMPORTING, handler, inner, module, str(int(signal.SIGTERM))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    line = {"end_at_once": "SIGTERM: ended before anything had begun", "stop": "ended by SIGTERM"}[handler]
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", f"polyplay: {line}\n")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common import checkpoint
+from polyplay.common.past_selves import read_self, self_path
 from polyplay.learning.past_selves import PastSelves
 
 
@@ -48,16 +48,16 @@ def test_one_is_made_every_so_many_updates_and_posted_once_there_is_room(tmp_pat
     league.busy = False
     updates(past, learner, 13)
     assert league.versions == [3, 6, 12], "6 waited; what was due meanwhile was made as soon as it was known"
-    assert checkpoint.read_self(tmp_path, 1, 6)["weight"].item() == 6
+    assert read_self(self_path(tmp_path, 1, 6))["weight"].item() == 6
 
 
 def test_a_run_that_goes_on_leaves_past_selves_of_the_time_that_was_lost_as_they_were(tmp_path):
     league = Posted()
     past, learner = made(tmp_path, league)
     updates(past, learner, 9)
-    before = {v: checkpoint.read_self(tmp_path, 1, v)["weight"] for v in (3, 6, 9)}
+    before = {v: read_self(self_path(tmp_path, 1, v))["weight"] for v in (3, 6, 9)}
     past, learner = made(tmp_path, league, version=3)
     updates(past, learner, 13)
     assert league.versions == [3, 6, 9, 7, 10, 13]
     for version, weight in before.items():
-        np.testing.assert_array_equal(checkpoint.read_self(tmp_path, 1, version)["weight"], weight)
+        np.testing.assert_array_equal(read_self(self_path(tmp_path, 1, version))["weight"], weight)

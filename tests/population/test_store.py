@@ -109,7 +109,17 @@ def test_a_failed_member_is_the_worst():
 
 def test_seconds_of_all_sittings():
     assert wall_seconds({}) == 0.0
-    assert wall_seconds({"clock": {"before": 100.0, "since": time.time() - 5}}) == pytest.approx(105, abs=30)
+    assert wall_seconds({"clock": {"before": 100.0, "since": time.monotonic() - 5}}) == pytest.approx(105, abs=30)
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0, 1e9], ids=["back", "forth", "another epoch"])
+def test_a_clock_that_is_set_changes_no_duration(jump, monkeypatch):
+    population = {"clock": {"before": 100.0, "since": time.monotonic()}}
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    assert wall_seconds(population) == pytest.approx(100, abs=30)
+    for since in (time.monotonic() + 1e6, real()):  # of another start of the machine, and of an earlier version
+        assert wall_seconds({"clock": {"before": 100.0, "since": since}}) == 100.0
 
 
 def hold(directory: Path, i: int, ready: Any) -> None:

@@ -20,7 +20,9 @@ from polyplay.cli import main
 from polyplay.cli.resume import ResumeOptions
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.runs.options import CHANGEABLE
+from polyplay.runs import going_on
+from polyplay.runs.options import CHANGEABLE, RunOptions
+from polyplay.runs.plan import Plan
 from tests.reports import rows
 
 KW: dict[str, Any] = {
@@ -88,7 +90,7 @@ def only_config(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@pytest.mark.parametrize("left", [nothing, no_config, no_checkpoint, only_parts, only_config])
+@pytest.mark.parametrize("left", [nothing, no_config, only_config])
 def test_from_whatever_is_left_a_run_begins_or_goes_on(left: Callable[[Path], None], whole: Path, tmp_path: Path):
     run = shutil.copytree(whole, tmp_path / "run")
     left(run)
@@ -96,6 +98,53 @@ def test_from_whatever_is_left_a_run_begins_or_goes_on(left: Callable[[Path], No
     assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
     assert newest(run) == newest(whole)
     assert [p.name for p in checkpoint.everything(run)] == [newest(whole)]
+
+
+def no_metrics(run: Path) -> None:
+    no_checkpoint(run)
+    (run / "metrics.jsonl").unlink()
+
+
+def only_episodes(run: Path) -> None:
+    no_metrics(run)
+    (run / "summary.json").unlink()
+
+
+def not_mounted(run: Path) -> None:
+    no_checkpoint(run)
+    (run / "checkpoints").mkdir()
+
+
+@pytest.mark.parametrize("left", [no_checkpoint, only_parts, no_metrics, only_episodes, not_mounted])
+def test_a_run_that_lost_its_checkpoints_is_refused_and_keeps_its_lines(left, whole, tmp_path, capfd):
+    run = shutil.copytree(whole, tmp_path / "run")
+    left(run)
+    before = {p: p.read_bytes() for p in run.rglob("*.json*")}
+    for verb in (["resume", str(run), "--steps", "900"], [*WORDS.split(), "--resume", "auto", "--run", str(run)]):
+        capfd.readouterr()
+        assert main.main(verb) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith(f"polyplay: error: RUN: {run} has no checkpoint, but its ")
+        assert f"put back {run / 'checkpoints'}; to begin it again, name another --run" in line
+    assert {p: p.read_bytes() for p in run.rglob("*.json*")} == before
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_what_was_acted_and_not_learnt_from_is_left_to_do(agents: int, tmp_path: Path):
+    """Of several agents the sum counts."""
+    directory = tmp_path / "run"
+    for learnt, done in ((900.0, False), (999.0, False), (1000.0, True), (1010.0, True)):
+        part = checkpoint.CheckpointPart(directory, 7)
+        for agent in range(agents):
+            part.arrays(checkpoint.policy_name(agent), {})
+            part.json(f"agents/{agent}/learner", {"learnt": learnt / agents})
+        counters = {"steps": 1020, "frames": 4080, "updates": 7}
+        found = checkpoint.complete(directory, 7, counters)
+        checkpoint.write_json(directory / "summary.json", {"exit_code": 0, "reason": "done"})
+        plan = Plan({}, 0, 0, 4000, 0.0)
+        why = going_on.finished(directory, found, plan, counters, RunOptions(), {})
+        assert bool(why) == done
+        assert not done or "4,080 of 4,000 frames are done" in why
 
 
 def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewhere(whole: Path, tmp_path: Path):

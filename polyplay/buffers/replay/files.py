@@ -75,7 +75,7 @@ def check_saved(root: Path, replays: Sequence[Replay]) -> None:
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
     """What was saved, of one of these replays."""
     try:
-        head = json.loads((directory / INDEX).read_text())
+        head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
         raise UserError(f"replay: {INDEX} cannot be read ({e})") from None
     if head.get("schema") != SCHEMA:

@@ -77,7 +77,7 @@ def _complaint(system: str, pipe: Connection, status: int | None, output: Path) 
     with contextlib.suppress(EOFError, OSError):
         if pipe.poll():
             return pipe.recv()
-    text = output.read_text() if output.exists() else ""
+    text = output.read_text("utf-8") if output.exists() else ""
     tail = "\n".join(text.strip().splitlines()[-20:])
     return WorkerLost(f"{system}: its run gave no reports (exit status {status}):\n{tail}")
 
@@ -110,7 +110,7 @@ def train(system: str, keywords: Row, output: Path, pipe: Connection) -> None:
     from polyplay.cli.bench.settings import environment
 
     os.setsid()
-    with output.open("w") as file:
+    with output.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     lifeline(pipe)

@@ -66,7 +66,7 @@ class SolverProcess:
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "polyplay.cli.play.solving", self.name, str(self.seconds)]
-        made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
         self.process = made
         threading.Thread(target=self._listen, args=(made,), daemon=True, name="solver").start()
         return made

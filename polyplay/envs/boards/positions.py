@@ -127,5 +127,5 @@ def decisive_positions(game: Game) -> Decisive:
     measure = measure_of(game)
     if measure is None:
         raise ValueError(f"game:{game.name} has no decisive positions")
-    with measure.file.open(newline="") as file:
+    with measure.file.open(encoding="utf-8", newline="") as file:
         return positions_of(game, ((row["moves"], int(row["outcome"]), row["keeping"]) for row in csv.DictReader(file)))

@@ -86,7 +86,7 @@ def columns() -> dict[str, Column]:
 @lru_cache(maxsize=2)
 def _table(name: str) -> dict[str, dict[str, float]]:
     """{column: {game: score}} of a file, blanks left out."""
-    with (HERE / name).open(newline="") as file:
+    with (HERE / name).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
 

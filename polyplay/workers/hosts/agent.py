@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -34,6 +35,7 @@ from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
 from polyplay.workers.hosts.ship import unpack_modules
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 
+LOOK = 0.05  # seconds between two looks whether one that connected is the main process
 MOST_TEXT = 60_000  # letters of one word
 
 
@@ -103,19 +105,19 @@ class MachineAgent:
             self._end()
 
     def _accept(self) -> socket.socket:
-        """The main process: strangers are sent away."""
-        until = time.monotonic() + OPENING
-        while True:
-            self.listener.settimeout(max(0.01, until - time.monotonic()))
-            sock, _ = self.listener.accept()
-            sock.settimeout(OPENING)
+        """The main process: strangers are sent away. Each that connects has a thread, so none waits for another."""
+        until, proven = time.monotonic() + OPENING, queue.SimpleQueue[socket.socket]()
+        self.listener.settimeout(LOOK)
+        while proven.empty():
             try:
-                prove(sock, self.secret, away=True)
-            except LinkLost:
-                sock.close()
+                sock, _ = self.listener.accept()
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
                 continue
-            self.listener.close()
-            return sock
+            threading.Thread(target=_let_in, args=(sock, self.secret, proven), daemon=True).start()
+        self.listener.close()
+        return proven.get()
 
     @property
     def link(self) -> Link:
@@ -192,18 +194,24 @@ class MachineAgent:
             self.link.send_json(kind, value)
 
     def _watch(self) -> None:
-        """The thread that reads what workers say, and sees them end."""
-        while not self.link.closed.is_set():
-            workers = dict(self.workers)
-            pipes = {w.pipe: n for n, w in workers.items() if not w.pipe.closed}
-            ends = {w.runs.sentinel: n for n, w in workers.items()}
-            for ready in connection.wait([*pipes, *ends, self._woken], 1.0):
-                if ready == self._woken:
-                    os.read(self._woken, 64)
-                elif ready in pipes:
-                    self._read(pipes[ready])
-                elif ready in ends and ends[ready] in self.workers:
-                    self._ended(ends[ready])
+        """The thread that reads what workers say, and sees them end. The link ends with it."""
+        try:
+            while not self.link.closed.is_set():
+                self._look_at_workers()
+        except Exception as e:
+            self.link.end(f"the thread that watches its workers failed: {e!r}")
+
+    def _look_at_workers(self) -> None:
+        workers = dict(self.workers)
+        pipes = {w.pipe: n for n, w in workers.items() if not w.pipe.closed}
+        ends = {w.runs.sentinel: n for n, w in workers.items()}
+        for ready in connection.wait([*pipes, *ends, self._woken], 1.0):
+            if ready == self._woken:
+                os.read(self._woken, 64)
+            elif ready in pipes:
+                self._read(pipes[ready])
+            elif ready in ends and ends[ready] in self.workers:
+                self._ended(ends[ready])
 
     def _read(self, number: int) -> None:
         pipe = self.workers[number].pipe
@@ -247,6 +255,17 @@ class MachineAgent:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+def _let_in(sock: socket.socket, secret: bytes, proven: queue.SimpleQueue[socket.socket]) -> None:
+    """Close the connection of a stranger."""
+    sock.settimeout(OPENING)
+    try:
+        prove(sock, secret, away=True)
+    except (LinkLost, OSError):
+        sock.close()
+    else:
+        proven.put(sock)
+
+
 def main() -> None:
     """An agent whose calls come by its standard input (agent_process), until that closes or the link ends."""
     signals.ignore()  # also those sent to the whole process group: the main process decides
@@ -276,7 +295,9 @@ def _message() -> tuple[int, bytes]:
 
 
 def _take_calls(agent: MachineAgent) -> None:
-    with contextlib.suppress(EOFError):
-        while True:
-            agent.give(*_message())
-    agent.stop()
+    try:
+        with contextlib.suppress(EOFError):
+            while True:
+                agent.give(*_message())
+    finally:
+        agent.stop()

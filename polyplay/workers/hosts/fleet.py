@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay.common.errors import UserError
-from polyplay.common.files import JsonLines
+from polyplay.common.files import JsonLines, LogWrites
 from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import SharedObject
@@ -132,6 +132,7 @@ class Fleet:
         """Find what crosses machines, and open an agent on each. Raises UserError."""
         self.directory, self._control = crew.directory, crew.control
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
+        self._writes = LogWrites(self._say)
         self.bells = Semaphores(LINKS)
         things: list[SharedObject] = []
         crossing: dict[str, list[SharedObject]] = {}
@@ -309,7 +310,18 @@ class Fleet:
                     if self._closing:
                         return
                     continue
-                self._hear(pipes[ready])  # type: ignore[index]
+                machine = pipes[ready]  # type: ignore[index]
+                try:
+                    self._hear(machine)
+                except Exception as e:  # else nobody would hear anything any more
+                    self._lose(machine, f"what its link said could not be taken: {e!r}")
+
+    def _say(self, text: str) -> None:
+        """Print a warning, as that of a worker elsewhere: the main process listens to these."""
+        for machine in self.opened:
+            for worker in list(machine.workers.values()):
+                worker.say("warning", text)
+                return
 
     def _hear(self, machine: Machine) -> None:
         try:
@@ -319,6 +331,8 @@ class Fleet:
             return
         if kind == "lost":
             self._lose(machine, value)
+        elif kind == "dropped":
+            self._say(f"machine {machine.info.name}: {value}")
         elif kind == "stats":
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
@@ -366,7 +380,8 @@ class Fleet:
     def _note(self, event: str, machine: Machine, **more: Any) -> None:
         if self._ending or self._log is None:
             return
-        self._log.write({"time": time.time(), "event": event, "machine": machine.info.name, **more})
+        row, log = {"time": time.time(), "event": event, "machine": machine.info.name, **more}, self._log
+        self._writes.attempt(FILE, lambda: log.write(row))
 
     def close(self) -> None:
         """End all agents, and everything on their machines."""

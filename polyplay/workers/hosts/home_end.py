@@ -38,24 +38,31 @@ def run_home_end(
         pipe.send(("lost", str(e)))
         return
     pipe.send(("open", {}))
-    link = Link(sock, mirrors, bells[number], timeout, root)
-    link.on = {WORD: lambda value: pipe.send(("word", value)), ENDED: lambda value: pipe.send(("ended", value))}
+    link, lock = Link(sock, mirrors, bells[number], timeout, root), threading.Lock()
+
+    def say(kind: str, value: object) -> None:
+        """In any thread of the link."""
+        with lock:
+            pipe.send((kind, value))
+
+    link.on = {WORD: partial(say, "word"), ENDED: partial(say, "ended")}
+    link.dropped = partial(say, "dropped")
     load: dict[str, Any] = {}
     link.on[LOAD] = load.update
 
     def tell() -> None:
         counts = {"sent": link.sent, "received": link.received, "round_trip": link.round_trip}
-        pipe.send(("stats", {**load, **counts}))
+        say("stats", {**load, **counts})
 
     link.each_beat = tell
     threading.Thread(target=_obey, args=(link, pipe), daemon=True).start()
     why = link.run()
     with contextlib.suppress(OSError):
-        pipe.send(("lost", why))
+        say("lost", why)
 
 
 def _obey(link: Link, pipe: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError, LinkLost):
+    try:
         while True:
             kind, value = pipe.recv()
             if kind == "seat":
@@ -64,9 +71,13 @@ def _obey(link: Link, pipe: Connection) -> None:
                 link.send_json(SIGNAL if kind == "signal" else FAULT, value)
             elif kind == "close":
                 link.send(CLOSE)
-                link.end("")
                 return
-    link.end("")
+    except (EOFError, OSError, LinkLost):
+        return
+    except Exception as e:
+        link.end(f"its commanding thread failed: {e!r}")
+    finally:
+        link.end("")
 
 
 def _seat(link: Link, value: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ _WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]
 _AGENTS = r"agents/\d+/[a-z]+\.(safetensors|json)"
 _FAILED = r"not-finite-[\d-]+\.safetensors"
 PART = re.compile(rf"checkpoints/\.partial-\d{{12}}/({_WORKERS}|{_AGENTS})|{_FAILED}", re.ASCII)  # comes home
+ACTORS = re.compile(r"checkpoints/\.partial-(\d{12})/workers/(?!replica-)")
 RESUMED = re.compile(rf"resume/({_WORKERS}|{_AGENTS})", re.ASCII)  # goes out
 
 
@@ -86,6 +87,20 @@ def _fill(sock: socket.socket, view: memoryview) -> int:
     return at
 
 
+def _write_pieces(path: Path, pieces: Iterator[memoryview]) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.link")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(temporary, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def views_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
     """The arrays' own memory. They are contiguous."""
     return [x.reshape(-1).view(np.uint8).data for x in arrays if x.size]
@@ -99,6 +114,7 @@ class Link:
     ):
         self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
         self.accepts = PART  # names of files
+        self.dropped: Callable[[str], None] | None = None  # told of a file that could not be written; None: the end
         self.why, self.closed = "", threading.Event()
         self.sent = self.received = 0  # bytes
         self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
@@ -163,6 +179,8 @@ class Link:
             self.end("")
         except LinkLost as e:
             self.end(str(e))
+        except Exception as e:  # nobody else would notice
+            self.end(f"its sending thread failed: {e!r}")
 
     def _mirror(self, i: int, now: float) -> None:
         for n, (item, arrays) in enumerate(self.mirrors[i].changes(now)):
@@ -215,6 +233,8 @@ class Link:
             self.end(str(e))
         except FrameError as e:
             self.end(f"a frame that cannot be: {e}")
+        except Exception as e:
+            self.end(f"its receiving thread failed: {e!r}")
 
     def _take(self, kind: int, mirror: int, item: int, n: int) -> None:
         if kind == DATA:
@@ -262,23 +282,34 @@ class Link:
             raise FrameError(f"a file named {name!r}")
         if not isinstance(left, int) or not 0 <= left <= MOST_FILE:
             raise FrameError(f"a file of {left!r} bytes")
-        path, buffer = self.root / name, memoryview(bytearray(CHUNK))
-        late = self._is_complete(name)
-        temporary = path.with_name(f".{path.name}.link")
-        if not late:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.devnull if late else temporary, "wb") as file:
-            while left:
-                got = _fill(self.sock, buffer[: min(left, CHUNK)])
-                file.write(buffer[:got])
-                left -= got
-        if not late:
-            os.replace(temporary, path)
+        pieces = self._pieces(left)
+        try:
+            if not self._is_late(name):
+                _write_pieces(self.root / name, pieces)
+        except FileNotFoundError:  # the checkpoint was made meanwhile, without this part
+            pass
+        except OSError as e:
+            if self.dropped is None:
+                raise LinkLost(f"{name}: {e.strerror or e}") from None
+            self.dropped(f"{name} could not be written: {e.strerror or e}")
+        for _ in pieces:  # what follows is another frame
+            pass
 
-    def _is_complete(self, name: str) -> bool:
-        """Whether the checkpoint is complete, without this part."""
-        found = re.match(r"checkpoints/\.partial-(\d{12})/", name)
-        return bool(found and self.root and any((self.root / "checkpoints").glob(f"{found[1]}*")))
+    def _pieces(self, left: int) -> Iterator[memoryview]:
+        """What comes of a file of so many bytes."""
+        buffer = memoryview(bytearray(CHUNK))
+        while left:
+            got = _fill(self.sock, buffer[: min(left, CHUNK)])
+            left -= got
+            yield buffer[:got]
+
+    def _is_late(self, name: str) -> bool:
+        """Whether the checkpoint was made without this part. Only actors' parts are not waited for; the checkpoint of
+        the beginning has none, and update 0 may be saved again.
+        """
+        found = ACTORS.match(name)
+        made = (self.root / "checkpoints").glob(f"{found[1]}*") if found and self.root else ()
+        return any(not path.name.endswith("-steps-0") for path in made)
 
     # ------------------------------------------------------------------------------------------- ending
 

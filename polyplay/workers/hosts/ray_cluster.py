@@ -89,7 +89,7 @@ class RayMachines:
 def _of_this_machine() -> str:
     """Where `ray start` has written which cluster this machine belongs to."""
     try:
-        return (Path(tempfile.gettempdir()) / "ray/ray_current_cluster").read_text().strip()
+        return (Path(tempfile.gettempdir()) / "ray/ray_current_cluster").read_text("utf-8").strip()
     except OSError:
         how = "start one with `ray start --head`, or name one: ray:HOST:PORT"
         raise UserError(f"--hosts: ray given, but no Ray cluster was started on this machine; {how}") from None

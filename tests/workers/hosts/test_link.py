@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import json
+import multiprocessing
 import random
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from polyplay.common import checkpoint
 from polyplay.common.control import RunControl
 from polyplay.common.semaphores import Semaphores
+from polyplay.workers.hosts import home_end
 from polyplay.workers.hosts import link as links
+from polyplay.workers.hosts.agent import MachineAgent
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CellsMirror, RemoteSeat
 from polyplay.workers.hosts.queue_mirror import QueueMirror
@@ -151,6 +161,79 @@ class TestFrames:
         assert files == [tmp_path / "checkpoints/.partial-000000000001/workers/act-3.safetensors"]
         assert files[0].read_bytes() == content
 
+    def test_another_save_of_the_beginning_and_parts_that_are_waited_for_are_not_late(self, tmp_path):
+        (tmp_path / "checkpoints/000000000000-steps-0").mkdir(parents=True)
+        (tmp_path / "checkpoints/000000000004-steps-9").mkdir(parents=True)
+        names = ["0/workers/act-1.json", "0/agents/0/policy.safetensors", "4/workers/replica-1.json"]
+        names += ["4/replay/replica-1/replay.json", "4/workers/act-1.json"]
+        names = [f"checkpoints/.partial-00000000000{name}" for name in names]
+        data = b"".join(frame(FILE, body=json.dumps({"name": name, "bytes": 2}).encode()) + b"ab" for name in names)
+        received(*ends(root=tmp_path), data)
+        assert [(tmp_path / name).is_file() for name in names] == [True] * 4 + [False]
+
+    @pytest.mark.parametrize("when", ["in the middle", "before it begins"])
+    def test_a_part_whose_checkpoint_is_made_meanwhile_is_dropped_and_the_link_goes_on(self, when, tmp_path):
+        link, theirs = ends(root=tmp_path)
+        said = list[str]()
+        link.dropped = said.append
+        checkpoint.CheckpointPart(tmp_path, 5).arrays("agents/0/policy", {"w": np.zeros(3, np.float32)})
+        thread = threading.Thread(target=link.receive, daemon=True)
+        thread.start()
+        content, name = bytes(range(256)) * 9000, "checkpoints/.partial-000000000005/workers/act-1.safetensors"
+        head = frame(FILE, body=json.dumps({"name": name, "bytes": len(content)}).encode())
+        half = 0 if when == "before it begins" else len(content) // 2
+        theirs.sendall(head[: len(head) if half else 10] + content[:half])
+        until = time.monotonic() + 20.0
+        while half and not list(tmp_path.rglob(".act-1*.link")) and time.monotonic() < until:
+            time.sleep(0.005)
+        made = checkpoint.complete(tmp_path, 5, {"steps": 5})
+        theirs.sendall(head[len(head) if half else 10 :] + content[half:])
+        other = name.replace("5/", "6/")
+        theirs.sendall(frame(FILE, body=json.dumps({"name": other, "bytes": 2}).encode()) + b"ab")
+        while not (tmp_path / other).exists() and time.monotonic() < until:
+            time.sleep(0.005)
+        assert (tmp_path / other).read_bytes() == b"ab"
+        assert thread.is_alive()
+        assert not link.closed.is_set()
+        assert checkpoint.flaw(made) is None
+        assert [p.name for p in made.rglob("*act*")] + said == []
+        theirs.close()
+        thread.join(20.0)
+
+    @pytest.mark.parametrize("listens", [True, False])
+    def test_a_part_that_a_full_disk_does_not_take_is_dropped_whole(self, listens, tmp_path, monkeypatch):
+        """Where nobody can do without it, the link ends."""
+        link, theirs = ends(root=tmp_path)
+        said, real = list[str](), open
+        link.dropped = said.append if listens else None
+
+        class Full(io.BytesIO):
+            def write(self, data: object) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(links, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False)
+        names = [f"checkpoints/.partial-000000000005/workers/act-{i}.json" for i in (1, 2)]
+        heads = [frame(FILE, body=json.dumps({"name": name, "bytes": 3 << 20}).encode()) for name in names]
+
+        def send() -> None:
+            with contextlib.suppress(OSError):  # the other end may close
+                theirs.sendall(b"".join(head + bytes(3 << 20) for head in heads))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        receiving = threading.Thread(target=link.receive, daemon=True)
+        receiving.start()
+        if listens:
+            sending.join(20.0)
+            theirs.close()
+        receiving.join(20.0)
+        link.sock.close()
+        sending.join(20.0)
+        assert (tmp_path / names[1]).exists() == listens
+        assert said == [f"{names[0]} could not be written: No space left on device"] * listens
+        assert listens or link.why == f"{names[0]}: No space left on device"
+        assert [p.name for p in tmp_path.rglob("*act-1*")] == []
+
     def test_ten_thousand_altered_and_cut_frames(self):
         """A link takes the frame, or ends; and no array outside the frame's own places has changed."""
         rng, outcomes = random.Random(1), set[str]()
@@ -184,6 +267,68 @@ class TestFrames:
             data = MAGIC * (i % 2) + rng.randbytes(rng.randrange(1, 200))
             assert received(*ends(mirrors=[mirror]), data)
             assert not control._flags.any()
+
+
+class TestFailingThreads:
+    """Whatever ends a thread of a link, the link ends, so that its machine counts as lost."""
+
+    @pytest.mark.parametrize("fault", [ValueError("of a mirror"), OSError(28, "No space left"), KeyError("number")])
+    def test_a_receiving_thread_that_fails_closes_the_link(self, fault):
+        link, theirs = ends()
+
+        def heed(value: object) -> None:
+            raise fault
+
+        link.on[WORD] = heed
+        assert repr(fault) in received(link, theirs, frame(WORD, body=b"{}"))
+        assert link.closed.is_set()
+
+    @pytest.mark.parametrize("fault", [ValueError("of a mirror"), FileNotFoundError(2, "gone"), RuntimeError("a beat")])
+    def test_a_sending_thread_that_fails_closes_the_link(self, fault):
+        link, theirs = ends()
+
+        def tell() -> None:
+            raise fault
+
+        link.each_beat = tell
+        assert repr(fault) in link.run()
+        assert theirs.recv(1 << 16)
+        theirs.close()
+
+    def test_a_thread_that_takes_commands_and_fails_closes_the_link(self):
+        link, theirs = ends()
+        ours, pipe = multiprocessing.Pipe()
+        ours.send(("signal", object))  # no JSON
+        home_end._obey(link, pipe)
+        assert "commanding thread failed" in link.why
+        assert link.closed.is_set()
+        theirs.close()
+
+
+class TestStrangers:
+    @pytest.mark.parametrize("kind", ["silent", "slow", "gone", "wrong"])
+    def test_strangers_do_not_keep_the_main_process_from_its_agent(self, kind):
+        fake: Any = SimpleNamespace(secret=b"s" * 32, listener=socket.create_server(("127.0.0.1", 0)))
+        address, accepted = fake.listener.getsockname(), list[socket.socket]()
+        thread = threading.Thread(target=lambda: accepted.append(MachineAgent._accept(fake)), daemon=True)
+        thread.start()
+        strangers = [socket.create_connection(address) for _ in range(5)]
+        for stranger in strangers:
+            if kind == "slow":
+                stranger.sendall(b"GET")
+            elif kind == "gone":
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                stranger.close()
+            elif kind == "wrong":
+                stranger.sendall(bytes(64))
+        with socket.create_connection(address, 20.0) as home:
+            prove(home, fake.secret, away=False)
+            thread.join(20.0)
+            (found,) = accepted
+            assert found.getpeername() == home.getsockname()
+            found.close()
+        for stranger in strangers:
+            stranger.close()
 
 
 class TestSilence:
