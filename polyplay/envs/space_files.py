@@ -21,20 +21,19 @@ FILE = "spaces.json"  # in a run's directory
 
 
 def space_to_json(space: gym.Space) -> Row:
-    """A space of the kinds that are supported, its seed left out."""
-    kind = type(space).__name__
+    """A space of the kinds that are supported, or of a kind derived from one; its seed is left out."""
     if (inner := subspaces(space)) is not None:
         return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": [*map(_part, inner.items())]}
     if isinstance(space, gym.Box):
         ends = {"low": _numbers(space.low), "high": _numbers(space.high)}
-        return {"kind": kind, "shape": list(space.shape), "dtype": str(space.dtype), **ends}
+        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **ends}
     if isinstance(space, gym.Discrete):
-        return {"kind": kind, "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, gym.MultiDiscrete):
         found = {"nvec": space.nvec.tolist(), "start": np.broadcast_to(space.start, space.nvec.shape).tolist()}
-        return {"kind": kind, **found, "dtype": str(space.dtype)}
+        return {"kind": "MultiDiscrete", **found, "dtype": str(space.dtype)}
     assert isinstance(space, gym.MultiBinary)
-    return {"kind": kind, "shape": list(space.shape)}
+    return {"kind": "MultiBinary", "shape": list(space.shape)}
 
 
 def _part(item: tuple[str, gym.Space]) -> Row:
@@ -43,8 +42,13 @@ def _part(item: tuple[str, gym.Space]) -> Row:
 
 def _numbers(ends: np.ndarray) -> Any:
     """One number where all are the same, else all; text, because JSON knows no infinity."""
-    flat = ends.ravel()
-    return repr(flat[0].item()) if flat.size and (flat == flat[0]).all() else [repr(x.item()) for x in flat]
+    flat, read = ends.ravel(), _reader(ends.dtype)
+    return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
+
+
+def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
+    """What makes a plain number of one of this type, or of its text: whole ones may have more digits than a float."""
+    return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
@@ -67,9 +71,10 @@ def space_from_json(given: Row) -> gym.Space:
 
 
 def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    read = _reader(dtype)
     if isinstance(ends, str):
-        return np.full(shape, float(ends)).astype(dtype)
-    return np.array([float(x) for x in ends]).reshape(shape).astype(dtype)
+        return np.full(shape, read(ends), dtype)
+    return np.array([read(x) for x in ends], dtype).reshape(shape)
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:

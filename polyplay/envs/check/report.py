@@ -41,16 +41,17 @@ def check_env(
     env: str | Factory,
     *,
     options: Mapping[str, object] | None = None,
+    wrappers: tuple[str, ...] = (),
     steps: int | None = None,
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, as `--env` takes it; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
+    """Check `env`, as `--env` takes it; `options` and `wrappers` as for `Envs`. `measure`: seconds that the pool's pace is measured.
 
     Raises UserError: no such environment.
     """
-    envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
+    envs = Envs(env, 1, step_timeout=step_timeout, options=options or {}, wrappers=wrappers)
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = checker.trial(0)
     again = other = TrialResult(facts=trial.TrialFacts())  # not made
