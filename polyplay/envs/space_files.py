@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,28 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
     return _seen(spec), tree_space(tree.map(_acted, spec.action))
 
 
+def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The lowest and the highest number that every part of observations that is a Box of bytes was declared with, by
+    path; 0 and 255 where nothing was declared.
+    """
+    fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
+    if not fields:
+        return {}
+    declared = {path: s for path, s in _parts_of(of_spec(spec)[0]) if isinstance(s, gym.Box)}
+    fits = {path: path in declared and declared[path].shape == fields[path].shape for path in fields}
+    found = {path: declared[path] if fits[path] else gym.Box(0, 255, f.shape, np.uint8) for path, f in fields.items()}
+    return {path: (space.low, space.high) for path, space in found.items()}
+
+
+def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space]]:
+    """The spaces that it is made of, by path."""
+    inner = subspaces(space)
+    if inner is None:
+        yield path, space
+    for key, part in (inner or {}).items():
+        yield from _parts_of(part, spaces.inner_path(path, key))
+
+
 def _seen(spec: EnvSpec) -> gym.Space:
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
     return tree_space(tree.nest(made))
@@ -95,8 +117,9 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     if classes:
         return gym.Discrete(classes)
     dtype = np.dtype(field.dtype)
-    whole = np.issubdtype(dtype, np.integer)
-    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if whole else (-np.inf, np.inf)
+    low, high = (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     return gym.Box(low, high, field.shape, dtype.type)
 
 

@@ -210,21 +210,11 @@ def observation(space: gym.Space, title: str) -> Spec:
 
     def leaf(space: gym.Space) -> Field | None:
         if isinstance(space, gym.Box | gym.MultiDiscrete):
-            return Field(tuple(space.shape), _stored_dtype(space))
+            return Field(tuple(space.shape), tree.stored_dtype(space.dtype, isinstance(space, gym.MultiDiscrete)))
         found = leaf_of(space)
         return None if found is None else found.field
 
     return _convert(space, title, "observation", leaf)
-
-
-def _stored_dtype(space: gym.Box | gym.MultiDiscrete) -> str:
-    """What rows hold its numbers as: networks compute with no unsigned numbers of more than a byte, and with none longer
-    than float64.
-    """
-    dtype = np.dtype(space.dtype)
-    if dtype.kind == "u" and dtype.itemsize > 1:
-        return "float64" if dtype.itemsize == 8 and isinstance(space, gym.Box) else f"int{min(16 * dtype.itemsize, 64)}"
-    return "float64" if dtype.kind == "f" and dtype.itemsize > 8 else dtype.name
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
@@ -242,8 +232,9 @@ def action(space: gym.Space, title: str) -> ActionSpec:
     def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
             raise UserError(
-                f"{title}: action space {one_line(space)} is a Box of whole numbers; supported are Discrete, MultiDiscrete, "
-                "MultiBinary and floating Box: declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
+                f"{title}: action space {one_line(space)} is a Box of whole numbers; supported are Discrete, "
+                "MultiDiscrete, MultiBinary and floating Box: declare it as MultiDiscrete "
+                "(gymnasium.wrappers.TransformAction)"
             )
         return leaf_of(space)
 

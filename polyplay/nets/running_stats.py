@@ -1,5 +1,5 @@
-"""What a policy learns besides its weights: running statistics, in floating buffers; those of inputs in float64, so that
-numbers far from 0, such as time stamps, keep their differences.
+"""What a policy learns besides its weights: running statistics, in floating buffers. Those of inputs are of float64, so
+that numbers far from 0, such as time stamps, keep their differences.
 
 So they are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made
 so that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
@@ -27,8 +27,8 @@ BOUND = 10.0  # of what leaves here, unless it is told another
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
 
-    `second` is the second moment about `origin`, the mean of one batch ago, which replicas share; about means of
-    their own its average would lack the variance between replicas. The first batch only gives an origin.
+    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about means of
+    their own its average would lack the variance between replicas. The first batch counts as one row, at its mean.
     """
 
     mean: Tensor
@@ -55,14 +55,14 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
         """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
-        known = float(self.count)
+        known, x = float(self.count), rows.to(self.mean.dtype)
+        x = torch.where(x.isfinite(), x, self.mean)
         weight = len(rows) / (known + len(rows))
-        before, off = self.variance(), rows.to(self.mean.dtype) - self.mean
-        off = torch.where(off.isfinite(), off, 0.0)
-        self.origin.copy_(self.mean)
-        self.mean += weight * off.mean(0)
         if known:
-            self.second.copy_((1.0 - weight) * before + weight * off.square().mean(0))
+            self.second += weight * ((x - self.origin).square().mean(0) - self.second)
+        self.mean += weight * (x - self.mean).mean(0)
+        if not known:
+            self.origin.copy_(self.mean)
         self.count.fill_(min(known + len(rows), MOST) if known else 1.0)
 
 
@@ -72,8 +72,8 @@ def is_image(field: Field) -> bool:
 
 
 class Normalize(nn.Module):
-    """Observations whose numbers have mean 0 and deviation 1, each by itself. Images of bytes, and what is one of so many
-    `classes`, pass as they are.
+    """Observations whose numbers have mean 0 and deviation 1, each by itself. Images of bytes pass as they are, and so
+    does what is one of `classes`.
 
     sets: paths of units [units, numbers] whose first number says whether one is there. It passes, and units share the
     moments of all others, which are of those that are there.
@@ -83,9 +83,10 @@ class Normalize(nn.Module):
         super().__init__()
         leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_image(x)]
         if not leaves:
-            given = ", ".join(f"{path} {'classes' if path in classes else x.dtype}" for path, x in tree.leaves(obs))
+            kinds = {path: "classes" if path in classes else x.dtype for path, x in tree.leaves(obs)}
+            given = ", ".join(f"{path} {kind}".strip() for path, kind in kinds.items())
             takes = "takes numbers that are neither an image nor classes"
-            raise UserError(f"--inputs normalize: {takes}, the observations are {given.strip()}; use raw or centre")
+            raise UserError(f"--inputs normalize: {takes}, the observations are {given}; use raw or centre")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
         shapes = zip(self.sets, leaves, strict=True)

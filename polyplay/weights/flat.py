@@ -1,7 +1,7 @@
 """A network as one flat vector: parameters first, floating buffers behind them, those of float64 last.
 
-A number of float64 takes the place of two of float32, bit by bit: whatever copies a vector copies it. Only what averages
-or adds buffers has to know where they begin (`FlatParams.doubles`).
+A number of float64 takes the place of two of float32, bit by bit: whatever copies a vector copies it. Only what
+averages or adds buffers has to know where they begin (`FlatParams.doubles`).
 """
 
 from __future__ import annotations

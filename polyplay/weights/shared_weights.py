@@ -108,8 +108,8 @@ class CopiedCounts(SharedCounts):
         return version
 
     def observed(self) -> None:
-        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is known
-        yet, worker 0 alone begins: first means of several are no mean when they are added.
+        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
+        known yet, worker 0 alone begins: first means of several are no mean when they are added.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:

@@ -1,4 +1,4 @@
-"""Spaces of every kind that Gymnasium's classes declare, drawn by a seed, and an environment that shows and takes them."""
+"""Spaces of every kind that Gymnasium declares, drawn by a seed, and an environment that shows and takes them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def draw(rng: np.random.Generator, acting: bool = False, depth: int = 0) -> spac
     if kind == "box":
         return _box(rng, shape, str(rng.choice(NUMBERS[-3:] if acting else NUMBERS)))
     if kind == "discrete":
-        return (OwnDiscrete if rng.random() < 0.3 else spaces.Discrete)(int(rng.integers(1, 6)), start=rng.integers(-2, 3))
+        return (OwnDiscrete if rng.random() < 0.3 else spaces.Discrete)(
+            int(rng.integers(1, 6)), start=rng.integers(-2, 3)
+        )
     if kind == "several":
         dtype = np.dtype(rng.choice(NUMBERS[1:9])).type
         return spaces.MultiDiscrete(np.asarray(rng.integers(1, 5, shape or 2)), dtype=dtype)
