@@ -11,6 +11,7 @@ from polyplay.common.bounds import Count, Seconds, Seed
 from polyplay.common.errors import UserError
 from polyplay.common.findings import as_json
 from polyplay.envs.check.report import CheckReport, check_env
+from polyplay.runs.options import RunOptions, how_made
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class CheckOptions:
     """longest allowed time of a step or a reset, in seconds"""
     seed: Seed = 0
     """seed of environment and actions"""
+    env_kwargs: tuple[str, ...] = ()
+    """keyword arguments of the environment, as NAME=VALUE, as train takes them"""
+    wrapper: tuple[str, ...] = ()
+    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
     json: bool = False
     """print JSON"""
 
@@ -32,8 +37,10 @@ def command(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
+    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # looked at as in training
+    trials = {"steps": options.steps, "step_timeout": options.step_timeout, "seed": options.seed}
     try:
-        report = check_env(env[0], steps=options.steps, step_timeout=options.step_timeout, seed=options.seed)
+        report = check_env(env[0], options=made["kwargs"], wrappers=made["wrappers"], **trials)
     except UserError as e:
         raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
     if options.json:

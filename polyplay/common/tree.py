@@ -27,6 +27,15 @@ class Field(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
+def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
+    """What rows hold numbers of a type as: networks compute neither with unsigned numbers of more than a byte nor with
+    floats of more than 8. whole: small numbers, whatever their type.
+    """
+    if dtype.kind == "u" and dtype.itemsize > 1:
+        return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
+    return "float64" if dtype.kind == "f" and dtype.itemsize > 8 else dtype.name
+
+
 Spec = Any  # Field | dict[str, Spec]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,20 +21,19 @@ FILE = "spaces.json"  # in a run's directory
 
 
 def space_to_json(space: gym.Space) -> Row:
-    """A space of the kinds that are supported, its seed left out."""
-    kind = type(space).__name__
+    """A space of the kinds that are supported, or of a kind derived from one; its seed is left out."""
     if (inner := subspaces(space)) is not None:
         return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": [*map(_part, inner.items())]}
     if isinstance(space, gym.Box):
         ends = {"low": _numbers(space.low), "high": _numbers(space.high)}
-        return {"kind": kind, "shape": list(space.shape), "dtype": str(space.dtype), **ends}
+        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **ends}
     if isinstance(space, gym.Discrete):
-        return {"kind": kind, "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, gym.MultiDiscrete):
         found = {"nvec": space.nvec.tolist(), "start": np.broadcast_to(space.start, space.nvec.shape).tolist()}
-        return {"kind": kind, **found, "dtype": str(space.dtype)}
+        return {"kind": "MultiDiscrete", **found, "dtype": str(space.dtype)}
     assert isinstance(space, gym.MultiBinary)
-    return {"kind": kind, "shape": list(space.shape)}
+    return {"kind": "MultiBinary", "shape": list(space.shape)}
 
 
 def _part(item: tuple[str, gym.Space]) -> Row:
@@ -43,8 +42,13 @@ def _part(item: tuple[str, gym.Space]) -> Row:
 
 def _numbers(ends: np.ndarray) -> Any:
     """One number where all are the same, else all; text, because JSON knows no infinity."""
-    flat = ends.ravel()
-    return repr(flat[0].item()) if flat.size and (flat == flat[0]).all() else [repr(x.item()) for x in flat]
+    flat, read = ends.ravel(), _reader(ends.dtype)
+    return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
+
+
+def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
+    """What makes a plain number of one of this type, or of its text: whole ones may have more digits than a float."""
+    return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
@@ -67,9 +71,10 @@ def space_from_json(given: Row) -> gym.Space:
 
 
 def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    read = _reader(dtype)
     if isinstance(ends, str):
-        return np.full(shape, float(ends)).astype(dtype)
-    return np.array([float(x) for x in ends]).reshape(shape).astype(dtype)
+        return np.full(shape, read(ends), dtype)
+    return np.array([read(x) for x in ends], dtype).reshape(shape)
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
@@ -77,6 +82,28 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     return _seen(spec), tree_space(tree.map(_acted, spec.action))
+
+
+def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The lowest and the highest number that every part of observations that is a Box of bytes was declared with, by
+    path; 0 and 255 where nothing was declared.
+    """
+    fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
+    if not fields:
+        return {}
+    declared = {path: s for path, s in _parts_of(of_spec(spec)[0]) if isinstance(s, gym.Box)}
+    fits = {path: path in declared and declared[path].shape == fields[path].shape for path in fields}
+    found = {path: declared[path] if fits[path] else gym.Box(0, 255, f.shape, np.uint8) for path, f in fields.items()}
+    return {path: (space.low, space.high) for path, space in found.items()}
+
+
+def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space]]:
+    """The spaces that it is made of, by path."""
+    inner = subspaces(space)
+    if inner is None:
+        yield path, space
+    for key, part in (inner or {}).items():
+        yield from _parts_of(part, spaces.inner_path(path, key))
 
 
 def _seen(spec: EnvSpec) -> gym.Space:
@@ -90,8 +117,9 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     if classes:
         return gym.Discrete(classes)
     dtype = np.dtype(field.dtype)
-    whole = np.issubdtype(dtype, np.integer)
-    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if whole else (-np.inf, np.inf)
+    low, high = (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     return gym.Box(low, high, field.shape, dtype.type)
 
 

@@ -144,6 +144,17 @@ def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
+def _rounded(bounds: np.ndarray) -> np.ndarray:
+    """Bounds as float32; those beyond its range are infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(bounds, np.float32)
+
+
+def one_line(space: gym.Space) -> str:
+    """A space as messages show it."""
+    return " ".join(str(space).split())
+
+
 def inner_path(path: str, key: str) -> str:
     """The path of what a part at `path` has under `key`."""
     return f"{path}/{key}" if path else key
@@ -158,7 +169,7 @@ LEAVES: dict[type, Callable[[Any], Leaf]] = {
     gym.Discrete: lambda space: Discrete(int(space.n)),
     gym.MultiDiscrete: lambda space: MultiDiscrete(tuple(space.shape), tuple(int(n) for n in space.nvec.flat)),
     gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
-    gym.Box: lambda space: Box(tuple(space.shape), *(np.asarray(x, np.float32) for x in (space.low, space.high))),
+    gym.Box: lambda space: Box(tuple(space.shape), *(_rounded(x) for x in (space.low, space.high))),
 }
 SUPPORTED = {
     "observation": "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the environment "
@@ -177,9 +188,11 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
     """The tree of `space`'s leaves. Raises UserError: keys that make no path, no leaf at all, or one that is None."""
     inner = subspaces(space)
     if inner is None:
-        found = leaf(space)
-        if found is None:
-            raise UserError(f"{title}: {what} space {space} is not supported; supported are {SUPPORTED[what]}")
+        found, empty = leaf(space), 0 in (space.shape or ())
+        if found is None or empty:
+            flaw = "has a dimension of width 0, so no numbers: leave it out" if empty else "is not supported"
+            text = f"{what} space {one_line(space)} {place_of(path)}{flaw}"
+            raise UserError(f"{title}: {text}; supported are {SUPPORTED[what]}")
         return found
     if not inner:
         raise UserError(f"{title}: {what} space {space} {place_of(path)}has no parts; leave it out")
@@ -197,7 +210,7 @@ def observation(space: gym.Space, title: str) -> Spec:
 
     def leaf(space: gym.Space) -> Field | None:
         if isinstance(space, gym.Box | gym.MultiDiscrete):
-            return Field(tuple(space.shape), np.dtype(space.dtype).name)
+            return Field(tuple(space.shape), tree.stored_dtype(space.dtype, isinstance(space, gym.MultiDiscrete)))
         found = leaf_of(space)
         return None if found is None else found.field
 
@@ -219,10 +232,11 @@ def action(space: gym.Space, title: str) -> ActionSpec:
     def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
             raise UserError(
-                f"{title}: action space {space} is a Box of whole numbers; supported are Discrete, MultiDiscrete, "
-                "MultiBinary and floating Box: declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
+                f"{title}: action space {one_line(space)} is a Box of whole numbers; supported are Discrete, "
+                "MultiDiscrete, MultiBinary and floating Box: declare it as MultiDiscrete "
+                "(gymnasium.wrappers.TransformAction)"
             )
-        return None if 0 in (space.shape or ()) else leaf_of(space)
+        return leaf_of(space)
 
     return _convert(space, title, "action", leaf)
 

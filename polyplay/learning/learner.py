@@ -417,7 +417,7 @@ class Learner:
                 ctx.say("unsaved", f"checkpoint of update {number}: {e.strerror or e}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
-        if not bool(self.vector.flat.isfinite().all()):
+        if not self.vector.finite():
             raise NotFinite(
                 f"update {self.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
             )

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
+from polyplay.envs.action_range import ActionRange
 from polyplay.envs.spaces import ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.conditional_head import ConditionalHead
 from polyplay.nets.log_prob import EXACT, LogProbGuard
@@ -170,31 +172,53 @@ class Bernoulli(_Independent):
 class Gaussian(_Leaf):
     """Independent normals: means by the network, log standard deviations learnt but the same in every state.
 
-    Actions are float32 [*shape], unbounded; pools clip them, log-probabilities are those of the unclipped.
+    Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, log-probabilities are those
+    of the unclipped. `scaled` to a Box: means, deviations and densities, and an action as an input, are in half ranges,
+    −1 at its low and 1 at its high; parts without bounds are as they are.
     """
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
+        # no buffers, which would be published and averaged with the weights
+        known = None if scaled is None else ActionRange.of(scaled)
+        both = None if known is None or known.unit else np.stack([known.middle, known.half])
+        self.range = None if both is None else torch.from_numpy(both).reshape(2, -1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gaussian:
+        super()._apply(fn, recurse)
+        self.range = None if self.range is None else fn(self.range)  # to another device
+        return self
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return params  # a Box has no mask (envs/masks)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(params + self.log_std.exp() * normal(noise))
+        return self._shaped(self._outer(params + self.log_std.exp() * normal(noise)))
 
     def mode(self, params: Tensor) -> Tensor:
-        return self._shaped(params)
+        return self._shaped(self._outer(params))
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        z = (action.reshape(params.shape) - params) * (-self.log_std).exp()
+        z = (self._inner(action.reshape(params.shape)) - params) * (-self.log_std).exp()
         return (-0.5 * z * z - self.log_std - _HALF_LOG_TAU).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
         return (self.log_std + (0.5 + _HALF_LOG_TAU)).sum().expand(params.shape[:-1])
 
     def embed(self, action: Tensor) -> Tensor:
-        return action.reshape(-1, self.inputs)
+        return self._inner(action.reshape(-1, self.inputs))
+
+    def _outer(self, inner: Tensor) -> Tensor:
+        """From half ranges to the environment's units."""
+        return inner if self.range is None else self.range[0] + self.range[1] * inner
+
+    def _inner(self, outer: Tensor) -> Tensor:
+        """The other way; 0 where there is but one number to choose."""
+        if self.range is None:
+            return outer
+        middle, half = self.range
+        return (outer - middle) / torch.where(half > 0, half, 1.0)
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat.reshape(*flat.shape[:-1], *self.action.shape)
@@ -245,8 +269,10 @@ class Composite(nn.Module):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, guard: LogProbGuard = EXACT) -> ActionHead:
-    """The head for an action space; `guard` is that of its categorical parts. UserError for spaces that have none."""
+def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = True) -> ActionHead:
+    """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
+    parts. UserError for spaces that have none.
+    """
     leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
     if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
         raise UserError(
@@ -254,14 +280,14 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT) -> ActionHead:
             "use guard=none (ga3c: --correction none)"
         )
     if isinstance(space, Conditional):
-        rest = {path: _for_leaf(space[path], guard) for path in space.uses}
+        rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}
         return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
     if isinstance(space, dict):
-        return Composite({path: _for_leaf(leaf, guard) for path, leaf in tree.leaves(space)})
-    return _for_leaf(space, guard)
+        return Composite({path: _for_leaf(leaf, guard, scaled) for path, leaf in tree.leaves(space)})
+    return _for_leaf(space, guard, scaled)
 
 
-def _for_leaf(space: Leaf, guard: LogProbGuard) -> ActionHead:
+def _for_leaf(space: Leaf, guard: LogProbGuard, scaled: bool) -> ActionHead:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):
@@ -269,7 +295,7 @@ def _for_leaf(space: Leaf, guard: LogProbGuard) -> ActionHead:
     if isinstance(space, MultiBinary):
         return Bernoulli(space.shape, guard)
     if isinstance(space, Box):
-        return Gaussian(tuple(space.shape))
+        return Gaussian(tuple(space.shape), space if scaled else None)
     raise UserError(
         f"network: actions {space} have no head; allowed are Discrete, MultiDiscrete, MultiBinary and Box, and dicts"
     )

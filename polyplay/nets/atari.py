@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import EnvSpec
+from polyplay.envs.space_files import byte_bounds
 from polyplay.nets import activation_reuse
 from polyplay.nets.activation_reuse import Tape
 from polyplay.nets.axes import Axes, AxisSegment, linear_axes
@@ -35,14 +36,30 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
     )
 
 
+def image_scale(spec: EnvSpec, path: str = "") -> float:
+    """What bytes of the image at `path` are multiplied with: 1/255, or one by the highest number that was declared."""
+    ends = byte_bounds(spec).get(path)
+    return 1.0 / max(int(ends[1].max(initial=0)), 1) if ends else 1.0 / 255.0
+
+
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    hidden: that layer's width; 0 for none.
+    hidden: that layer's width; 0 for none. scale: of bytes.
     """
 
-    def __init__(self, name: str, obs: Spec, layers: Layers, hidden: int, init: str = "torch", padding: Padding = ()):
+    def __init__(
+        self,
+        name: str,
+        obs: Spec,
+        layers: Layers,
+        hidden: int,
+        init: str = "torch",
+        padding: Padding = (),
+        scale: float = 1.0 / 255.0,
+    ):
         super().__init__()
+        self.scale = scale
         same = padding == "same"
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
         channels, *sides = image(name, obs, 1 if same else _least(layers))
@@ -61,7 +78,7 @@ class Conv(nn.Module):
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
         """tape: gets every layer's output."""
-        x = pixels(obs)
+        x = pixels(obs, self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
             if tape is not None:
@@ -75,7 +92,7 @@ class Conv(nn.Module):
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
-        x = pixels(obs)
+        x = pixels(obs, self.scale)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
             x = activation_reuse.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
         if self.fc is None:
@@ -145,6 +162,7 @@ class Impala(nn.Module):
     ):
         super().__init__()
         inputs, *sides = image("impala", spec.obs, 1)
+        self.scale = image_scale(spec)
         self.sections = nn.Sequential()
         for out in channels:
             self.sections.append(Section(inputs, out))
@@ -155,7 +173,7 @@ class Impala(nn.Module):
         initialise(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = F.relu(self.sections(pixels(obs)), inplace=True).flatten(1)
+        x = F.relu(self.sections(pixels(obs, self.scale)), inplace=True).flatten(1)
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
 
     def axes(self) -> Axes:
@@ -199,7 +217,7 @@ def conv(name: str) -> Callable[..., Conv]:
     layers, width, style, padding = CONVS[name]
 
     def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
-        return Conv(name, spec.obs, layers, hidden, init, padding)
+        return Conv(name, spec.obs, layers, hidden, init, padding, image_scale(spec))
 
     build.__qualname__ = name
     return build

@@ -50,7 +50,7 @@ from polyplay.nets.torso_policy import Inputs
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
-INPUTS = ("raw", "centre", "signed", "normalize")
+INPUTS, ACTIONS = ("raw", "centre", "signed", "normalize"), ("scale", "clip")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
 NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
@@ -73,6 +73,7 @@ def make(
     memory: int = 0,
     auxiliary: Sequence[str] = (),
     bound: float = BOUND,
+    actions: str = "scale",
     **options: Any,
 ) -> ActorCritic:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
@@ -80,11 +81,12 @@ def make(
     core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
     previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
     raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
-    (real numbers get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is learnt, for losses
-    that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see LogProbGuard; real
-    numbers beside such actions are left as they are; exact: a row has the same bits in every batch (layers.Linear),
-    which costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic. options: the
-    network's own (hidden, activation, …). Raises UserError.
+    (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
+    learnt, for losses that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see
+    LogProbGuard; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
+    range (scale), or they are as drawn and pools clip them (clip); exact: a row has the same bits in every batch
+    (layers.Linear), which costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic.
+    options: the network's own (hidden, activation, …). Raises UserError.
     """
     if init not in ("auto", *INITS):
         raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
@@ -96,13 +98,15 @@ def make(
             others = "core, previous, inputs, guard, auxiliary and reward=scale"
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
-    head = action_heads.for_space(spec.action, log_prob)
+    if actions not in ACTIONS:
+        raise UserError(f"--actions: {actions!r} is not one of {', '.join(ACTIONS)}")
+    head = action_heads.for_space(spec.action, log_prob, actions == "scale")
     features = torso_features(torso, head.inputs if previous else None)
     middle = _core(core, features, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
     sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
-    given = _inputs(inputs, spec.obs, torso, bound), size, own, width, heads
+    given = _inputs(inputs, spec, torso, bound), size, own, width, heads
     return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
 
 
@@ -150,7 +154,7 @@ def make_values(
     middle = recurrent.make_core(core, features, core_size, init)
     features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
-    given = _inputs(inputs, spec.obs, torso)
+    given = _inputs(inputs, spec, torso)
     return _set_exact(QNetwork(torso, head, middle, previous, clipped, given, support), exact)
 
 
@@ -210,12 +214,14 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
     return torso
 
 
-def _inputs(how: str, obs: Spec, torso: nn.Module, bound: float = BOUND) -> Inputs | None:
+def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> Inputs | None:
     """What observations go through before the torso."""
+    obs = spec.obs
     if how not in INPUTS:
         raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
     if how not in ("centre", "signed"):
-        return Normalize(obs, getattr(torso, "unit_sets", ()), bound) if how == "normalize" else None
+        sets = getattr(torso, "unit_sets", ())
+        return Normalize(obs, sets, bound, spec.classes) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")

@@ -13,6 +13,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import describe_fields
+from polyplay.nets.atari import image_scale
 from polyplay.nets.axes import Axes, AxisSegment, linear_axes, observed_axis
 from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
 
@@ -33,6 +34,7 @@ class FTWTorso(nn.Module):
             seen = describe_fields(spec.obs)
             raise UserError(f"--network ftw: takes one image of bytes and numbers beside it, here they are {seen}")
         (self.view,) = views
+        self.scale = image_scale(spec, self.view)
         channels, *sides = fields[self.view].shape
         large = min(sides) >= LARGE
         layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 2))
@@ -53,7 +55,7 @@ class FTWTorso(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        x = pixels(leaves[self.view])
+        x = pixels(leaves[self.view], self.scale)
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y

@@ -191,8 +191,8 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
             nn.init.zeros_(layer.bias)
 
 
-def pixels(obs: Tensor) -> Tensor:
-    """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1].
+def pixels(obs: Tensor, scale: float = 1.0 / 255.0) -> Tensor:
+    """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by 255.
 
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
     the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
@@ -200,8 +200,27 @@ def pixels(obs: Tensor) -> Tensor:
     if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
-        return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(1.0 / 255.0)
-    return _scaled(obs, None, 1.0 / 255.0)
+        return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(scale)
+    return _scaled(obs, None, scale)
+
+
+class ByteScale(nn.Module):
+    """Bytes [N, numbers], of which each has a lowest and a highest number, as float32 in [0, 1]."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: np.ndarray, high: np.ndarray):
+        super().__init__()
+        for name, ends in (("low", low), ("high", high)):  # bytes too: no numbers that are learnt or averaged
+            self.register_buffer(name, torch.from_numpy(ends.astype(np.uint8).ravel().copy()), persistent=False)
+        self.pixels = bool((low == 0).all() and (high == 255).all())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pixels:
+            return x.float() * (1.0 / 255.0)
+        low = self.low.float()
+        return (x.float() - low) / (self.high.float() - low).clamp_min(1.0)
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:

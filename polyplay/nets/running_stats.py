@@ -1,4 +1,5 @@
-"""What a policy learns besides its weights: running statistics, in floating buffers.
+"""What a policy learns besides its weights: running statistics, in floating buffers. Those of inputs are of float64, so
+that numbers far from 0, such as time stamps, keep their differences.
 
 So they are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made
 so that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
@@ -7,25 +8,27 @@ so that this plain average is the statistic of all replicas' rows: sums, and mom
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.common.tree import Spec, Tree
+from polyplay.common.tree import Field, Spec, Tree
 from polyplay.nets.axes import Axes, AxisSegment, TensorAxes
 
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
+LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
+TINY = 1e-200  # the least variance of what is 0
 BOUND = 10.0  # of what leaves here, unless it is told another
 
 
 class RunningMoments(nn.Module):
-    """Running mean and variance of rows [n, *shape]: Chan et al. 1979, one batch after the other.
+    """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
 
-    `second` is the second moment about `origin`, the mean of one batch ago, which replicas share; about means of
-    their own its average would lack the variance between replicas. The first batch only gives an origin.
+    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about means of
+    their own its average would lack the variance between replicas. The first batch counts as one row, at its mean.
     """
 
     mean: Tensor
@@ -37,45 +40,53 @@ class RunningMoments(nn.Module):
         super().__init__()
         self.bound = bound
         for name in ("mean", "origin", "second"):
-            self.register_buffer(name, torch.zeros(shape))
-        self.register_buffer("count", torch.zeros(()))
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def variance(self) -> Tensor:
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
-        floor = 1e-8 + 1e-12 * self.mean.square()  # what never changes is 0, not its own rounding error
+        floor = LEAST * self.mean.square() + TINY  # what never changes is 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
-        return ((x - self.mean) / deviation).clamp(-self.bound, self.bound).float()
+        return ((x.to(self.mean.dtype) - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
         """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
-        known = float(self.count)
+        known, x = float(self.count), rows.to(self.mean.dtype)
+        x = torch.where(x.isfinite(), x, self.mean)
         weight = len(rows) / (known + len(rows))
-        before, off = self.variance(), rows - self.mean
-        off = torch.where(off.isfinite(), off, 0.0).to(torch.float32)
-        self.origin.copy_(self.mean)
-        self.mean += weight * off.mean(0)
         if known:
-            self.second.copy_((1.0 - weight) * before + weight * off.square().mean(0))
+            self.second += weight * ((x - self.origin).square().mean(0) - self.second)
+        self.mean += weight * (x - self.mean).mean(0)
+        if not known:
+            self.origin.copy_(self.mean)
         self.count.fill_(min(known + len(rows), MOST) if known else 1.0)
 
 
+def is_image(field: Field) -> bool:
+    """Whether bytes are pixels: [C, H, W]."""
+    return field.dtype == "uint8" and len(field.shape) == 3
+
+
 class Normalize(nn.Module):
-    """Observations whose real numbers have mean 0 and deviation 1, each by itself; all others pass as they are.
+    """Observations whose numbers have mean 0 and deviation 1, each by itself. Images of bytes pass as they are, and so
+    does what is one of `classes`.
 
     sets: paths of units [units, numbers] whose first number says whether one is there. It passes, and units share the
     moments of all others, which are of those that are there.
     """
 
-    def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND):
+    def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
         super().__init__()
-        leaves = [(path, field) for path, field in tree.leaves(obs) if field.dtype.startswith("float")]
+        leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_image(x)]
         if not leaves:
-            given = ", ".join(f"{path} {field.dtype}".strip() for path, field in tree.leaves(obs))
-            raise UserError(f"--inputs normalize: takes real numbers, the observations are {given}; use raw or centre")
+            kinds = {path: "classes" if path in classes else x.dtype for path, x in tree.leaves(obs)}
+            given = ", ".join(f"{path} {kind}".strip() for path, kind in kinds.items())
+            takes = "takes numbers that are neither an image nor classes"
+            raise UserError(f"--inputs normalize: {takes}, the observations are {given}; use raw or centre")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
         shapes = zip(self.sets, leaves, strict=True)

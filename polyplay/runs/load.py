@@ -28,6 +28,8 @@ from polyplay.workers.placement import Placement
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
 
+BEFORE = {"actions": "clip"}  # of settings that are newer than a run: what was done before there were such
+
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
     """The checkpoint that `which` names: best, its name or its update; None: the newest whole one. Raises UserError."""
@@ -93,7 +95,8 @@ def load_run(directory: Path, trust: bool = False, population: bool = False) -> 
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))
     options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
-    return page, from_json(page.Config, config["config"]), from_json(RunOptions, options), config
+    known = {k: v for k, v in BEFORE.items() if k in page.Config.__dataclass_fields__}
+    return page, from_json(page.Config, known | config["config"]), from_json(RunOptions, options), config
 
 
 def page_of(system: str, over: object = None) -> Any:

@@ -9,7 +9,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorit
     DURATION: ("frames", "steps", "minutes", "until_return", "budget"),
     POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
     "environment": (
-        *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "reward", "reward_scale"),
+        *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "actions", "reward", "reward_scale"),
         *("env_workers", "groups", "step_timeout", "max_restarts"),
     ),
     "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),

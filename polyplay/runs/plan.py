@@ -16,6 +16,7 @@ from typing import Any
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.common.team import members
+from polyplay.envs.action_range import describe_scaling
 from polyplay.runs import memory_estimate
 from polyplay.runs.flags import flag
 from polyplay.runs.load import compute_threads
@@ -82,6 +83,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("repeat", _repeats(crew)),
         ("resume", _resumes(crew)),
         ("episodes", episodes(envs)),
+        *([("actions", text)] if (text := _scaling(wired)) else []),
     ]
     if any(r.held_replay for r in crew.roles):
         from polyplay.buffers.replay import rng, row_kernels  # with numba
@@ -300,6 +302,13 @@ def episodes(envs: Any) -> str:
         life = " or life" if facts.get("life loss", "ignored") != "ignored" else ""
         ended, cut = f" by a lost game{life}", f" after {_number(facts.get('max frames'))} frames"
     return f"terminated{ended}: value 0; truncated{cut}: value of the last observation"
+
+
+def _scaling(wired: Any) -> str:
+    """What becomes of a policy's numbers where actions are real; "": there are none such."""
+    given = getattr(wired.policy, "options", {})
+    deterministic = getattr(wired.policy, "deterministic", False)
+    return describe_scaling(wired.envs.spec.action, deterministic or given.get("actions", "scale") == "scale")
 
 
 def _number(text: str | None) -> str:

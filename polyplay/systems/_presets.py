@@ -120,6 +120,8 @@ def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> 
         title = page.__name__.rpartition(".")[2]
         raise UserError(f"--preset: '{name}' given, allowed for {title}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
+    if automatic and env is not None and domain(env) != name:  # of a likely kind: what its code does is no order here
+        section.pop("actions", None)
     like, own = section.pop("like", None), section.pop("envs", {}).get(env, {})
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}

@@ -118,7 +118,7 @@ def replica_envs(whole: Envs, groups: int, replicas: int, workers: int = 0) -> E
 def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
     """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
     returns = c.gamma if c.reward == "scale" else None
-    given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns}
+    given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
     return NetworkFactory(c.network, envs.spec, {**given, **options})
 
 

@@ -54,6 +54,7 @@ class Config:
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # images: x/255, x/128 − 1, or minus the mean image
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 

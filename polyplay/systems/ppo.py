@@ -55,13 +55,14 @@ class Config:
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 
 def baselines() -> Config:
     """OpenAI baselines' ppo2 as released, Atari: value loss 0.5 · ½ mean max(…)."""
     optim = Config(epochs=4, anneal="rate", max_grad_norm=0.5)
-    return replace(optim, value_clip=True, value_cost=0.25, normalize_advantage=True)
+    return replace(optim, value_clip=True, value_cost=0.25, normalize_advantage=True, actions="clip")
 
 
 def rlpyt() -> Config:

@@ -16,7 +16,7 @@ from polyplay.common.shared_memory import memory_barrier
 from polyplay.nets.device import Mirror
 from polyplay.nets.policy import Network
 from polyplay.weights import nccl, optimizers
-from polyplay.weights.flat import FlatParams, module_nbytes, param_sizes
+from polyplay.weights.flat import FlatParams, as_doubles, module_nbytes, param_sizes
 from polyplay.weights.shared_arrays import SharedArrays, shared_array
 from polyplay.weights.update import (
     Agree,
@@ -121,7 +121,10 @@ class _Meeting(BoundUpdate):
 
     def _buffers(self) -> None:
         """The buffers' mean, after everyone's were written."""
-        _mean(self.gradients[:, self.vector.weights :], self.buffers.array)
+        at, doubles = self.vector.weights, self.vector.doubles
+        _mean(self.gradients[:, at:doubles], self.buffers.array[: doubles - at])
+        if doubles < self.vector.size:
+            _mean(as_doubles(self.gradients[:, doubles:]), as_doubles(self.buffers.array[doubles - at :]))
         self.buffers.put()
 
 

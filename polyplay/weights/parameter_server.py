@@ -31,7 +31,9 @@ from polyplay.weights.shared_arrays import TwoCopies, shared_array
 from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
-HOLD = 3  # a cell of the header, int64, behind those of all shared weights: odd while shards are to stand still
+# cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
+# where in the vector numbers of float64 begin
+HOLD, DOUBLES = 3, 4
 # of a shard; those of its two copies begin at ACTIVE. HELD: the last HOLD that it answered, where it is elsewhere
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, ACTIVE = 0, 1, 2, 3, 4, 5, 6, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
@@ -141,7 +143,7 @@ class ParameterServer(SharedWeights):
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION] = versions
-        self.head[BEGUN], self.head[LEARNT] = version, learnt
+        self.head[BEGUN], self.head[LEARNT], self.head[DOUBLES] = version, learnt, vector.doubles
         memory_barrier()
         self.head[READY] = 1
         self.ring()
@@ -290,7 +292,7 @@ class PulledCounts(SharedCounts):
         return self.at
 
     def pull(self) -> None:
-        own, unsent = self.tail.clone(), not torch.equal(self.tail, self.synced)
+        own, unsent = self.tail.clone(), not torch.equal(self.tail.view(torch.int32), self.synced.view(torch.int32))
         self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
         if unsent:
             self.tail.copy_(own)  # until they are sent: both are averages, their sum is not

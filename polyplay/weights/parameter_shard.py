@@ -19,6 +19,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.shared_memory import memory_barrier
 from polyplay.weights import optimizers
 from polyplay.weights import parameter_server as at
+from polyplay.weights.flat import buffers_in
 from polyplay.weights.parameter_server import ParameterServer
 
 
@@ -113,6 +114,10 @@ class ParameterShard:
         (nets.running_stats). The sum of what learners moved is none: each moved them from 0 while its replay filled.
         """
         self.averaged.add(w)
-        copies, gradient = self.server.copies, self.server.gradient
-        mean = copies[of, self.tail]
-        copies[into, self.tail] = mean + (gradient[w, self.tail] - mean) / len(self.averaged)
+        copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)
+        if self.tail.start >= self.tail.stop:  # they are another part's
+            return
+        ends = self.server.weights, int(self.server.head[at.DOUBLES])
+        rows = (buffers_in(row, *ends) for row in (copies[of], gradient[w], copies[into]))
+        for mean, own, out in zip(*rows, strict=True):
+            out[:] = mean + (own - mean) / n

@@ -8,7 +8,7 @@ from torch import Tensor
 from polyplay.common.context import WorkerContext
 from polyplay.common.edges import Arrow
 from polyplay.nets.policy import Network
-from polyplay.weights.flat import FlatParams, module_nbytes
+from polyplay.weights.flat import FlatParams, buffers_in, module_nbytes
 from polyplay.weights.shared_arrays import SharedArrays, shared_array
 from polyplay.weights.update import Counts, OptimizerSpec, Update
 
@@ -76,9 +76,9 @@ class CopiedCounts(SharedCounts):
         self, of: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None, pushed: bool = False
     ):
         super().__init__(of, ctx, vector)
-        self.shared, self.pushed = shared, pushed
+        self.shared, self.pushed, self.follows = shared, pushed, ctx.index > 0
         self.copied, self.met = -1, -1  # versions: of its copy at least, met by its update at most
-        self.buffers = vector.flat[vector.weights :].clone()  # as they were when the weights were copied
+        self.before = [part.clone() for part in vector.buffers()]  # buffers, as they were when the weights were copied
 
     def begin(self, version: int, learnt: float) -> None:
         """Worker 0 gives its weights to all."""
@@ -104,17 +104,27 @@ class CopiedCounts(SharedCounts):
         version = self.copied = self.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
-            self.buffers.copy_(self.vector.flat[self.vector.weights :])
+            self._copied()
         return version
 
     def observed(self) -> None:
-        """What the worker's rows moved in its own floating buffers moves the shared ones as much."""
-        at = self.vector.weights
-        if self.shared is not None and self.vector.size > at:
-            self.shared[at:] += (self.vector.flat[at:] - self.buffers).to(self.shared.device)
-            if self.pushed:
-                self.vector.flat[at:] = self.shared[at:]
-            self.buffers.copy_(self.vector.flat[at:])
+        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
+        known yet, worker 0 alone begins: first means of several are no mean when they are added.
+        """
+        vector, at = self.vector, self.vector.weights
+        if self.shared is None or vector.size == at:
+            return
+        parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.before, strict=True)
+        if not self.follows or any(bool(before.any()) for before in self.before):
+            for shared, own, before in parts:
+                shared += (own - before).to(shared.device)
+        if self.pushed:
+            vector.flat[at:] = self.shared[at:]
+        self._copied()
+
+    def _copied(self) -> None:
+        for before, own in zip(self.before, self.vector.buffers(), strict=True):
+            before.copy_(own)
 
     def add(self, rows: float) -> int:
         at = super().add(rows)

@@ -97,10 +97,52 @@ def test_trees_are_normalised_leaf_by_leaf_where_they_are_real():
     assert torch.equal(out["seen"], rows["seen"][0])
     assert out["deep"]["far"].dtype == torch.float32
     kept = rows["speed"][:-1].flatten(0, 1)  # the last row is the next rollout's first
-    torch.testing.assert_close(net.moments[0].mean, kept.mean(0), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(net.moments[0].mean.float(), kept.mean(0), rtol=1e-3, atol=0.0)
     torch.testing.assert_close(
         out["speed"], (rows["speed"][0] - kept.mean(0)) / kept.std(0, correction=0), rtol=0.02, atol=0.02
     )
+
+
+OFFSETS = {  # numbers in which one of 8 flags is on, far from 0 and near it
+    "time stamps": (1.7e9, 10.0, torch.float64),
+    "amounts of money in cents": (1e12, 3.0, torch.float64),
+    "identifiers": (900_000_000, 1, torch.int64),
+    "tiny": (0.0, 1e-9, torch.float32),
+    "tiny about something": (1e-3, 1e-9, torch.float64),
+    "huge": (0.0, 1e18, torch.float32),
+}
+
+
+@pytest.mark.parametrize(("offset", "size", "dtype"), OFFSETS.values(), ids=OFFSETS)
+def test_numbers_of_any_offset_and_scale_are_what_float64_makes_of_them(offset, size, dtype):
+    torch.manual_seed(4)
+    flags = torch.nn.functional.one_hot(torch.randint(8, (40, 16)), 8)
+    rows = (offset + size * flags.double()).to(dtype)
+    moments = RunningMoments((8,))
+    for batch in rows:
+        moments.observe(batch)
+    exact = rows[1:].double().flatten(0, 1)
+    exact = torch.cat([rows[:1].double().mean(1), exact])  # of the first batch the mean counts, as one row
+    want = (rows[7].double() - exact.mean(0)) / exact.std(0, correction=0)
+    torch.testing.assert_close(moments(rows[7]), want.float(), rtol=1e-3, atol=1e-3)
+
+
+def test_every_numeric_leaf_is_scaled_but_no_image_and_no_classes():
+    spec = {"flags": Field((3,), "uint8"), "on": Field((2,), "bool"), "n": Field((), "int64"), "seen": image(1, 4)}
+    net = Normalize({**spec, "kind": Field((), "int64")}, classes=("kind",))
+    torch.manual_seed(5)
+    rows = {path: torch.randint(0, 2, (9, 6, *field.shape)) for path, field in spec.items()}
+    rows = {path: rows[path].to(getattr(torch, field.dtype)) for path, field in spec.items()}
+    rows["kind"] = torch.randint(0, 5, (9, 6))
+    for _ in range(9):
+        net.observe(rows)
+    out = net({path: x[:-1].flatten(0, 1) for path, x in rows.items()})
+    for path in ("flags", "on", "n"):
+        assert out[path].dtype == torch.float32
+        torch.testing.assert_close(out[path].mean(0), torch.zeros(spec[path].shape), rtol=0.0, atol=0.02)
+        torch.testing.assert_close(out[path].std(0), torch.ones(spec[path].shape), rtol=0.05, atol=0.0)
+    assert torch.equal(out["seen"], rows["seen"][:-1].flatten(0, 1))
+    assert torch.equal(out["kind"], rows["kind"][:-1].flatten(0, 1))
 
 
 def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
@@ -165,11 +207,11 @@ def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
     assert float(out["reward_scale"]) == float(net.returns.scale()) != 1.0
 
 
-def test_observations_without_real_numbers_are_refused():
-    with pytest.raises(
-        UserError, match=r"^--inputs normalize: takes real numbers, the observations are uint8; use raw or"
-    ):
+def test_observations_without_numbers_to_scale_are_refused():
+    with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are neither an image nor classes, t"):
         nets.make("nature", discrete(image()), inputs="normalize")
+    with pytest.raises(UserError, match=r"the observations are classes; use raw or"):
+        nets.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
     with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
         nets.make("nature", discrete(image()), inputs="center")
     with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):

@@ -14,6 +14,7 @@ from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
+from polyplay.envs.action_range import describe_scaling
 from polyplay.envs.check import match_trial, random_play, trial
 from polyplay.envs.check.verdicts import card_of, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
@@ -41,16 +42,18 @@ def check_env(
     env: str | Factory,
     *,
     options: Mapping[str, object] | None = None,
+    wrappers: tuple[str, ...] = (),
     steps: int | None = None,
     step_timeout: float = 60.0,
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check `env`, as `--env` takes it; `options` as for `Envs`. `measure`: seconds that the pool's pace is measured.
+    """Check `env`, as `--env` takes it; `options` and `wrappers` as for `Envs`. `measure`: seconds that the pool's pace
+    is measured.
 
     Raises UserError: no such environment.
     """
-    envs = Envs(env, 1, step_timeout=step_timeout, options=options or {})
+    envs = Envs(env, 1, step_timeout=step_timeout, options=options or {}, wrappers=wrappers)
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = checker.trial(0)
     again = other = TrialResult(facts=trial.TrialFacts())  # not made
@@ -113,6 +116,7 @@ class EnvChecker:
         play, own = (random_play.run_pool_trial, (envs,)) if self.own else (players, ())
         tried = run_watched(play, job, self.steps, self.seconds, *own)
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
+        tried.card |= {"real actions": text} if (text := describe_scaling(spec.action, True)) else {}
         if flaw := rules.image_flaw(spec.obs):
             tried.broke["images"] = flaw
         return tried
