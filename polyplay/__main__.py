@@ -7,9 +7,13 @@ from typing import NoReturn
 
 from polyplay.common import processes, signals
 
+SERIAL = (["resume"], ["reproduce"])  # verbs of runs that may step their environments in this process
+
 
 def main() -> NoReturn:
     """Run the command line; nothing is left once it has returned."""
+    if "--serial" in sys.argv or sys.argv[1:2] in SERIAL:
+        processes.fix_sets()
     signals.install(signals.end_at_once)
     from polyplay.cli.main import main as run
 
