@@ -47,10 +47,10 @@ def check(what: str) -> None:
     """Raises UserError while nothing may start; what: what was to start."""
     if not refused():
         return
-    frames = list(_frames())
-    place = next((f for f in frames if not f.f_code.co_filename.startswith((OURS, "<"))), None)
+    frames = [f for f in _frames() if not f.f_code.co_filename.startswith((OURS, "<"))]
+    module = [f for f in frames if f.f_code.co_name == "<module>"]
+    place = next(iter(module or frames), None)
     where = f" ({os.path.basename(place.f_code.co_filename)}:{place.f_lineno})" if place else ""
-    module = any(f.f_code.co_name == "<module>" and not f.f_code.co_filename.startswith((OURS, "<")) for f in frames)
     when = "while its module was being imported" if module else "in a process that only steps environments"
     raise UserError(f"{what} was started {when}{where}; {MAIN if module else 'leave it out there'}")
 
