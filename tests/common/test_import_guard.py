@@ -57,7 +57,7 @@ def test_a_worker_may_once_it_has_read_what_it_was_sent_an_environment_never(wor
 
 def test_only_while_it_is_imported():
     import_guard.check("a run")
-    with import_guard.importing(), pytest.raises(UserError, match=r"a run was started .*test_import_guard.py"):
+    with import_guard.importing(), pytest.raises(UserError, match="a run was started "):
         import_guard.check("a run")
     with import_guard.importing(), import_guard.importing():
         pass
