@@ -88,9 +88,15 @@ def make(
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width or auxiliary
-        if asked or not log_prob.exact:
-            others = "core, previous, inputs, guard, auxiliary and reward=scale"
+        scales, kept = returns is not None, {"guarded probabilities": not log_prob.exact, "rewards of events": rewards}
+        asked = {
+            "--core": core != "none",
+            "--previous": previous,
+            "--inputs": inputs != "raw",
+            "--reward scale": scales,
+        }
+        asked |= {"--auxiliary": auxiliary, **kept, "latent layers": width}
+        if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     head = action_heads.for_space(spec.action, log_prob)
