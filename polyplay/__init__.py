@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from polyplay._signatures import Run, check, evaluate, export, load, resume, train
 
 __version__ = "0.1.0"
+STARTING = ("check", "evaluate", "resume", "train")  # what starts processes
 __all__ = ["Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]
 
 
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> object:
     """Loaded on first use: workers import this package and need none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
+    from polyplay.common import import_guard
+
+    if name in STARTING and import_guard.refused():  # at once, though the rest takes seconds to load
+        return lambda *args, **kwargs: import_guard.check(f"polyplay.{name}")
     from polyplay import api
 
     return getattr(api, name)

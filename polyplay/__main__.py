@@ -8,9 +8,13 @@ from typing import NoReturn
 
 from polyplay.common import processes, signals
 
+SERIAL = (["resume"], ["reproduce"])  # verbs of runs that may step their environments in this process
+
 
 def main() -> NoReturn:
     """Run the command line; nothing is left once it has returned."""
+    if "--serial" in sys.argv or sys.argv[1:2] in SERIAL:
+        processes.fix_sets()
     signals.install(signals.end_at_once)
     for stream in sys.stdout, sys.stderr:
         if isinstance(stream, io.TextIOWrapper):  # letters that the locale does not have

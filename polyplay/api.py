@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyplay.common import import_guard
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags, options, run
@@ -60,6 +61,7 @@ def train(
     options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
     with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
     """
+    import_guard.check("polyplay.train")
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
@@ -75,6 +77,7 @@ def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[objec
     """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
     elsewhere and executes a module by name. callbacks: as in `train`.
     """
+    import_guard.check("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
@@ -86,6 +89,7 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
 
 
 def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
+    import_guard.check("polyplay.evaluate")
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
     given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
@@ -123,6 +127,7 @@ def export(
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
     """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
+    import_guard.check("polyplay.check")
     from polyplay.envs.check import report
 
     return report.check_env(env, **options)

@@ -25,7 +25,7 @@ from multiprocessing import forkserver, popen_forkserver, process, reduction, sp
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
-from polyplay.common import processes, signals
+from polyplay.common import import_guard, processes, signals
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
 CODE += "from polyplay.common.forkserver import main; main(*given)"  # the same files as ours
@@ -42,16 +42,18 @@ def _nothing() -> None:
 class ForkServer:
     """The main process's side. Started when it is first needed, or by `ensure_running`.
 
-    tied: its children are killed when it dies.
+    tied: its children are killed when it dies. reordered: sets are in another order there, see processes.hash_seed.
     """
 
-    def __init__(self, preload: str, tied: bool = False):
-        self.preload, self.tied = preload, tied
+    def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
+        self.preload, self.tied, self.reordered = preload, tied, reordered
         self.status: int | None = None  # how the last one ended; None: it runs, or never did
         self._pid = 0
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
+        """Raises UserError where nothing may start, see import_guard."""
+        import_guard.check("a process")
         with self._lock:
             if not self._pid or self._ended(0.0):
                 self._start()
@@ -65,7 +67,7 @@ class ForkServer:
         given = json.dumps([*passed, self.preload, self.tied, sys.path])
         command = [spawn.get_executable(), *flags, "-c", CODE, given, ROOM]
         try:
-            with signals.blocked():
+            with signals.blocked(), processes.hash_seed(self.reordered):
                 self._pid = util.spawnv_passfds(command[0], command, passed)
         except OSError:
             self._channel.close()
@@ -178,6 +180,7 @@ class ForkedProcess(process.BaseProcess):
     """A process forked from a server. It ends with its parent, also when that is daemonic."""
 
     _start_method = None  # what it starts itself it starts in the platform's way
+    starts = True  # it may start processes itself, once it has read what it was sent
 
     def __init__(self, server: ForkServer, target: Callable[..., None], args: tuple, title: str):
         super().__init__(target=target, args=args, name=title, daemon=False)
@@ -186,8 +189,14 @@ class ForkedProcess(process.BaseProcess):
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
+    def run(self) -> None:
+        """In the new process."""
+        if self.starts:
+            import_guard.lift()
+        super().run()
+
     def start(self, check: Callable[[], None] = _nothing) -> None:
-        """check: see ForkServer.fork. Raises OSError."""
+        """check: see ForkServer.fork. Raises OSError, and UserError where nothing may start."""
         self.check = check
         self._popen = _Popen(self)
         self._sentinel = self._popen.sentinel
@@ -304,6 +313,7 @@ class _Server:
                 os.close(fd)
             self.channel.close()
             processes.set_title(title)
+            import_guard.close()
             forkserver._forkserver._inherited_fds = fds  # type: ignore[attr-defined]
             code = spawn._main(data, lifeline)
         except Exception:

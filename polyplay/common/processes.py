@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
 PREFIX = "polyplay: "
+HASH_SEED = "PYTHONHASHSEED"  # Python reads it as it starts: the order of sets of texts follows from it
 label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
 on_compile: list[Callable[[], None]] = []  # called when this process begins to compile a loop
 
@@ -35,6 +37,33 @@ def set_title(text: str) -> None:
             title = (PREFIX + text).encode(errors="replace")[: end - start - 1]
             ctypes.memset(start, 0, end - start)
             ctypes.memmove(start, title, len(title))
+
+
+def sets_are_fixed() -> bool:
+    """Whether the user chose an order of sets for this process and those that it starts."""
+    return os.environ.get(HASH_SEED, "random") not in ("", "random")
+
+
+@contextlib.contextmanager
+def hash_seed(other: bool = False) -> Iterator[None]:
+    """What is started meanwhile orders sets in the same way in every run: as the user says, else by seed 0. other: in
+    another way than that.
+    """
+    before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
+    os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
+    try:
+        yield
+    finally:
+        del os.environ[HASH_SEED]
+        if before is not None:
+            os.environ[HASH_SEED] = before
+
+
+def fix_sets() -> None:
+    """Begin this command anew with sets in the same order in every run, unless they are already."""
+    if not sets_are_fixed():
+        with hash_seed():
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def raise_open_files() -> int:

@@ -12,6 +12,7 @@ from polyplay.envs.atari.native import describe as describe_game
 from polyplay.envs.atari.presets import Atari
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.pools import build, client, envpool
+from polyplay.envs.pools.global_random import GlobalGenerators
 from polyplay.envs.pools.inline import InlinePool
 from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.process import ProcessPool
@@ -93,10 +94,20 @@ def _describe(envs: Envs) -> EnvSpec:
     for beginning, (own, _) in OWN.items():
         if envs.title.startswith(beginning):
             return own(envs)
-    spec = build.describe(envs.name, envs.options) if envs.inline else client.describe(envs)
+    spec = _describe_here(envs) if envs.inline else client.describe(envs)
     if spec.vector:
         check_lanes(envs, spec)
     return spec
+
+
+def _describe_here(envs: Envs) -> EnvSpec:
+    """In this process, whose global generators stay as they are."""
+    generators = GlobalGenerators(0)
+    generators.enter()
+    try:
+        return build.describe(envs.name, envs.options)
+    finally:
+        generators.leave()
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:

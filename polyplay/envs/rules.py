@@ -88,7 +88,8 @@ def deterministic_flaw(action: ActionSpec) -> str:
 def read_reset(result: object) -> tuple[object, object]:
     """(observation, info) from what reset() returned. Raises SpaceViolation."""
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise SpaceViolation(f"reset() must return (observation, info), given {describe_value(result)}", "reset")
+        old = "" if isinstance(result, tuple) else ", as gym's before 0.26 did"
+        raise SpaceViolation(f"reset() must return (observation, info), given {describe_value(result)}{old}", "reset")
     return result[0], result[1]
 
 
@@ -104,7 +105,8 @@ def step_parts(result: object) -> Sequence[Any]:
     """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
-        raise SpaceViolation(f"step() must return {wanted}, given {describe_value(result)}", "step")
+        old = ", as gym's before 0.26 did" if isinstance(result, tuple) and len(result) == 4 else ""
+        raise SpaceViolation(f"step() must return {wanted}, given {describe_value(result)}{old}", "step")
     return result
 
 

@@ -8,11 +8,8 @@ or a whole policy (a module with act, unroll, initial, spec, state_spec and nois
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +22,7 @@ from torch import nn
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
-from polyplay.envs import rules
+from polyplay.envs import rules, user_modules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, outline, recurrent
@@ -93,9 +90,15 @@ def make(
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        asked = core != "none" or previous or inputs != "raw" or returns is not None or rewards or width or auxiliary
-        if asked or not log_prob.exact:
-            others = "core, previous, inputs, guard, auxiliary and reward=scale"
+        scales, kept = returns is not None, {"guarded probabilities": not log_prob.exact, "rewards of events": rewards}
+        asked = {
+            "--core": core != "none",
+            "--previous": previous,
+            "--inputs": inputs != "raw",
+            "--reward scale": scales,
+        }
+        asked |= {"--auxiliary": auxiliary, **kept, "latent layers": width}
+        if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
     if actions not in ACTIONS:
@@ -300,13 +303,12 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 def _load(name: str) -> Builder:
     """What "module:callable" names. Raises UserError."""
     module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
-        sys.path.insert(0, os.getcwd())
+    allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
+    found: Any = user_modules.import_module(module, name, "--network", allowed)
     try:
-        found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except AttributeError as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
         raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
     if not callable(found):

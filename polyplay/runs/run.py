@@ -43,6 +43,7 @@ from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
 from polyplay.runs.reports import screen, terminal, wandb
 from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
+from polyplay.runs.wishes import fitted
 from polyplay.systems import _presets
 from polyplay.workers import fault_rules
 from polyplay.workers.diagram import describe_wiring
@@ -96,12 +97,13 @@ def begin_run(
     """Begin a run of one agent. part: not to its end."""
     page = systems.load(system)
     wandb.check_wandb(options.wandb)
-    crew = crew_of(options)
-    crew.measures = True
-    wired = _wire(page, settings, options, crew, sources)
+    given = settings
+    settings, (crew, wired), left = fitted(settings, sources, lambda other: _wire(page, other, options, sources))
     plan = complete_plan(page, crew, wired, settings, options)
-    sources = {**sources, **{k: "chosen" for k, value in wired.resolved.items() if getattr(settings, k) != value}}
+    plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
+    chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
+    sources = {**sources, **dict.fromkeys(chosen, "chosen")}
     directory = new_directory(system, settings.env, options)
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, callbacks=callbacks)
     if options.dry_run:
@@ -115,10 +117,12 @@ def begin_run(
         return _go(replace(setup, lock=lock, part=part))
 
 
-def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sources: Sources) -> System:
-    """The page's system, with a warning where its preset is for other environments. Raises UserError, about the preset
-    where it is the preset's network that does not fit.
+def _wire(page: Page, settings: Settings, options: RunOptions, sources: Sources) -> tuple[Crew, System]:
+    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
+    the preset where it is the preset's network that does not fit.
     """
+    crew = crew_of(options)
+    crew.measures = True
     wrong = _presets.warning(page, options.preset, settings.env, **how_made(options))
     try:
         wired = wire_system(page, settings, crew)
@@ -127,7 +131,7 @@ def _wire(page: Page, settings: Settings, options: RunOptions, crew: Crew, sourc
         raise UserError(wrong) if wrong and own else e from None
     if wrong:
         _warn(wrong)
-    return wired
+    return crew, wired
 
 
 def resume(

@@ -131,7 +131,7 @@ def test_a_function_may_stand_for_its_name(custom):
         ),
         ("mlp", {"init": "xavier"}, "init: 'xavier' is not one of auto, orthogonal, torch"),
         ("mlp", {"core": "rnn"}, "core: 'rnn' is not one of none, lstm, gru"),
-        ("no_such_module_here:f", {}, "could not be loaded: No module named 'no_such_module_here'"),
+        ("no_such_module_here:f", {}, "no module 'no_such_module_here'; it must be installed or lie in "),
         ("CUSTOM:absent", {}, "could not be loaded: .* has no attribute 'absent'"),
         ("CUSTOM:number", {}, "is no function of the EnvSpec, but int"),
         ("CUSTOM:nothing", {}, "returned int, it must return a torch.nn.Module"),

@@ -5,7 +5,6 @@ It is played as a pool plays it, by a `Match`; beside that every answer of its s
 
 from __future__ import annotations
 
-import random
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from polyplay.envs.check.trial import FEW, TrialFacts, allow
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory, one_line
+from polyplay.envs.pools.global_random import seed_process
 from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.seating import Seating
 from polyplay.envs.pools.turn import START, LaneJob
@@ -31,9 +31,7 @@ PARTS = ("observation", "reward", "termination", "truncation")
 
 def run_match_trial(answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float) -> TrialFacts:
     """A trial of one match after the other: so many steps, but not more than so many seconds."""
-    seed = int(lane_seeds(job.seed, job.lane, 1)[0])
-    random.seed(seed)
-    np.random.seed(seed)
+    seed_process(int(lane_seeds(job.seed, job.lane, 1)[0]))
     return MatchTrial(answer, clock, job, steps).run(seconds)
 
 

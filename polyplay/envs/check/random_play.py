@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from polyplay.common import tree
+from polyplay.common import import_guard, tree
 from polyplay.envs.check.trial import TrialFacts, allow
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.turn import START, LaneJob
@@ -30,6 +30,7 @@ def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
 
 def measure_pool(answer: Connection, clock: np.ndarray, envs: Envs, seconds: float) -> float:
     """The pace of a pool of Polyplay's own, in a process for it."""
+    import_guard.lift()  # some of these start processes
     allow(clock, 2, 0, START + seconds)
     with closing(envs.open(0)) as pool:
         return steps_per_second(pool, seconds)
@@ -39,6 +40,7 @@ def run_pool_trial(
     answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float, envs: Envs
 ) -> TrialFacts:
     """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
+    import_guard.lift()
     start = time.perf_counter()
     pool = envs.open(job.seed, job.lane)
     facts = TrialFacts(build=time.perf_counter() - start)

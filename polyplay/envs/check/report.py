@@ -1,7 +1,7 @@
 """`polyplay check ENV`: one environment against every rule of `envs/rules`, in processes of its own. Imports no torch.
 
-Three trials of one lane each (a lane, the same once more, another lane) with the same random actions, then a pool of
-as many processes as there are cores.
+Three trials of one lane each (a lane, the same once more with sets in another order, another lane) with the same random
+actions, then a pool of as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_env(
     first = checker.trial(0)
     again = other = TrialResult(facts=trial.TrialFacts())  # not made
     if first.whole and first.facts.steps:
-        again, other = checker.trial(0), checker.trial(1)
+        again, other = checker.trial(0, reordered=True), checker.trial(1)
     trials = first, again, other
     broke = other.broke | again.broke | first.broke
     findings = [finding(name, broke, trials, step_timeout) for name in checker.rules]
@@ -98,8 +98,8 @@ class EnvChecker:
         several = self.refused or (self.described and self.envs.spec.seats > 1)
         return [name for name, rule in rules.RULES.items() if several or not rule.players]
 
-    def trial(self, lane: int) -> TrialResult:
-        """One lane by itself. Raises UserError: no such environment."""
+    def trial(self, lane: int, reordered: bool = False) -> TrialResult:
+        """One lane by itself; reordered: with sets in another order. Raises UserError: no such environment."""
         envs = self.envs
         try:
             envs = self.envs = whole_matches(envs)  # one is built, in a process of its own
@@ -114,7 +114,7 @@ class EnvChecker:
         job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
         players = match_trial.run_match_trial if spec.kinds else trial.run_trial
         play, own = (random_play.run_pool_trial, (envs,)) if self.own else (players, ())
-        tried = run_watched(play, job, self.steps, self.seconds, *own)
+        tried = run_watched(play, job, self.steps, self.seconds, *own, reordered=reordered)
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
         tried.card |= {"real actions": text} if (text := describe_scaling(spec.action, True)) else {}
         if flaw := rules.image_flaw(spec.obs):

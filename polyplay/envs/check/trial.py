@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from polyplay.envs import rules, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory, one_line
+from polyplay.envs.pools.global_random import seed_process
 from polyplay.envs.pools.lane import Lane
 from polyplay.envs.pools.turn import START, LaneJob, unit_seed
 from polyplay.envs.pools.worker import unpack
@@ -59,9 +59,7 @@ def allow(clock: np.ndarray, stage: int, steps: int, seconds: float) -> float:
 
 def run_trial(answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float) -> TrialFacts:
     """A trial of one Gymnasium environment, in a process for it: so many steps, but not more than so many seconds."""
-    seed = int(lane_seeds(job.seed, job.lane, 1)[0])
-    random.seed(seed)
-    np.random.seed(seed)
+    seed_process(int(lane_seeds(job.seed, job.lane, 1)[0]))
     return EnvTrial(answer, clock, job, steps).run(seconds)
 
 

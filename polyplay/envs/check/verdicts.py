@@ -101,7 +101,8 @@ def _determinism(first: TrialFacts, again: TrialFacts, other: TrialFacts) -> tup
         return "unseen", "not tested: there was no second trial"
     at = _differ(first.prints, again.prints)
     if at is not None:
-        return "warning", f"two trials with the same seed and actions differ from row {at} on"
+        text = f"two trials with the same seed and actions differ from row {at} on"
+        return "warning", f"{text}; the second had sets in another order (PYTHONHASHSEED)"
     return "ok", f"the same {min(len(first.prints), len(again.prints)):,} rows twice"
 
 

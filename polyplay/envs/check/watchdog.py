@@ -17,7 +17,7 @@ import numpy as np
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.envs.check import trial
 from polyplay.envs.pools.client import exit_text
-from polyplay.envs.pools.forkserver import EnvProcess
+from polyplay.envs.pools.forkserver import REORDERED, EnvProcess
 from polyplay.envs.pools.turn import START
 from polyplay.envs.pools.worker import TRACE, settle
 
@@ -35,13 +35,16 @@ class TrialResult:
     whole: bool = True  # it neither hung nor died
 
 
-def run_watched(play: Play, *args: object) -> TrialResult:
-    """Run `play(answer, clock, *args)` in an environment process until it has returned its facts, hangs or dies."""
+def run_watched(play: Play, *args: object, reordered: bool = False) -> TrialResult:
+    """Run `play(answer, clock, *args)` in an environment process until it has returned its facts, hangs or dies.
+    reordered: sets are in another order there.
+    """
     clock, trace = SharedBlock(8 * trial.CLOCK), SharedBlock(TRACE)
     times = clock.array(trial.CLOCK, np.float64)
     trial.allow(times, 0, 0, START)
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(_run, (play, there, clock, trace, *args), "env check")
+    server = {"server": REORDERED} if reordered else {}
+    process = EnvProcess(_run, (play, there, clock, trace, *args), "env check", **server)
     process.start()
     there.close()
     tried = TrialResult()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -21,14 +19,16 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
-from polyplay.envs import masks, pettingzoo, rules, space_files, spaces
+from polyplay.envs import masks, pettingzoo, rules, space_files, spaces, user_modules
 from polyplay.envs.conditional_actions import ATTRIBUTE, conditional_actions, declared_uses
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
+from polyplay.envs.pools.global_random import seed_torch
+from polyplay.envs.pools.kinds import not_an_env
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
 
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
-KINDS = "gymnasium.Env, and no PettingZoo environment that has possible_agents"
 VERSION = re.compile(r"-v\d+$")
+SCREENS = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)?-v([04])")  # ids of Atari games before ALE/NAME-v5
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
@@ -43,7 +43,10 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
     `kwargs`. Raises UserError: no such environment, module or attribute.
     """
-    if wrappers := kwargs.get(WRAPPERS):
+    wrappers = kwargs.get(WRAPPERS)
+    if isinstance(name, str) and not wrappers and kwargs.get("obs_type") != "ram":
+        _refuse_screens(name)
+    if wrappers:
         plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
         return _wrapped(_unwrapped(name, plain), wrappers)
     make = _unwrapped(name, kwargs)
@@ -94,8 +97,8 @@ def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymn
         raise
     except Exception as e:
         raise _refusal("--wrapper", name, f"it raised {one_line(e)}") from e
-    if not _is_env(found):
-        raise _refusal("--wrapper", name, f"it returned {rules.describe_value(found)}")
+    if flaw := not_an_env(found):
+        raise _refusal("--wrapper", name, f"it returned {rules.describe_value(found)}" if found is None else flaw)
     return found
 
 
@@ -118,19 +121,13 @@ def imported(name: str, option: str = "--env") -> Callable[..., Any]:
 
 
 def _import(module: str, name: str, option: str = "--env") -> ModuleType:
-    if os.getcwd() not in sys.path:  # a command line tool has no entry for it
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as e:
-        what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
-        raise _refusal(option, name, f"{what}; it must be installed or lie in {os.getcwd()}") from None
-    except Exception as e:
-        raise UserError(f"{option}: {name}: importing {module} failed: {type(e).__name__}: {e}") from e
+    return user_modules.import_module(module, name, option, ALLOWED[option])
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     known = gymnasium.registry.get(name)
+    if known is None and (hint := user_modules.file_hint(name)):
+        raise _refusal("--env", name, hint)
     if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # nor without its version
         raise UserError(f"--env: unknown environment {name!r}{_hint(name)}; allowed: {ALLOWED['--env']}")
     if known is not None and known.entry_point is None:  # there are only vectors of it
@@ -142,17 +139,32 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
 
 
+def _refuse_screens(name: str) -> None:
+    """Raises UserError: an Atari game by an id of the gym of old, which shows its whole screen."""
+    found, known = SCREENS.fullmatch(name), gymnasium.registry.get(name)
+    if found is None or not str(known.entry_point if known else "ale_py").startswith("ale_py"):
+        return
+    if found[1] in _atari_games():
+        usual = "dopamine, with its sticky actions" if found[2] == "0" else "baselines, as most wrap it"
+        raise _refusal("--env", name, f"its whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
+
+
+def _atari_games() -> Mapping[str, Any]:
+    """Of ale-py; empty without it."""
+    from polyplay.envs.atari.native import games
+
+    try:
+        return games()
+    except UserError:
+        return {}
+
+
 def _hint(name: str) -> str:
     if name.startswith(("MiniGrid-", "BabyAI-")):
         return f", did you mean 'minigrid:{name}'?"
     from polyplay.envs.toys.games import TOYS
 
-    try:
-        from polyplay.envs.atari.native import games
-
-        atari = games()
-    except UserError:
-        atari = {}
+    atari = _atari_games()
     game = re.sub("(NoFrameskip|Deterministic)$", "", VERSION.sub("", name))
     if game in atari:
         return f", did you mean 'ALE/{game}-v5'?"
@@ -172,15 +184,10 @@ def build_env(make: Factory, title: str) -> Any:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
-    if not _is_env(env):
-        raise UserError(f"{title}: gave {type(env).__name__}, which is no {KINDS} {rules.rule_suffix('build')}")
+    seed_torch()
+    if flaw := not_an_env(env):
+        raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
     return pettingzoo.parallel_of(env)
-
-
-def _is_env(made: object) -> bool:
-    if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
-        return True
-    return all(hasattr(made, name) for name in ("reset", "step", "observation_space", "action_space"))
 
 
 def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
@@ -189,8 +196,10 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
-    seen, acted, limit = env.observation_space, env.action_space, getattr(env.spec, "max_episode_steps", None)
-    if isinstance(env, VectorEnv):
+    limit = getattr(env.spec, "max_episode_steps", None)
+    if not isinstance(env, VectorEnv):
+        seen, acted = env.observation_space, env.action_space
+    else:
         seen, acted = env.single_observation_space, env.single_action_space
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
     shown = masks.without_mask(seen)
@@ -219,7 +228,8 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     title = title_of(name)
     make = factory(name, options)
     try:
-        env = build_env(make, title)
+        with user_modules.held_back():
+            env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
     try:
@@ -268,6 +278,8 @@ def _keywords(name: str | Factory) -> list[str]:
 
 def one_line(e: BaseException) -> str:
     """'ValueError: text (file.py:12)' of the innermost frame."""
+    if isinstance(e, SystemExit):
+        return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())
     frames = traceback.extract_tb(e.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""

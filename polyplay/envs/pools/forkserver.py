@@ -13,13 +13,16 @@ from polyplay.common import processes
 from polyplay.common.forkserver import ForkedProcess, ForkServer
 
 _server = ForkServer("polyplay.envs.pools.preload")
+REORDERED = ForkServer("polyplay.envs.pools.preload", reordered=True)  # the order of sets is another one
 
 
 class EnvProcess(ForkedProcess):
-    """A process forked from the environments' server."""
+    """A process forked from the environments' server, or from another one such."""
 
-    def __init__(self, target: Callable[..., None], args: tuple, name: str):
-        super().__init__(_server, target, args, f"{name}{processes.label}")
+    starts = False
+
+    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = _server):
+        super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
         """Have it write its Python stack into the block that `settle` got."""

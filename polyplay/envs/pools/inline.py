@@ -15,10 +15,11 @@ from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import factory
 from polyplay.envs.pools.faults import Faults
+from polyplay.envs.pools.global_random import GlobalGenerators
 from polyplay.envs.pools.lane import Lane
 from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.orders import Orders, seating_of
-from polyplay.envs.pools.turn import LaneJob, Unit, take_turn
+from polyplay.envs.pools.turn import LaneJob, Unit, lane_seed, take_turn
 
 
 class InlinePool(BasePool):
@@ -34,10 +35,13 @@ class InlinePool(BasePool):
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
         self._orders, self._asynchronous = Orders(self.seating, self._turns), self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
-        make, numbers = factory(envs.name, envs.options), self._orders.numbers.tolist()
+        self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
         kind: type[Lane] | type[Match] = Lane if self.seating is None else Match
-        self._units: dict[int, Unit] = {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
+        numbers = self._orders.numbers.tolist()
         try:
+            self._random.enter()
+            make = factory(envs.name, envs.options)  # it may import a module, which may draw
+            self._units |= {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
             self._turn(numbers)
         except BaseException:
             self.close()
@@ -55,6 +59,7 @@ class InlinePool(BasePool):
         self._board.held[:] = on
 
     def _turn(self, numbers: Iterable[int]) -> None:
+        self._random.enter()
         for i in numbers:
             lanes = self._orders.lanes([i])
             while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, lanes):
@@ -81,6 +86,7 @@ class InlinePool(BasePool):
         super().close()
         for unit in self._units.values():
             unit.close()
+        self._random.leave()
 
     def state(self) -> Batch | None:
         """See Pool."""

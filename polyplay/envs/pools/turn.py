@@ -100,7 +100,11 @@ def unit_seed(unit: Unit) -> int:
     """Of the first reset; another one after every restart and return, so that it doesn't run into the same fault, or
     play the same games.
     """
-    board, lane, job = unit.board, unit.lane, unit.job
+    return lane_seed(unit.board, unit.job, unit.lane)
+
+
+def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
+    """As `unit_seed`, of one of the pool's lanes."""
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 

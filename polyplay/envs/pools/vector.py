@@ -26,6 +26,7 @@ from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
+from polyplay.envs.pools.global_random import GlobalGenerators, seed_torch
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
 from polyplay.envs.spaces import inner_path
 
@@ -163,6 +164,8 @@ class VectorPool(BasePool):
         super().__init__(envs)
         self._groups: list[VectorLanes] = []
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._turns.width
+        self._random = GlobalGenerators(seeds[0])
+        self._random.enter()
         try:
             for start in range(0, envs.lanes, width):
                 at = slice(start, start + width)
@@ -178,6 +181,7 @@ class VectorPool(BasePool):
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
             env = build_vector(factory(envs.name, envs.options), width)
+            seed_torch()
         except UserError:
             raise
         except Exception as e:
@@ -188,6 +192,7 @@ class VectorPool(BasePool):
         return env
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        self._random.enter()
         self._groups[int(numbers[0]) // self._turns.width].step(action)
 
     def close(self) -> None:
@@ -196,3 +201,4 @@ class VectorPool(BasePool):
         while self._groups:
             with contextlib.suppress(Exception):
                 self._groups.pop().env.close()
+        self._random.leave()

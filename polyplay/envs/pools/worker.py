@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import os
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -23,17 +22,19 @@ from typing import NoReturn
 
 import numpy as np
 
+from polyplay.common import import_guard
 from polyplay.common.errors import UserError
 from polyplay.common.shared_memory import SharedBlock
 from polyplay.common.tree import Batch
-from polyplay.envs import rules
-from polyplay.envs.pool import Factory, lane_seeds
+from polyplay.envs import rules, user_modules
+from polyplay.envs.pool import Factory
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, factory, one_line
+from polyplay.envs.pools.global_random import seed_process
 from polyplay.envs.pools.lane import Lane
 from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
-from polyplay.envs.pools.turn import LaneJob, Unit, take_turn
+from polyplay.envs.pools.turn import LaneJob, Unit, lane_seed, take_turn
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
 
@@ -53,9 +54,7 @@ def serve(
     whoever is ready).
     """
     settle(trace)
-    start = int(lane_seeds(job.seed, job.lane + lanes[0], 1)[0])
-    random.seed(start)  # environments that use the global generators must differ between processes
-    np.random.seed(start)
+    seed_process(lane_seed(board, job, lanes[0]))
     mine = _lanes(job, board, ctx, lanes)
     source, sink = orders.fileno(), answers.fileno()
     board.deadline[ctx] = 0.0  # started
@@ -115,10 +114,11 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
     """(name, options), as they were sent. Raises UserError."""
     try:
-        return pickle.loads(maker)
+        with user_modules.held_back(), import_guard.importing():  # it may import the function's module
+            return pickle.loads(maker)
     except BaseException as e:
-        why = f"{one_line(e)} {rules.rule_suffix('factory')}"
-        raise UserError(f"{title}: cannot be read in another process: {why}") from e
+        why = str(e) if isinstance(e, UserError) else one_line(e)
+        raise UserError(f"{title}: cannot be read in another process: {why} {rules.rule_suffix('factory')}") from e
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:

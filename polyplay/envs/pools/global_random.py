@@ -1,0 +1,77 @@
+"""The global generators of Python, NumPy and torch, from which many environments draw: seeded, and kept apart.
+
+An environment process has them to itself. Pools that step in a process of others (`--serial`, the workers of a3c,
+vector environments) have generators of their own, which are in place while they step. The order of sets follows from
+PYTHONHASHSEED, see common/processes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+_late: int | None = None  # torch's seed, where an environment may load torch yet
+_outside: dict[str, Any] = {}  # the generators of the process itself, while a pool's are in place
+_here: GlobalGenerators | None = None  # whose are in place
+
+
+def seed_process(seed: int) -> None:
+    """Seed them in a process that has nothing but environments."""
+    global _late
+    random.seed(seed)
+    np.random.seed(seed)
+    _late = seed
+    seed_torch()
+
+
+def seed_torch() -> None:
+    """Once torch is loaded, it is seeded too: an environment may load it as late as it is built."""
+    global _late
+    if _late is not None and (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(_late)
+        _late = None
+
+
+class GlobalGenerators:
+    """Those of one pool in a process that has others: they go on where they were when the pool stepped last."""
+
+    def __init__(self, seed: int):
+        self._seed, self._states = seed, dict[str, Any]()
+
+    def enter(self) -> None:
+        """From now on the global generators are these."""
+        global _here, _outside
+        if _here is self:
+            return
+        if _here is None:
+            _outside = _states()
+        else:
+            _here._states = _states()
+        _here = self
+        if self._states:
+            _restore(self._states)
+        else:
+            seed_process(self._seed)
+
+    def leave(self) -> None:
+        """Give those of the process back."""
+        global _here
+        if _here is self:
+            _here = None
+            _restore(_outside)
+
+
+def _states() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    of_torch = {} if torch is None else {"torch": torch.random.get_rng_state()}
+    return {"python": random.getstate(), "numpy": np.random.get_state(), **of_torch}
+
+
+def _restore(states: dict[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    if "torch" in states:
+        sys.modules["torch"].random.set_rng_state(states["torch"])

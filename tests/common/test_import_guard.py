@@ -1,0 +1,90 @@
+"""Who may start processes: nobody while a module is imported, and nobody who only steps environments."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from polyplay.common import import_guard, processes
+from polyplay.common.errors import UserError
+from polyplay.common.forkserver import ForkedProcess, ForkServer
+from polyplay.envs.pools.forkserver import EnvProcess
+
+
+def tell(answer):
+    try:
+        import_guard.check("a run")
+    except UserError as e:
+        answer.send(str(e))
+    else:
+        answer.send("it may")
+
+
+class AsksWhenRead:
+    """Answers while it is unpickled, as a module that is imported for it would."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __reduce__(self):
+        return tell, (self.answer,)
+
+
+def heard(process, here, there):
+    process.start()
+    there.close()
+    said = [here.recv(), here.recv()]
+    process.join(30)
+    return said
+
+
+def nothing_then_tell(read, answer):
+    tell(answer)
+
+
+@pytest.mark.parametrize("worker", [True, False])
+def test_a_worker_may_once_it_has_read_what_it_was_sent_an_environment_never(worker):
+    server = ForkServer("polyplay.common.errors", tied=True)
+    here, there = multiprocessing.Pipe(duplex=False)
+    args = nothing_then_tell, (AsksWhenRead(there), there)
+    process = ForkedProcess(server, *args, "guarded") if worker else EnvProcess(*args, "guarded", server)
+    early, late = heard(process, here, there)
+    assert early.startswith("a run was started ")
+    assert late == ("it may" if worker else late)
+    assert worker or late.startswith("a run was started in a process that only steps environments")
+
+
+def test_only_while_it_is_imported():
+    import_guard.check("a run")
+    with import_guard.importing(), pytest.raises(UserError, match="a run was started "):
+        import_guard.check("a run")
+    with import_guard.importing(), import_guard.importing():
+        pass
+    import_guard.check("a run")
+
+
+def test_the_order_of_sets_is_the_same_in_every_run(monkeypatch):
+    def given(env, other=False):
+        with monkeypatch.context() as patch:
+            patch.delenv(processes.HASH_SEED, raising=False)
+            if env is not None:
+                patch.setenv(processes.HASH_SEED, env)
+            with processes.hash_seed(other):
+                seed = processes.os.environ[processes.HASH_SEED]
+            assert processes.os.environ.get(processes.HASH_SEED) == env
+            return seed
+
+    assert [given(None), given("random"), given("7")] == ["0", "0", "7"]
+    assert [given(None, True), given("3", True)] == ["3", "0"]
+
+
+def test_a_serial_command_begins_anew_unless_the_user_chose(monkeypatch):
+    begun = []
+    monkeypatch.setattr(processes.os, "execv", lambda file, words: begun.append(processes.os.environ["PYTHONHASHSEED"]))
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    processes.fix_sets()
+    assert begun == []
+    monkeypatch.delenv("PYTHONHASHSEED")
+    processes.fix_sets()
+    assert begun == ["0"]

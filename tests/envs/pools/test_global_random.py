@@ -1,0 +1,146 @@
+"""Environments that draw from global generators: lanes differ, and the same seed repeats them, in every pool."""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import closing
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from polyplay.envs import Envs
+from polyplay.envs.pools.global_random import GlobalGenerators, seed_process, seed_torch
+from polyplay.envs.random_actions import action_sampler
+
+STEPS = 24
+
+
+class Draws(gymnasium.Env):
+    """Shows numbers of one global generator."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, source: str = "numpy"):
+        self.source = source
+
+    def see(self):
+        if self.source == "torch":
+            import torch
+
+            return np.array([float(torch.rand(()))])
+        return np.array([random.random() if self.source == "python" else np.random.random()])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.see(), 0.0, self.steps == 5, False, {}
+
+
+class ManyDraws(VectorEnv):
+    """The same for many lanes."""
+
+    metadata: ClassVar = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs: int):
+        self.num_envs, self.single_action_space = num_envs, spaces.Discrete(2)
+        self.single_observation_space = Draws.observation_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.random.random((self.num_envs, 1)), {}
+
+    def step(self, actions):
+        no = np.zeros(self.num_envs, bool)
+        return np.random.random((self.num_envs, 1)), no * 1.0, no, no, {}
+
+
+def rows(pool, steps=STEPS):
+    """float [steps, lanes]: what its lanes show."""
+    draw, seen = action_sampler(pool.spec.action, 0), []
+    for _ in range(steps):
+        lanes, row = pool.recv()
+        seen.append(row["obs"][:, 0].copy())
+        pool.send(lanes, draw(len(row["first"])))
+    return np.array(seen)
+
+
+def played(seed=3, lane=0, **kw):
+    with closing(Envs(**{"name": Draws, "lanes": 1, **kw}).open(seed, lane)) as pool:
+        return rows(pool)
+
+
+KINDS = [
+    {"inline": True},
+    {"inline": True, "options": {"source": "python"}},
+    {"inline": True, "options": {"source": "torch"}},
+    {"name": ManyDraws},
+    {"workers": 1},
+    {"workers": 1, "options": {"source": "python"}},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_same_seed_repeats_a_lane_and_others_play_otherwise(kind):
+    first = played(**kind)
+    assert np.array_equal(first, played(**kind))
+    others = played(lane=1, **kind), played(seed=4, **kind)
+    for other in others:
+        assert not np.isin(first, other).any(), "two lanes, or two seeds, share a stream"
+
+
+def test_lanes_of_one_pool_share_no_number():
+    seen = played(lanes=4, inline=True)
+    assert len(np.unique(seen)) == seen.size
+
+
+def test_a_process_that_is_replaced_draws_other_numbers():
+    """Else it would run into the same crash again."""
+    envs = Envs(Draws, 1, workers=1)
+    with closing(envs.open(3)) as pool:
+        before = rows(pool, 4)
+        for worker in pool._workers.values():
+            worker.process.kill()
+        after = rows(pool, 8)
+        assert pool.restarts == 1
+    assert len(np.intersect1d(before, after)) <= 1  # the row that nobody had taken
+
+
+def test_pools_of_one_process_do_not_disturb_each_other():
+    """An evaluation that begins in the midst of a serial run, too."""
+    alone = played(inline=True)
+    outside = np.random.get_state()[1].copy()
+    pool, seen = Envs(Draws, 1, inline=True).open(3), []
+    for _ in range(STEPS // 4):
+        seen.append(rows(pool, 4))
+        played(inline=True)
+    pool.close()
+    assert np.array_equal(np.concatenate(seen), alone)
+    assert np.array_equal(np.random.get_state()[1], outside), "the caller's own generator goes on where it was"
+
+
+def test_torch_is_seeded_once_it_is_loaded(monkeypatch):
+    import torch
+
+    generators = GlobalGenerators(0)
+    generators.enter()  # the test's own numbers come back
+    torch.manual_seed(0)
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        seed_process(5)
+        seed_torch()  # it is not there yet
+    assert torch.initial_seed() == 0
+    seed_torch()
+    assert torch.initial_seed() == 5
+    torch.manual_seed(0)
+    seed_torch()
+    assert torch.initial_seed() == 0, "once"
+    generators.leave()
