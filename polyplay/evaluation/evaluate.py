@@ -33,6 +33,7 @@ from polyplay.evaluation.window import Window
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
+from polyplay.runs.trust import program_signature
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -121,6 +122,7 @@ def evaluate(
     result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
     if "ended" not in result:
+        result |= {"signature": signed} if (signed := program_signature(result)) else {}
         write_json(directory / f"{name}.json", result)
         update_scores(directory, name, result)
     return result

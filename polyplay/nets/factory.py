@@ -24,6 +24,7 @@ from torch import nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
+from polyplay.common.lookup import look_up
 from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
@@ -294,10 +295,8 @@ def _load(name: str) -> Builder:
     if os.getcwd() not in sys.path:  # a command line tool does not look there by itself
         sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = look_up(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
         raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
     if not callable(found):

@@ -73,7 +73,8 @@ def train(
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = changes_given(name_of(page), settings, options, sources)
-        same = names_same_code(read_config(there, population=True), to_json(settings))
+        own = {"config": to_json(settings), "options": to_json(options)}
+        same = names_same_code(read_config(there, population=True), own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import follow, population
 
