@@ -72,7 +72,7 @@ class WorkerContext:
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    # to the main process: ("warning" | "remark" | "note" | "unsaved" | "decision", text)
+    # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
     served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
     rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed

@@ -446,5 +446,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """The system lets no more be started, which fewer workers cure."""
-    return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {FEWER}")
+    """What says why a worker cannot be started; that fewer of them cure it only where the system lets no more be."""
+    text = f"starting {role.name} {index} of {role.n} failed: {why}"
+    return UserError(f"{role.option}: {text}; {FEWER}" if processes.is_limit(why) else text)

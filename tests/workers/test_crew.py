@@ -330,6 +330,34 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
     crew.stop()
 
 
+@pytest.mark.parametrize("why", [OSError("the fork server ended with exit status 1: RuntimeError: no"), OSError(28, "full")])
+def test_that_fewer_workers_cure_it_is_said_only_where_they_do(why, monkeypatch):
+    def start(self, check):
+        raise why
+
+    monkeypatch.setattr(ForkedProcess, "start", start)
+    crew = Crew()
+    crew.add(count, 1, name="act", learner=True, block=SharedBlock(512), until=5)
+    with pytest.raises(UserError, match=r"^starting act 0 of 1 failed: .*(RuntimeError: no|full)$"):
+        crew.start()
+    crew.stop()
+
+
+def test_what_fails_before_a_worker_begins_is_its_error_too(monkeypatch):
+    def tune(threads):
+        raise RuntimeError("no such library")
+
+    monkeypatch.setattr(process, "tune", tune)
+    here, there = multiprocessing.Pipe(duplex=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "label", "")
+        patch.setattr(processes, "on_compile", [])
+        process.as_process((WorkerContext("act", 0, 1, 0, None), count, {}), there)  # type: ignore[arg-type]
+    kind, text = here.recv()
+    assert kind == "error"
+    assert text.endswith("RuntimeError: no such library\n")
+
+
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(count, 4, name="learn")
