@@ -20,7 +20,6 @@ from numpy import generic
 
 from polyplay.common import processes
 
-
 UNCACHED = (
     "every process compiles its loops anew, for up to half a minute, because Numba's cache can't be written: set "
     "NUMBA_CACHE_DIR to a folder that can"
@@ -52,7 +51,7 @@ inlined = njit(inline="always", error_model="numpy")  # a part of whatever loop 
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on, if anywhere."""
+    """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on."""
     how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:

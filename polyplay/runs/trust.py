@@ -1,6 +1,6 @@
-"""Whose run it is. A run whose files name code executes that wherever it is opened: a module of its environment, network
-or wrappers, the machines of a cluster, the program that an evaluation was played against. So one that was made elsewhere
-needs a word from the user. Runs made here carry a signature by the user's own key.
+"""Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
+and wrappers, what a cluster's machines send, the program that an evaluation was played against. So one that was made
+elsewhere needs a word from the user. Runs made here carry a signature by the user's own key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
     """
     code = code_of(config)
     if code and not trust and not _is_signed(config.get("signature"), _what(config)):
-        executed = " and ".join(f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items())
+        executed = " and ".join(
+            f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()
+        )
         raise UserError(f"RUN: {directory} was made elsewhere, and {executed}: {WORD}")
     files = {what: name for what, name in code.items() if what != "cluster" and not name.startswith(f"{MAIN}:")}
     return [f"the run's {what} {name} executes {_executed(what, name)}" for what, name in files.items()]
@@ -57,7 +59,7 @@ def check_named(where: Path, other: Row, config: Row) -> None:
 
 
 def names_same_code(config: Row, own: Row) -> bool:
-    """Whether a run with `own` configuration and options, begun here, would execute the same: then no word is needed."""
+    """Whether a run with `own` configuration and options, begun here, would execute the same, so no word is needed."""
     return code_of(config) == code_of(own)
 
 
@@ -130,7 +132,11 @@ def unsigned(config: Row) -> str:
 def _what(config: Row) -> list[Any]:
     """What is signed of a run."""
     settings = config["config"]
-    names = {"environment": settings.get("env"), "network": settings.get("network"), **_wrappers(config.get("options", {}))}
+    names = {
+        "environment": settings.get("env"),
+        "network": settings.get("network"),
+        **_wrappers(config.get("options", {})),
+    }
     return [names | code_of(config), config.get("started")]
 
 

@@ -1,7 +1,8 @@
 """How a worker begins, as a thread or a process, and what it reports to the crew last.
 
 A pipe to the main process carries pairs (kind, text): "warning", "caution" (a warning that is told once), "note",
-"unsaved" and "decision" at any time, and at the end "done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
+"unsaved" and "decision" at any time, and at the end "done", "closed", "error" with a traceback, or one of KINDS with
+the message of that exception.
 """
 
 from __future__ import annotations

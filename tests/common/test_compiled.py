@@ -59,15 +59,14 @@ def test_a_change_of_what_is_inside_compiles_anew(answer):
 TWO = "from outer import compiled, outer\n@compiled\ndef more(x):\n    return outer(x)\nprint(more(2))\n"
 
 
-@pytest.mark.parametrize("how", ["no folder", "no room", "in a server"])
+@pytest.mark.parametrize("how", ["no folder", "no room"])
 def test_without_a_place_for_its_cache_it_compiles_without_and_says_so_once(how: str, tmp_path: Path):
     """A read-only installation and home; a full disk."""
     for name, text in (("inner", INNER.format(10)), ("middle", MIDDLE), ("numbers_of", NUMBERS.format(100))):
         (tmp_path / f"{name}.py").write_text(text)
-    served = "from polyplay.common import processes\nprocesses.served = True\n" * (how == "in a server")
     (tmp_path / "outer.py").write_text(OUTER)
-    (tmp_path / "two.py").write_text(served + TWO)
-    if how != "no room":
+    (tmp_path / "two.py").write_text(TWO)
+    if how == "no folder":
         (tmp_path / "__pycache__").touch()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": "/dev/null/none"}
     env.pop("NUMBA_CACHE_DIR", None)
@@ -84,7 +83,7 @@ def test_without_a_place_for_its_cache_it_compiles_without_and_says_so_once(how:
         preexec_fn=no_room if how == "no room" else None,
     )
     assert done.stdout == "111 0 True\n112\n", done.stderr
-    assert done.stderr == ("" if how == "in a server" else f"polyplay: {UNCACHED}\n")
+    assert done.stderr == f"polyplay: {UNCACHED}\n"
 
 
 @pytest.mark.parametrize("loop", [kernels.legal, kernels.play, kernels.write_planes, tree_kernels.gather_leaves])

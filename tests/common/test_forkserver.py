@@ -136,7 +136,9 @@ def test_the_wait_for_a_server_can_be_broken_off():
 
 def test_a_server_that_cannot_get_ready_says_why():
     broken = ForkServer("tests.common.fails_to_import")
-    with pytest.raises(OSError, match="^the fork server ended with exit status 1: RuntimeError: no place for its files$"):
+    with pytest.raises(
+        OSError, match=r"^the fork server ended with exit status 1: RuntimeError: no place for its files$"
+    ):
         ForkedProcess(broken, time.sleep, (0,), "never").start()
     assert not processes.is_limit(OSError("the fork server ended with exit status 1: RuntimeError: Too many"))
 

@@ -33,7 +33,17 @@ def test_names_of_modules_and_their_classes(name: str, found: object):
 
 
 @pytest.mark.parametrize(
-    "name", ["__loader__.set_data", "__dict__", "os.system", "made.make", "Outer.__subclasses__", "Outer.make.__func__", "none", ""]
+    "name",
+    [
+        "__loader__.set_data",
+        "__dict__",
+        "os.system",
+        "made.make",
+        "Outer.__subclasses__",
+        "Outer.make.__func__",
+        "none",
+        "",
+    ],
 )
 def test_attributes_of_anything_else_are_none(name: str):
     with pytest.raises(AttributeError, match="module 'here' has no attribute"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,10 +14,12 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from polyplay.common import processes
 from polyplay.common.context import next_incarnation
 from polyplay.common.errors import Closed, EnvFailure, UserError, WorkerLost
 from polyplay.common.forkserver import ForkedProcess
@@ -330,7 +333,9 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
     crew.stop()
 
 
-@pytest.mark.parametrize("why", [OSError("the fork server ended with exit status 1: RuntimeError: no"), OSError(28, "full")])
+@pytest.mark.parametrize(
+    "why", [OSError("the fork server ended with exit status 1: RuntimeError: no"), OSError(28, "full")]
+)
 def test_that_fewer_workers_cure_it_is_said_only_where_they_do(why, monkeypatch):
     def start(self, check):
         raise why
@@ -349,10 +354,9 @@ def test_what_fails_before_a_worker_begins_is_its_error_too(monkeypatch):
 
     monkeypatch.setattr(process, "tune", tune)
     here, there = multiprocessing.Pipe(duplex=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(processes, "label", "")
-        patch.setattr(processes, "on_compile", [])
-        process.as_process((WorkerContext("act", 0, 1, 0, None), count, {}), there)  # type: ignore[arg-type]
+    monkeypatch.setattr(processes, "label", "")
+    monkeypatch.setattr(processes, "on_compile", [])
+    process.as_process((SimpleNamespace(threads=1), count, {}), there)  # type: ignore[arg-type]
     kind, text = here.recv()
     assert kind == "error"
     assert text.endswith("RuntimeError: no such library\n")
