@@ -58,7 +58,7 @@ class MemberRunner:
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
-            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), " ".join([first, *rest[-1:]])
+            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), " ".join([first, *(line for line in rest[-1:] if line not in first)])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
