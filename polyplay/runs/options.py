@@ -351,7 +351,7 @@ def refuse_begun(path: Path) -> None:
 
 def to_json(value: Options) -> Row:
     """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
-    return {f.name: _json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {f.name: json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
@@ -364,11 +364,12 @@ def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.jso
     return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
 
 
-def _json_value(value: object) -> object:
+def json_value(value: object) -> object:
+    """An option's value as JSON has it; of what no import finds again, such as a partial, a name with <."""
     if callable(value):
-        name = getattr(value, "__qualname__", type(value).__qualname__)
+        name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
-    return [_json_value(v) for v in value] if isinstance(value, tuple) else value
+    return [json_value(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _replace_known(base: T, given: Mapping[str, object]) -> T:

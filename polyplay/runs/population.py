@@ -17,6 +17,7 @@ from polyplay.population.store import DONE, FAILED, FILE, TRAINING, WAITING, Sto
 from polyplay.runs import flags, run
 from polyplay.runs.changes import scheduled_names
 from polyplay.runs.directory import amend_config, read_config, write_config
+from polyplay.runs.given import objects_of, remember
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -33,7 +34,7 @@ from polyplay.runs.options import (
     refuse_begun,
     to_json,
 )
-from polyplay.runs.population_check import anew_of
+from polyplay.runs.population_check import anew_of, check_varied
 from polyplay.runs.population_file import read_population
 from polyplay.runs.population_session import PopulationSession
 from polyplay.runs.reports import screen, terminal, wandb
@@ -68,6 +69,7 @@ def train(
         store = Store(directory)
         store.begin(evolution.about(), evolution.founders())
         write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
+        remember(directory, settings)
         runner = _runner(directory, settings, options, sources)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
@@ -77,7 +79,9 @@ def resume(
 ) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
     _refuse_callbacks(callbacks)
-    page, settings, options, config = load_run(directory, trust, population=True)
+    given = objects_of(changes)
+    changes = {name: value for name, value in changes.items() if name not in given}
+    page, settings, options, config = load_run(directory, trust, population=True, given=given)
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
@@ -139,6 +143,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
+    check_varied(settings.vary)
     crew = crew_of(options)
     wire_system(page, settings, crew)
     (role,) = crew.roles

@@ -21,8 +21,9 @@ from polyplay.runs.callbacks import check_callbacks
 from polyplay.runs.changes import check_changes, scheduled_names
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.flags import flag, option_types
+from polyplay.runs.given import objects_of, remember
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
-from polyplay.runs.load import crew_of, load_run, wire_system
+from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.memory_estimate import kind_of
 from polyplay.runs.options import (
@@ -72,7 +73,7 @@ def train(
     page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = changes_given(name_of(page), settings, options, sources)
+        changes = changes_given(name_of(page), settings, options, sources) | objects_of(settings)
         own = {"config": to_json(settings), "options": to_json(options)}
         same = names_same_code(read_config(there, population=True), own)
         return resume(there, changes, same, callbacks)
@@ -110,6 +111,7 @@ def begin_run(
         refuse_begun(directory)
         write_config(directory, setup.description)
         write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
+        remember(directory, settings)
         if why := unsigned(read_config(directory)):
             _warn(why)
         return _go(replace(setup, lock=lock, part=part))
@@ -170,7 +172,9 @@ def _resume(
     callbacks: Sequence[object] = (),
     part: Slice | None = None,
 ) -> RunResult:
-    page, settings, options, config = load_run(directory, trust)
+    given = objects_of(changes)
+    changes = {name: value for name, value in changes.items() if name not in given}
+    page, settings, options, config = load_run(directory, trust, given=given)
     settings, others = adjust(page, settings, changes)
     for name in sorted(() if "change" in changes else scheduled_names(options.change) & {*changes}):
         text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
@@ -183,6 +187,7 @@ def _resume(
     if counters["steps"] or counters["updates"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
+    check_spaces(directory, wired.envs)
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
@@ -200,6 +205,7 @@ def _resume(
     elif part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
     rewind(directory, counters, _warn)
+    remember(directory, settings)
     amend_config(directory, setup.description)
     return _go(setup)
 

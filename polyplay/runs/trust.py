@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Collection
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ PROGRAM = "gtp:"
 WORD = "read that, then say --trust"
 
 
-def check_trust(directory: Path, config: Row, trust: bool) -> list[str]:
-    """A line for every file that this run executes by name. config: config.json. Raises UserError: the run was made
-    elsewhere, and `trust` was not given.
+def check_trust(directory: Path, config: Row, trust: bool, given: Collection[str] = ()) -> list[str]:
+    """A line for every file that this run executes by name. config: config.json. given: of env and network those that
+    are the caller's own. Raises UserError: the run was made elsewhere, and `trust` was not given.
     """
-    code = code_of(config)
-    if code and not trust and not _is_signed(config.get("signature"), _what(config)):
+    own = {"environment" if name == "env" else name for name in given}
+    code = {what: name for what, name in code_of(config).items() if what not in own}
+    if code and not trust and not is_ours(config):
         executed = " and ".join(
             f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()
         )
@@ -120,6 +122,11 @@ def signature(config: Row) -> str | None:
 def program_signature(record: Row) -> str | None:
     """The same of an evaluation."""
     return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
+
+
+def is_ours(config: Row) -> bool:
+    """Whether no word is needed to open a run: it executes nothing by name, or is signed."""
+    return not code_of(config) or _is_signed(config.get("signature"), _what(config))
 
 
 def unsigned(config: Row) -> str:

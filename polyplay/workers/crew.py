@@ -372,8 +372,7 @@ class Crew:
         try:
             kind, text = worker.pipe.recv()
         except (EOFError, OSError):
-            worker.pipe.close()
-            return
+            return worker.pipe.close()
         if kind == "done":
             worker.done = True
         elif kind in KINDS:
