@@ -62,6 +62,7 @@ class WorkerContext:
     control: RunControl
     directory: Path | None = None  # where checkpoints and reports of this run go
     resume: Path | None = None  # the checkpoint this run goes on from
+    anew: bool = False  # without what it has of lanes and of rollouts in flight
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss

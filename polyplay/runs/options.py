@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
+SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("frames", "steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
 REPORTS = ("report_every", "checkpoint_every", "keep")
-CHANGEABLE = (*ADJUSTABLE, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
+CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -312,11 +313,11 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
     UserError: what its system does not have, or what cannot change any more.
     """
-    types = flags.option_types(page.Config)
+    types, able = flags.option_types(page.Config), (*ADJUSTABLE, *SIZES)
     for name in changes:
-        if name in types and name not in ADJUSTABLE:
-            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(ADJUSTABLE)}")
-        if name in ADJUSTABLE and name not in types:
+        if name in types and name not in able:
+            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
+        if name in able and name not in types:
             raise UserError(f"{flags.flag(name)}: {name_of(page)} has no such option")
     own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
     return _replace_known(settings, own), {k: v for k, v in changes.items() if k not in types}

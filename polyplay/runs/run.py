@@ -22,7 +22,7 @@ from polyplay.runs.changes import check_changes, scheduled_names
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.given import objects_of, remember
-from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
+from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary, sizes_changed
 from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.memory_estimate import kind_of
@@ -175,6 +175,7 @@ def _resume(
     given = objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
     page, settings, options, config = load_run(directory, trust, given=given)
+    before = settings
     settings, others = adjust(page, settings, changes)
     for name in sorted(() if "change" in changes else scheduled_names(options.change) & {*changes}):
         text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
@@ -188,9 +189,12 @@ def _resume(
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
     check_spaces(directory, wired.envs)
+    crew.anew = bool(sizes := sizes_changed(before, settings, crew))
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
+    if sizes:
+        plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, plan, counters, options, changes):
@@ -212,6 +216,9 @@ def _resume(
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    if crew.anew:
+        seed = context.seed_of(crew.seed, 1000 * crew.resumes)
+        return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
     if any(role.in_league for role in crew.roles):
         seed = context.seed_of(crew.seed, 1000 * crew.resumes)
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
