@@ -82,7 +82,7 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
     `consumers`: of its queue, if it has one.
     """
-    if ctx.resume is None or ctx.incarnation % 1000:
+    if ctx.resume is None or ctx.anew or ctx.incarnation % 1000:
         return {}
     saved, name = checkpoint.open_checkpoint(ctx.resume), f"workers/{ctx.role}-{ctx.index}"
     if consumers and ctx.index in _queue_end(ctx, ctx.index % consumers).get("lost", [ctx.index]):
@@ -112,7 +112,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
     """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
-    path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None else None
+    path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.cli.arguments import run_and_options
-from polyplay.common.bounds import Count, NonNegative, Positive, Seconds
+from polyplay.common.bounds import Count, NonNegative, Positive, Seconds, SomeWorkers
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class ResumeOptions:
     """learning rate from now on; if it falls over the run, it falls from this value"""
     entropy_cost: NonNegative | None = None
     """weight of the entropy bonus from now on"""
+    lanes: Count | None = None
+    """parallel environments of each worker from now on; they begin new episodes"""
+    actors: SomeWorkers | None = None
+    """workers that act from now on; lanes begin new episodes"""
+    learners: SomeWorkers | None = None
+    """workers that learn from now on; lanes begin new episodes"""
     change: tuple[str, ...] = ()
     """values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run
     has (empty: none)"""

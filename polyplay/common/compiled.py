@@ -1,11 +1,13 @@
 """Compiled loops that are compiled anew when a file changes that their machine code was made from. Imports no torch.
 
 A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself.
+Where no folder for that cache can be written, each process compiles its loops, and that is said once.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -18,6 +20,17 @@ from numpy import generic
 
 from polyplay.common import processes
 
+UNCACHED = (
+    "every process compiles its loops anew, for up to half a minute, because Numba's cache can't be written: set "
+    "NUMBA_CACHE_DIR to a folder that can"
+)
+
+
+class State:
+    """Of this process. uncached: a loop has no cache; told: the person knows."""
+
+    uncached = told = False
+
 
 class _Compiling(Listener):
     """What is in the cache is not compiled."""
@@ -25,6 +38,9 @@ class _Compiling(Listener):
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
             call()
+        if State.uncached and not State.told and not processes.served:
+            State.told = True
+            print(f"polyplay: {UNCACHED}", file=sys.stderr)
 
     def on_end(self, event: Event) -> None:
         pass
@@ -36,9 +52,15 @@ inlined = njit(inline="always", error_model="numpy")  # a part of whatever loop 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
     """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on."""
+    how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:
-        loop = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        try:
+            loop = njit(cache=True, **how)(function)
+        except RuntimeError:  # there is no folder that can be written
+            State.uncached = True
+            return njit(**how)(function)
+        _save_if_possible(loop)
         # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
         index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
         if index is not None and hasattr(index, "_source_stamp"):
@@ -46,6 +68,21 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
         return loop
 
     return decorate
+
+
+def _save_if_possible(loop: Any) -> None:
+    """A loop that the disk has no room for is compiled again by the next process."""
+    cache = getattr(loop, "_cache", None)
+    if (save := getattr(cache, "save_overload", None)) is None:
+        return
+
+    def attempt(signature: Any, data: Any) -> None:
+        try:
+            save(signature, data)
+        except OSError:
+            State.uncached = True
+
+    cache.save_overload = attempt  # type: ignore[union-attr]
 
 
 def source_stamp(function: FunctionType) -> str:

@@ -65,6 +65,7 @@ class WorkerContext:
     control: RunControl
     directory: Path | None = None  # where checkpoints and reports of this run go
     resume: Path | None = None  # the checkpoint this run goes on from
+    anew: bool = False  # without what it has of lanes and of rollouts in flight
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
@@ -75,7 +76,7 @@ class WorkerContext:
     drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
     meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    # to the main process: ("warning" | "remark" | "note" | "unsaved" | "decision", text)
+    # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
     say: Callable[[str, str], None] = lambda kind, text: None
     served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
     ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not

@@ -48,6 +48,7 @@ class ForkServer:
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
         self.preload, self.tied, self.reordered = preload, tied, reordered
         self.status: int | None = None  # how the last one ended; None: it runs, or never did
+        self._words = ""  # its last ones: why
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -127,6 +128,7 @@ class ForkServer:
                 pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
+                self._words = _rest(self._channel)
                 self._channel.close()
                 os.close(self._lifeline)
             elif time.monotonic() >= until:
@@ -139,7 +141,15 @@ class ForkServer:
         """How it ended; empty: it runs."""
         with self._lock:
             ended = self._ended(0.5)
-        return ending_text(self.status) if ended and self.status is not None else ""
+        why = f": {self._words}" if self._words else ""
+        return f"{ending_text(self.status)}{why}" if ended and self.status is not None else ""
+
+
+def _rest(channel: socket.socket) -> str:
+    """What was said and not read."""
+    with contextlib.suppress(OSError):
+        return channel.recv(MOST_BYTES, socket.MSG_DONTWAIT).decode(errors="replace")
+    return ""
 
 
 def readable(fds: list[int], seconds: float | None = None) -> set[int]:
@@ -226,10 +236,16 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     signals.ignore()  # also those sent to the whole process group: the main process decides
     _end_with(lifeline)
     processes.set_title("fork server")
-    with contextlib.suppress(ImportError):
+    processes.served, requests = True, socket.socket(fileno=channel)
+    try:
         __import__(preload)
+    except ImportError:
+        pass  # what is forked imports it, and says what is missing
+    except Exception as e:
+        requests.send(f"{type(e).__name__}: {' '.join(str(e).split())}".encode()[:MOST_BYTES])
+        sys.exit(1)
     util._close_stdin()  # type: ignore[attr-defined]
-    _Server(socket.socket(fileno=channel), tied).serve()
+    _Server(requests, tied).serve()
 
 
 def _end_with(lifeline: int) -> None:

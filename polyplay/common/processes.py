@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -14,7 +15,14 @@ PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be th
 PREFIX = "polyplay: "
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it as it starts: the order of sets of texts follows from it
 label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
+served = False  # this process is a fork server, or was forked from one
+REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
 on_compile: list[Callable[[], None]] = []  # called when this process begins to compile a loop
+
+
+def is_limit(e: BaseException) -> bool:
+    """Whether the system lets no more files be opened, processes or threads be started: fewer of them cure that."""
+    return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
 
 
 def prctl(option: int, value: int) -> None:

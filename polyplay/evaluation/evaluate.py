@@ -32,8 +32,9 @@ from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.evaluation.window import Window
 from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only
-from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.runs.load import check_spaces, choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
+from polyplay.runs.trust import program_signature
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -114,6 +115,7 @@ def evaluate(
     page, saved, run_options, config = load_run(directory, trust=options.trust or settings is not None)
     found = choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
+    check_spaces(directory, wired.envs)
     envs, starts = protocols.apply(protocol, wired.envs, options.starts)
     label = describe_label(protocols.label(protocol, starts), options)
     name = file_name(options, found.name, label)
@@ -126,6 +128,7 @@ def evaluate(
     if "ended" not in result and read_only:
         print(f"polyplay: nothing is written to {directory}, which is read-only ({READ_ONLY})", file=sys.stderr)
     elif "ended" not in result:
+        result |= {"signature": signed} if (signed := program_signature(result)) else {}
         write_json(directory / f"{name}.json", result)
         update_scores(directory, name, result)
     return result

@@ -11,6 +11,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.common.past_selves import FOLDER
 from polyplay.runs.load import (
+    check_spaces,
     choose_agent,
     choose_checkpoint,
     crew_of,
@@ -64,6 +65,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     page, settings, options, _ = load_run(run, trust)
     found = path if alone else choose_checkpoint(run, which)
     wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
+    check_spaces(run, wired.envs)
     if alone:
         return [RunAgent(name, wired, found)]
     there = checkpoint.agents_of(found)

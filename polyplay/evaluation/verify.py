@@ -24,6 +24,7 @@ from polyplay.envs.atari import starts as starts_file
 from polyplay.evaluation import evaluate
 from polyplay.runs.directory import config_hash
 from polyplay.runs.load import crew_of, load_run, weights_digest
+from polyplay.runs.trust import check_program
 
 NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
@@ -73,6 +74,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     _same("episodes", record["episodes"], len(record["returns"]), "returns there are")
     yield f"{mean:,.2f} over {record['episodes']} games"
     page, settings, run_options, config = load_run(directory, trust)
+    check_program(path, record, trust)
     _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
     yield f"config.json has the hash {record['config_hash']}"
     found = _checkpoint(directory, record)
@@ -88,6 +90,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
         agent=str(record["agent"]) if "agent" in record else None,
         greedy=record["actions"] == "greedy",
         device="cpu" if record.get("device", "cpu") == "cpu" else "auto",
+        trust=trust,
     )
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
     envs, _ = protocols.apply(protocol, wired.envs, file)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from polyplay.common.compiled import cached_njit
+
 
 @njit(inline="always")
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
@@ -20,7 +22,7 @@ def _nth_of(among: np.ndarray, u: np.float32) -> int:
     return 0
 
 
-@njit(nogil=True, cache=True)
+@cached_njit(error_model="python")
 def epsilon_greedy_loop(
     q: np.ndarray,
     legal: np.ndarray,

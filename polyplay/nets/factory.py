@@ -21,6 +21,7 @@ from torch import nn
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
+from polyplay.common.lookup import look_up
 from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules, user_modules
 from polyplay.envs.pool import EnvSpec, closest_names
@@ -306,9 +307,8 @@ def _load(name: str) -> Builder:
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Any = user_modules.import_module(module, name, "--network", allowed)
     try:
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except AttributeError as error:
+        found = look_up(found, attribute)
+    except (AttributeError, TypeError, ValueError) as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
         raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error
     if not callable(found):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")  # division by 0 as in NumPy: checks cost the SIMD
+from polyplay.common.compiled import cached_njit
+
+_compiled = cached_njit()  # division by 0 as in NumPy: checks cost the SIMD
 
 
 @njit(inline="always")

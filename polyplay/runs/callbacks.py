@@ -78,11 +78,17 @@ class Callbacks:
                 continue
             name = _name(callback)
             run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]
-            if function(run, what) is False:
+            if _is_false(function(run, what)):
                 self._stop(name)
 
     def _stop(self, name: str, why: str = "") -> None:
         self.finish(f"stopped by callback {name}{f': {why}' if why else ''}")
+
+
+def _is_false(answer: Any) -> bool:
+    """Also of NumPy and torch, whose comparisons give no `bool`."""
+    scalar = getattr(answer, "ndim", None) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
+    return (isinstance(answer, bool) or scalar) and not answer
 
 
 def _name(callback: object) -> str:

@@ -21,7 +21,7 @@ from polyplay.population.match_log import LOG, has_league
 from polyplay.population.ranking import rank_members
 from polyplay.population.rated_versions import RATINGS
 from polyplay.population.store import MEMBERS, Store
-from polyplay.runs.trust import signature
+from polyplay.runs.trust import is_ours, signature
 
 SCHEMA = 1
 READ_ONLY = "READ_ONLY"  # a file in a run's directory, or in the folder around it: nothing is added to the run
@@ -152,7 +152,9 @@ def write_config(directory: Path, run: RunDescription) -> None:
 def amend_config(directory: Path, run: RunDescription) -> None:
     """Write down a resumption: what holds from now on, when, and on what machine and versions."""
     contents = read_config(directory, population=True)
+    ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
+    contents |= {"signature": signed} if ours and (signed := signature(contents)) else {}
     contents |= {"resumed": [*contents["resumed"], stamp()]}
     write_json(directory / "config.json", contents)
 

@@ -265,7 +265,7 @@ def _number(value: object, kind: object) -> float:
 
 
 def _items(value: object, hint: object) -> tuple[object, ...]:
-    if isinstance(value, str):
+    if isinstance(value, str | Mapping):
         raise TypeError
     items: tuple[object, ...] = tuple(value)  # type: ignore[arg-type] # TypeError is caught
     kinds = get_args(hint)

@@ -12,10 +12,11 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object, write_json
-from polyplay.population.lineage import read_lineage, schedule_of
+from polyplay.population.lineage import LINEAGE, read_lineage, schedule_of
 from polyplay.population.ranking import best_member
 from polyplay.runs import run
 from polyplay.runs.changes import scheduled_names
+from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.member import amend_values, learnt
@@ -23,6 +24,7 @@ from polyplay.runs.options import RunOptions, Settings, Sources, new_directory
 from polyplay.runs.population_file import read_population
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Slice
+from polyplay.runs.trust import check_named, check_trust, code_of
 
 FILE = "schedule.json"  # in the run's directory: from which agent step on which values hold
 Schedule = list[tuple[int, dict[str, Any]]]
@@ -82,9 +84,19 @@ def schedule_from(directory: Path, system: str, given: Collection[str] = ()) -> 
         )
     winner = best_member(population["members"])
     schedule = schedule_of(read_lineage(directory), winner["member"]) if winner else []
+    for _, values in schedule:
+        _check_code(directory, values)
     if not schedule:
         raise UserError(f"--follow: no member of {directory} has a score yet: let the population go on")
     return schedule
+
+
+def _check_code(directory: Path, values: Row) -> None:
+    """Raises UserError: these name code, and the population does not or was made elsewhere."""
+    if code_of({"config": values}):
+        config = read_config(directory, population=True)
+        check_trust(directory, config, False)
+        check_named(directory / LINEAGE, {"config": values}, config)
 
 
 def _read(directory: Path) -> Schedule:

@@ -13,8 +13,9 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_row, read_lines, read_object
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
-from polyplay.runs.options import CHANGEABLE, RunOptions, Settings, Sources, to_json
+from polyplay.runs.options import CHANGEABLE, SIZES, RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
+from polyplay.workers.crew import Crew
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 GIVEN = ("command", "keyword", "config")  # first words of sources
@@ -84,6 +85,18 @@ def finished(
         why, longer = str(summary["reason"]), "--until-return N"
     command = f"polyplay resume {shlex.quote(str(directory))} {longer}"
     return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it" if why else ""
+
+
+def sizes_changed(before: Settings, now: Settings, crew: Crew) -> str:
+    """What a run that goes on has other numbers of, in words; empty: nothing. Raises UserError: its replay is by
+    lanes.
+    """
+    both = [(name, getattr(before, name, None), getattr(now, name, None)) for name in SIZES]
+    found = [(name, was, is_) for name, was, is_ in both if was != is_]
+    if found and any(role.held_replay for role in crew.roles):
+        name, was, is_ = found[0]
+        raise UserError(f"{flag(name)}: {is_} given, but the replay holds the rows of each lane ({was}): leave it out")
+    return ", ".join(f"{name} {was} → {is_}" for name, was, is_ in found)
 
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,13 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
+from polyplay.envs import Envs, space_files
+from polyplay.envs.spaces import describe_actions, describe_fields
 from polyplay.population.match_log import has_league
 from polyplay.runs.changes import parse_changes
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
+from polyplay.runs.given import find_by_name, recall
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
 from polyplay.runs.trust import check_trust
 from polyplay.systems import System
@@ -86,17 +90,47 @@ def split_checkpoint(path: Path) -> tuple[Path, str | None]:
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
 
 
-def load_run(directory: Path, trust: bool = False, population: bool = False) -> tuple[Page, Settings, RunOptions, Row]:
+def load_run(
+    directory: Path, trust: bool = False, population: bool = False, given: Mapping[str, Any] | None = None
+) -> tuple[Page, Settings, RunOptions, Row]:
     """(its system's page, settings, options, config.json) of a run, with a line about each file that it executes by
-    name. Raises UserError: also where it was made elsewhere, unless `trust`, or is a population, unless that may be.
+    name. given: its environment or network, as objects. Raises UserError: also where it was made elsewhere, unless
+    `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
-    for line in check_trust(directory, config, trust):
+    objects = {**recall(directory, config["config"]), **(given or {})}
+    for line in check_trust(directory, config, trust, objects):
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))
     options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     known = {k: v for k, v in BEFORE.items() if k in page.Config.__dataclass_fields__}
-    return page, from_json(page.Config, known | config["config"]), from_json(RunOptions, options), config
+    settings = from_json(page.Config, known | config["config"])
+    objects = {**find_by_name(directory, config["config"]), **objects}
+    return page, replace(settings, **objects), from_json(RunOptions, options), config
+
+
+def check_spaces(directory: Path, envs: Envs) -> None:
+    """Raises UserError: an environment shows or takes something else than what the run was trained on."""
+    path = directory / space_files.FILE
+    try:
+        was = space_files.spec_from_json(read_object(path), str(path))
+    except OSError:  # of an earlier version
+        return
+    except ValueError as e:
+        raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
+    now = space_files.spec_from_json(space_files.spec_to_json(envs.spec), envs.title)
+    parts = [
+        ("shows", describe_fields(now.obs), describe_fields(was.obs), now.obs != was.obs),
+        ("takes", describe_actions(now.action), describe_actions(was.action), now.action != was.action),
+        ("has action masks:", now.mask is not None, was.mask is not None, now.mask != was.mask),
+    ]
+    for what, is_, other, differ in parts:
+        if differ:
+            trained = f"{directory} was trained on {other} ({path.name})"
+            cure = (
+                f"to go on with others, give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
+            )
+            raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; {cure}")
 
 
 def page_of(system: str, over: object = None) -> Any:

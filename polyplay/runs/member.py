@@ -19,6 +19,7 @@ from polyplay.population.store import Store
 from polyplay.population.trainer import MemberSession
 from polyplay.runs import run
 from polyplay.runs.directory import GAME, METRICS, read_config
+from polyplay.runs.given import objects_of
 from polyplay.runs.going_on import steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources
 from polyplay.runs.session import Slice
@@ -58,7 +59,10 @@ class MemberRunner:
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
-            ended, why = ("failed" if isinstance(e, NotFinite) else "lost"), " ".join([first, *rest[-1:]])
+            ended, why = (
+                ("failed" if isinstance(e, NotFinite) else "lost"),
+                " ".join([first, *(line for line in rest[-1:] if line not in first)]),
+            )
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
@@ -74,7 +78,7 @@ class MemberRunner:
             amend_values(directory, m["values"])
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
-            result = run.continue_run(directory, self.changes, True, part=part)
+            result = run.continue_run(directory, {**self.changes, **objects_of(self.settings)}, True, part=part)
         else:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])

@@ -17,7 +17,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.runs import flags
 from polyplay.runs.directory import SCHEMA
-from polyplay.runs.trust import check_trust, runs_code
+from polyplay.runs.trust import check_trust, code_of
 
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet")  # in config.json, and of no meaning for another run
 EXAMPLES = {
@@ -74,10 +74,10 @@ def _value(label: str, value: object, hint: object) -> object:
 
 def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFile:
     """The file, or the config.json in a run's directory. given: names of options that override it. Raises UserError."""
-    path = Path(path)
-    path = path / "config.json" if path.is_dir() else path
+    path, of_run = Path(path), Path(path).is_dir()
+    path = path / "config.json" if of_run else path
     contents = _read(path)
-    if "schema" in contents:
+    if "schema" in contents or of_run:
         return _of_run(path, contents, given)
     system = contents.pop("system", None)
     if system is not None and not isinstance(system, str):
@@ -121,8 +121,8 @@ def _yaml(text: str) -> Any:
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
     """What a run wrote; an environment or network of a module only where the run was made here, or it is given anew."""
-    if contents["schema"] != SCHEMA:
-        text = f"--config: {path} has schema {contents['schema']}, this version reads {SCHEMA}"
+    if contents.get("schema") != SCHEMA:
+        text = f"--config: {path} has schema {contents.get('schema', 'none')}, this version reads {SCHEMA}"
         raise UserError(f"{text}: use the version that wrote it")
     config, options, sources = contents.get("config"), contents.get("options"), contents.get("sources")
     whole = isinstance(contents.get("system"), str) and isinstance(contents.get("started"), str)
@@ -135,16 +135,22 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 
 def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
-    """Raises UserError: the run was made elsewhere, and a module that it names would be executed."""
-    named = {k: contents["config"].get(k) for k in ("env", "network")}
-    executed = {k: name for k, name in named.items() if runs_code(name) and k not in given}
-    if (wrappers := contents["options"].get("wrapper")) and "wrapper" not in given:
-        executed["wrapper"] = " ".join(map(str, wrappers))
-    if not executed:
+    """Raises UserError: the run was made elsewhere, and code that it names would be executed."""
+    own = {part: {k: v for k, v in contents[part].items() if k not in given} for part in ("config", "options")}
+    if not code_of(own):
         return
     try:
         check_trust(path, contents, False)
     except UserError as e:
         text = str(e).removeprefix("RUN: ").partition(": read that")[0]
-        anew = " ".join(f"{flags.flag(k)} {name}" for k, name in executed.items())
+        named = [k for k in ("env", "network", "vary", "wrapper", "hosts") if code_of(_only(own, k))]
+        anew = " ".join(f"{flags.flag(k)} {_spelled({**own['config'], **own['options']}[k])}" for k in named)
         raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
+
+
+def _only(contents: Row, name: str) -> Row:
+    return {part: {k: v for k, v in contents[part].items() if k == name} for part in contents}
+
+
+def _spelled(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
+SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("frames", "steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
 REPORTS = ("report_every", "checkpoint_every", "keep")
-CHANGEABLE = (*ADJUSTABLE, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
+CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -316,11 +317,11 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
     UserError: what its system does not have, or what cannot change any more.
     """
-    types = flags.option_types(page.Config)
+    types, able = flags.option_types(page.Config), (*ADJUSTABLE, *SIZES)
     for name in changes:
-        if name in types and name not in ADJUSTABLE:
-            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(ADJUSTABLE)}")
-        if name in ADJUSTABLE and name not in types:
+        if name in types and name not in able:
+            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
+        if name in able and name not in types:
             raise UserError(f"{flags.flag(name)}: {name_of(page)} has no such option")
     own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
     return _replace_known(settings, own), {k: v for k, v in changes.items() if k not in types}
@@ -355,7 +356,7 @@ def refuse_begun(path: Path) -> None:
 
 def to_json(value: Options) -> Row:
     """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
-    return {f.name: _json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {f.name: json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
@@ -368,11 +369,12 @@ def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.jso
     return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
 
 
-def _json_value(value: object) -> object:
+def json_value(value: object) -> object:
+    """An option's value as JSON has it; of what no import finds again, such as a partial, a name with <."""
     if callable(value):
-        name = getattr(value, "__qualname__", type(value).__qualname__)
+        name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
-    return [_json_value(v) for v in value] if isinstance(value, tuple) else value
+    return [json_value(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _replace_known(base: T, given: Mapping[str, object]) -> T:

@@ -10,12 +10,14 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.common.errors import UserError
+from polyplay.common.files import Row
 from polyplay.common.machine import cores, share
 from polyplay.population.evolution import TRIES, Evolution
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
+from polyplay.population.store import DONE, FAILED, FILE, TRAINING, WAITING, Store
 from polyplay.runs import flags, run
 from polyplay.runs.changes import scheduled_names
-from polyplay.runs.directory import amend_config, write_config
+from polyplay.runs.directory import amend_config, read_config, write_config
+from polyplay.runs.given import objects_of, remember
 from polyplay.runs.going_on import GIVEN
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
@@ -32,10 +34,12 @@ from polyplay.runs.options import (
     refuse_begun,
     to_json,
 )
-from polyplay.runs.population_check import anew_of
+from polyplay.runs.population_check import anew_of, check_varied
+from polyplay.runs.population_file import read_population
 from polyplay.runs.population_session import PopulationSession
 from polyplay.runs.reports import screen, terminal, wandb
 from polyplay.runs.run import RunResult
+from polyplay.runs.trust import check_named
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
@@ -65,6 +69,7 @@ def train(
         store = Store(directory)
         store.begin(evolution.about(), evolution.founders())
         write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
+        remember(directory, settings)
         runner = _runner(directory, settings, options, sources)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
@@ -74,13 +79,17 @@ def resume(
 ) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
     _refuse_callbacks(callbacks)
-    page, settings, options, config = load_run(directory, trust, population=True)
+    given = objects_of(changes)
+    changes = {name: value for name, value in changes.items() if name not in given}
+    page, settings, options, config = load_run(directory, trust, population=True, given=given)
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
+    store = Store(directory)
+    _check_code(store, config)
     options = override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
-    store, result = Store(directory), RunResult(directory, 0, "dry run", {}, settings)
+    result = RunResult(directory, 0, "dry run", {}, settings)
     if options.dry_run:
         _print_plan(directory, lines)
         return result
@@ -93,6 +102,14 @@ def resume(
         changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
         runner = _runner(directory, settings, options, sources, changed)
         return _go(result, crew, evolution, runner, lines, lock, options)
+
+
+def _check_code(store: Store, config: Row) -> None:
+    """Raises UserError: a member's files name code that the population does not, which they would execute unasked."""
+    for m in read_population(store.directory)["members"]:
+        check_named(store.directory / FILE, {"config": m["values"]}, config)
+        if (store.member(m["member"]) / "config.json").exists():
+            check_named(store.member(m["member"]), read_config(store.member(m["member"])), config)
 
 
 def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) -> None:
@@ -126,6 +143,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
+    check_varied(settings.vary)
     crew = crew_of(options)
     wire_system(page, settings, crew)
     (role,) = crew.roles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from polyplay.buffers.replay.files import layout
@@ -9,10 +10,24 @@ from polyplay.common.errors import UserError
 from polyplay.population.priors import Prior
 from polyplay.runs import flags
 from polyplay.runs.load import compute_threads
+from polyplay.runs.options import LIMITS, RunOptions
 from polyplay.systems._population import wire_member
 from polyplay.workers.crew import Crew
 
 FIXED = {"env": "members must play the same game", "budget": "--steps says how long every member trains"}
+FIXED |= dict.fromkeys(LIMITS, "it says how long every member trains")
+FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
+FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
+FIXED["seed"] = "every member has its own, which follows from --seed"
+
+
+def check_varied(words: Iterable[str]) -> None:
+    """Raises UserError: an option of runs, which all members have alike."""
+    for word in words:
+        name = word.partition("=")[0].replace("-", "_")
+        if name in flags.option_types(RunOptions):
+            why = FIXED.get(name, "members differ in options of their system alone")
+            raise UserError(f"--vary: {name} given, which can't be varied, since {why}: leave it out")
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:

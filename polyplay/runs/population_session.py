@@ -115,9 +115,10 @@ class PopulationSession:
         """A trainer's message; a remark is made once, a note not at all."""
         if kind == "note":
             return
-        if kind != "remark" or not self.said:
+        once = kind in ("remark", "caution")
+        if not once or not (self.said if kind == "remark" else text in self.said):
             self.panel.warn(text)
-        if kind == "remark":
+        if once:
             self.said.add(text)
 
     def _close(self) -> Row:

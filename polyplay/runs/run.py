@@ -22,8 +22,9 @@ from polyplay.runs.callbacks import check_callbacks
 from polyplay.runs.changes import check_changes, scheduled_names
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.flags import flag, option_types
-from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary
-from polyplay.runs.load import crew_of, load_run, wire_system
+from polyplay.runs.given import objects_of, remember
+from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary, sizes_changed
+from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.memory_estimate import kind_of
 from polyplay.runs.options import (
@@ -74,8 +75,9 @@ def train(
     page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = changes_given(name_of(page), settings, options, sources)
-        same = names_same_code(read_config(there, population=True), to_json(settings))
+        changes = changes_given(name_of(page), settings, options, sources) | objects_of(settings)
+        own = {"config": to_json(settings), "options": to_json(options)}
+        same = names_same_code(read_config(there, population=True), own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import follow, population
 
@@ -112,6 +114,7 @@ def begin_run(
         refuse_begun(directory)
         write_config(directory, setup.description)
         write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
+        remember(directory, settings)
         if why := unsigned(read_config(directory)):
             _warn(why)
         return _go(replace(setup, lock=lock, part=part))
@@ -174,7 +177,10 @@ def _resume(
     callbacks: Sequence[object] = (),
     part: Slice | None = None,
 ) -> RunResult:
-    page, settings, options, config = load_run(directory, trust)
+    given = objects_of(changes)
+    changes = {name: value for name, value in changes.items() if name not in given}
+    page, settings, options, config = load_run(directory, trust, given=given)
+    before = settings
     settings, others = adjust(page, settings, changes)
     for name in sorted(() if "change" in changes else scheduled_names(options.change) & {*changes}):
         text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
@@ -187,9 +193,13 @@ def _resume(
     if counters["steps"] or counters["updates"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
+    check_spaces(directory, wired.envs)
+    crew.anew = bool(sizes := sizes_changed(before, settings, crew))
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
+    if sizes:
+        plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
     if why := finished(directory, found, plan, counters, options, changes):
@@ -207,12 +217,16 @@ def _resume(
         more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
         _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
     rewind(directory, counters, _warn)
+    remember(directory, settings)
     amend_config(directory, setup.description)
     return _go(setup)
 
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    if crew.anew:
+        seed = context.seed_of(crew.seed, 1000 * crew.resumes)
+        return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
     if any(role.in_league for role in crew.roles):
         seed = context.seed_of(crew.seed, 1000 * crew.resumes)
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"

@@ -364,7 +364,7 @@ class Session:
 
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
-        remark, or a warning."""
+        remark, a caution, or a warning."""
         if kind == "decision":
             row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
             self.terminal.note(describe_decision(row))
@@ -381,9 +381,9 @@ class Session:
             if not self.saw_remark:
                 self._warn(text)
             self.saw_remark = True
-        elif kind == "note":
+        elif kind in ("note", "caution"):
             if text not in self.notes:
-                self.terminal.note(text)
+                (self.terminal.note if kind == "note" else self._warn)(text)
             self.notes.add(text)
         elif kind == "unsaved":
             self.checkpoints.fail(text)

@@ -109,7 +109,8 @@ class _GrownRun:
         self.directory, self.found, self.old, self.new, self.changes = directory, found, old, new, changes
         self.growth: NetworkGrowth = NetworkGrowth(old.policy, new.policy)
         if not self.growth.changed and old.game == new.game:
-            raise UserError("surgery: nothing changes: neither a size of the network nor the game")
+            what = "neither a size of the network nor the game; `polyplay resume` alone changes --lanes"
+            raise UserError(f"surgery: nothing changes: {what}")
         self.saved = checkpoint.OpenCheckpoint(found)
         self.agents = checkpoint.agents_of(found)
 

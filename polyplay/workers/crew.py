@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.machine import Machine
 
-OF_ALL = ("seed", "control", "directory", "resume", "trace", "precision", "reuse")  # of the crew, for every worker
+OF_ALL = (
+    "seed",
+    "control",
+    "directory",
+    "resume",
+    "anew",
+    "trace",
+    "precision",
+    "reuse",
+)  # of the crew, for every worker
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -76,6 +85,7 @@ class Crew:
     directory: Path | None = None
     resume: Path | None = None
     resumes: int = 0
+    anew: bool = False  # lanes begin anew in a run that goes on: their number has changed
     trace: bool = False
     frames: int | None = None
     steps: int | None = None
@@ -99,8 +109,6 @@ class Crew:
         self.counters: Counters | None = None
         self._rows = itertools.count()  # of the counters that are free
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
-
-    # --------------------------------------------------------------------------------------------- wiring
 
     def total(self, envs: Envs, budget: int) -> float:
         """Agent steps to learn from: what the run was asked for, else `budget` frames."""
@@ -372,8 +380,7 @@ class Crew:
         try:
             kind, text = worker.pipe.recv()
         except (EOFError, OSError):
-            worker.pipe.close()
-            return
+            return worker.pipe.close()
         if kind == "done":
             worker.done = True
         elif kind in KINDS:
@@ -446,5 +453,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """The system lets no more be started, which fewer workers cure."""
-    return UserError(f"{role.option}: starting {role.name} {index} of {role.n} failed: {why}; {FEWER}")
+    """What says why a worker cannot be started; that fewer of them cure it only where the system lets no more be."""
+    text = f"starting {role.name} {index} of {role.n} failed: {why}"
+    return UserError(f"{role.option}: {text}; {FEWER}" if processes.is_limit(why) else text)

@@ -1,14 +1,14 @@
 """How a worker begins, as a thread or a process, and what it reports to the crew last.
 
-A pipe to the main process carries pairs (kind, text): "warning", "note", "unsaved" and "decision" at any time, and at
-the end "done", "closed", "error" with a traceback, or one of KINDS with the message of that exception.
+A pipe to the main process carries pairs (kind, text): "warning", "caution" (a warning that is told once), "note",
+"unsaved" and "decision" at any time, and at the end "done", "closed", "error" with a traceback, or one of KINDS with
+the message of that exception.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import multiprocessing
 import os
 import sys
@@ -26,7 +26,6 @@ from polyplay.common.forkserver import ForkServer
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
 Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
 Call = tuple[WorkerContext, Work, dict[str, object]]
-REFUSED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)  # what a system says that lets no more be opened or started
 FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
 COMPILES = "compiling loops for this machine: it takes up to half a minute, the first time only"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
@@ -78,7 +77,7 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
     except Exception as e:
         if ctx.index == 0:
             rescue(ctx)
-        if isinstance(e, OSError) and e.errno in REFUSED:
+        if processes.is_limit(e):
             return "user", f"worker {ctx.role} {ctx.index}: {e}; {FEWER}"
         known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
         return (known[0], str(e)) if known else ("error", traceback.format_exc())
@@ -101,10 +100,20 @@ def as_thread(call: Call, pipe: Connection) -> None:
 
 def as_process(call: Call, pipe: Connection) -> None:
     processes.label = f" of {multiprocessing.current_process().name}"
-    processes.on_compile = [lambda: pipe.send(("note", COMPILES))]
-    tune(call[0].threads)
-    as_thread(call, pipe)
+    processes.on_compile = [lambda: pipe.send(_compiling())]
+    try:
+        tune(call[0].threads)
+        as_thread(call, pipe)
+    except Exception:
+        pipe.send(("error", traceback.format_exc()))
     pipe.close()
+
+
+def _compiling() -> tuple[str, str]:
+    """The message about it."""
+    from polyplay.common.compiled import UNCACHED, State
+
+    return ("caution", UNCACHED) if State.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:

@@ -46,4 +46,5 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def error_text(worker: WorkerHandle, text: str) -> str:
-    return f"worker {worker.role.name} {worker.ctx.index} raised:\n{text.rstrip()}"
+    """The first line says what it was, which a traceback's last one does."""
+    return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polyplay.acting.search import tree_kernels
-from polyplay.common.compiled import source_stamp
+from polyplay.common.compiled import UNCACHED, source_stamp
 from polyplay.envs.boards import kernels
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,36 @@ def test_a_change_of_what_is_inside_compiles_anew(answer):
     assert answer(20, 100) == [121, 0], "a loop that a loop inside it calls"
     assert answer(20, 200) == [221, 0], "an imported number"
     assert answer(20, 200) == [221, 1]
+
+
+TWO = "from outer import compiled, outer\n@compiled\ndef more(x):\n    return outer(x)\nprint(more(2))\n"
+
+
+@pytest.mark.parametrize("how", ["no folder", "no room"])
+def test_without_a_place_for_its_cache_it_compiles_without_and_says_so_once(how: str, tmp_path: Path):
+    """A read-only installation and home; a full disk."""
+    for name, text in (("inner", INNER.format(10)), ("middle", MIDDLE), ("numbers_of", NUMBERS.format(100))):
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "outer.py").write_text(OUTER)
+    (tmp_path / "two.py").write_text(TWO)
+    if how == "no folder":
+        (tmp_path / "__pycache__").touch()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": "/dev/null/none"}
+    env.pop("NUMBA_CACHE_DIR", None)
+
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = subprocess.run(
+        [sys.executable, "two.py"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        preexec_fn=no_room if how == "no room" else None,
+    )
+    assert done.stdout == "111 0 True\n112\n", done.stderr
+    assert done.stderr == f"polyplay: {UNCACHED}\n"
 
 
 @pytest.mark.parametrize("loop", [kernels.legal, kernels.play, kernels.write_planes, tree_kernels.gather_leaves])

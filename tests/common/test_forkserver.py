@@ -134,6 +134,15 @@ def test_the_wait_for_a_server_can_be_broken_off():
     assert slow.fate() == "was killed by SIGKILL"
 
 
+def test_a_server_that_cannot_get_ready_says_why():
+    broken = ForkServer("tests.common.fails_to_import")
+    with pytest.raises(
+        OSError, match=r"^the fork server ended with exit status 1: RuntimeError: no place for its files$"
+    ):
+        ForkedProcess(broken, time.sleep, (0,), "never").start()
+    assert not processes.is_limit(OSError("the fork server ended with exit status 1: RuntimeError: Too many"))
+
+
 def test_a_system_that_lets_no_more_be_started_gives_its_own_error(monkeypatch):
     """In the server, a fork that fails, and descriptors that did not all arrive."""
     inside = forkserver._Server.__new__(forkserver._Server)

@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import polyplay
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.runs import listing
+from polyplay.runs.callbacks import Callbacks
 
 TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
 TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
@@ -55,7 +58,29 @@ def enough(run: Any, row: dict[str, Any]) -> bool:
     return not row["updates"]
 
 
-@pytest.mark.parametrize(("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough")])
+def enough_numpy(run: Any, row: dict[str, Any]) -> Any:
+    return np.mean([row["updates"]]) < 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"),
+    [
+        *((answer, True) for answer in (False, np.False_, np.array(False), torch.tensor(False))),
+        *((answer, False) for answer in (True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, bool))),
+        *((answer, False) for answer in (np.float64(0.0), torch.tensor(0))),
+    ],
+)
+def test_whatever_is_false_stops_and_nothing_else(answer: Any, stops: bool):
+    ends: list[str] = []
+    found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
+    found.line("metrics", {})
+    found.call()
+    assert ends == ["stopped by callback <lambda>"] * stops
+
+
+@pytest.mark.parametrize(
+    ("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough"), (enough_numpy, "enough_numpy")]
+)
 def test_a_callback_ends_the_run_with_a_checkpoint(tmp_path: Path, callback: Any, name: str):
     run = polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[callback])
     assert (run.exit_code, run.reason) == (0, f"stopped by callback {name}")

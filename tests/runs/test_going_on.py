@@ -153,8 +153,8 @@ def test_what_is_given_wins_where_resume_may_change_it_and_has_to_agree_elsewher
     longer = polyplay.train("a2c", **{**kw, "steps": 600})
     assert longer.summary["steps"] >= 600
     assert json.loads((run / "config.json").read_text())["options"]["steps"] == 600
-    with pytest.raises(UserError, match=r"--lanes: 8 given, but .* was begun with 4"):
-        polyplay.train("a2c", **{**kw, "lanes": 8})
+    with pytest.raises(UserError, match=r"--unroll: 8 given, but .* was begun with"):
+        polyplay.train("a2c", **{**kw, "unroll": 8})
     with pytest.raises(UserError, match="--seed: 4 given"):
         polyplay.train("a2c", **{**kw, "seed": 4})
     with pytest.raises(UserError, match="SYSTEM: impala given"):
@@ -174,8 +174,8 @@ def test_the_very_command_that_began_a_run_goes_on_with_it(word: str, tmp_path: 
     assert main.main(["train", *words, "--steps", "1000"]) == 0
     same = {"env": "toy:catch", word: 0, "run": str(tmp_path / "run"), "resume": "auto", "steps": 2000}
     assert polyplay.train(system.upper(), **same).summary["steps"] >= 2000
-    with pytest.raises(UserError, match=f"--{word}: 9 given"):
-        polyplay.train(system, **{**same, word: 9})
+    with pytest.raises(UserError, match="--unroll: 9 given"):
+        polyplay.train(system, **{**same, "unroll": 9})
     assert "given, but" not in capfd.readouterr().err
 
 

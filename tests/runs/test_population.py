@@ -73,7 +73,21 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
             f"{A2C} --vary budget=1000,2000",
             "--vary: budget given, but --steps says how long every member trains",
         ),
-        (f"{A2C} --vary steps=1000,2000", "--vary: steps given, but a2c has no such option"),
+        (f"{A2C} --vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
+        (
+            f"{A2C} --vary hidden=64,128",
+            "--vary: hidden given, which can't be varied, since the network must stay the same",
+        ),
+        (
+            f"{A2C} --vary activation=tanh,relu",
+            "--vary: activation given, which can't be varied, since the network must",
+        ),
+        (f"{A2C} --vary seed=1,2", "--vary: seed given, which can't be varied, since every member has its own"),
+        (
+            f"{A2C} --vary step-timeout=1,2",
+            "--vary: step_timeout given, which can't be varied, since members differ in",
+        ),
+        (f"{A2C} --vary stepps=1,2", "--vary: stepps given, but a2c has no such option"),
         (f"{A2C} --replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
         (A2C, "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
         (

@@ -12,6 +12,9 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.runs.going_on import sizes_changed
+from polyplay.runs.load import crew_of
+from polyplay.runs.options import adjust, resolve
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -108,8 +111,52 @@ def test_what_is_asked_for_wins_over_the_checkpoint(tmp_path):
     assert (config["config"]["learning_rate"], config["sources"]["learning_rate"]) == (5e-5, "resume")
     polyplay.resume(str(run), steps=600)
     assert rows(run / "metrics.jsonl")[-1]["learning_rate"] == pytest.approx(5e-5)
-    with pytest.raises(UserError, match="lanes: it cannot change when a run goes on; what can: learning_rate"):
-        polyplay.resume(str(run), lanes=8)
+    with pytest.raises(UserError, match="unroll: it cannot change when a run goes on; what can: learning_rate"):
+        polyplay.resume(str(run), unroll=8)
+
+
+@pytest.mark.parametrize(
+    ("system", "before", "now"),
+    [
+        ("ppo", {"replicas": 1, "lanes": 4, "unroll": 8}, {"lanes": 16}),
+        ("impala", {"actors": 2, "learners": 1, "lanes": 2, "batch": 4}, {"actors": 3, "lanes": 4}),
+        ("impala", {"actors": 2, "learners": 2, "lanes": 2, "batch": 4}, {"learners": 1}),
+    ],
+)
+def test_a_run_goes_on_with_more_lanes_or_workers_and_says_what_that_costs(system, before, now, tmp_path, capfd):
+    kw = {**BASE, "env": "toy:catch", "serial": True, "checkpoint_every": 0.01}
+    run = polyplay.train(system, run=str(tmp_path / "run"), steps=600, **kw, **before).directory
+    saved, games_then = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"], len(games(run))
+    capfd.readouterr()
+    polyplay.resume(str(run), steps=1200, **now)
+    said, warned = capfd.readouterr()
+    changed = ", ".join(
+        f"{name} {before[name]} → {now[name]}" for name in ("lanes", "actors", "learners") if name in now
+    )
+    assert f"{changed}: not bitwise, all lanes begin anew" in " ".join(said.split())
+    assert "all lanes begin anew, from seed" in warned
+    after = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]
+    assert after["steps"] >= 1200
+    assert after["updates"] > saved["updates"]
+    updates = [row["update"] for row in rows(run / "updates.jsonl")]
+    assert updates == sorted(set(updates)), "it goes on where it was"
+    assert len(games(run)) > games_then
+    config = json.loads((run / "config.json").read_text())
+    assert {name: config["config"][name] for name in now} == now
+    polyplay.resume(str(run), steps=1500)
+    assert "another number" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["lanes", "actors"])
+def test_where_a_replay_has_the_rows_of_lanes_their_number_stays(name):
+    kw = {"env": "toy:catch", "network": "mlp", "actors": 1, "lanes": 2, "capacity": 2000, "start": 50, "serial": True}
+    page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), **kw)
+    now, _ = adjust(page, before, {name: 4})
+    crew = crew_of(options)
+    page.build(now, crew)
+    with pytest.raises(UserError, match=f"--{name}: 4 given, but the replay holds the rows of each lane"):
+        sizes_changed(before, now, crew)
+    assert sizes_changed(before, before, crew) == ""
 
 
 def test_what_was_scheduled_goes_on(tmp_path):

@@ -12,8 +12,10 @@ import pytest
 import polyplay
 from polyplay.cli import main
 from polyplay.common.errors import UserError
+from polyplay.population.store import Store
+from polyplay.runs import follow, population, trust
 from polyplay.runs import run as runs
-from polyplay.runs import trust
+from polyplay.runs.directory import read_config
 from tests import made
 
 ENV = """
@@ -132,6 +134,131 @@ def test_resume_auto_trusts_what_its_own_command_names(run: Path, monkeypatch):
     assert trusted == [False, True]
 
 
-def test_what_a_notebook_defines_executes_no_file():
-    assert not trust.runs_code("__main__:Follow")
+def edit(path: Path, **changes: object) -> None:
+    """Write other values into a run's files: those of `config`, `options`, or of the file itself."""
+    contents = json.loads(path.read_text())
+    for name, value in changes.items():
+        where = next((contents[part] for part in ("config", "options") if name in contents.get(part, {})), contents)
+        where[name] = value
+    path.write_text(json.dumps(contents))
+
+
+def test_what_a_program_defines_is_a_name_too(tmp_path: Path, capfd: pytest.CaptureFixture):
+    """A program's own run is signed; a stranger's calls nothing that happens to be there."""
+    assert trust.runs_code("__main__:Follow")
     assert trust.runs_code("strange_game:make")
+    run = made.run(tmp_path / "run")
+    target = tmp_path / "written"
+    kwargs = [f"path={str(target)!r}", "data=b'owned'"]
+    edit(run / "config.json", env="__main__:__loader__.set_data", env_kwargs=kwargs)
+    for verb in ("evaluate", "resume"):
+        assert main.main([verb, str(run)]) == 2
+        err = capfd.readouterr().err
+        assert err.count("\n") == 1
+        assert "its environment __main__:__loader__.set_data would execute __loader__.set_data of the program" in err
+    with pytest.raises(UserError, match="which is not here"):
+        polyplay.evaluate(run, episodes=1, trust=True)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("name", ["evil", "game", "toy", "arena", "envpool"])
+@pytest.mark.parametrize("what", ["network", "wrapper"])
+def test_a_network_or_wrapper_is_a_modules_whatever_its_name_begins_with(
+    name: str, what: str, tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture
+):
+    run = made.run(tmp_path / "run")
+    (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    edit(run / "config.json", **{what: [f"{name}:fn"] if what == "wrapper" else f"{name}:fn"})
+    for command in (["evaluate", str(run)], ["resume", str(run)], ["train", "--config", str(run), "--dry-run"]):
+        assert main.main(command) == 2
+        err = capfd.readouterr().err
+        assert err.count("\n") == 1
+        assert f"{name}:fn would execute {tmp_path}/{name}.py" in err
+    assert not (tmp_path / f"{name}.ran").exists()
+
+
+def test_a_list_that_is_no_list_hides_no_name(tmp_path: Path):
+    run = made.run(tmp_path / "run")
+    edit(run / "config.json", wrapper={"strange:wrap": 0})
+    with pytest.raises(UserError, match="its wrapper 0 strange:wrap would execute"):
+        polyplay.evaluate(run, episodes=1)
+    with pytest.raises(UserError, match=r"config\.json: wrapper"):
+        polyplay.evaluate(run, episodes=1, trust=True)
+
+
+def test_a_directory_that_hides_that_it_is_a_run_is_none(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"system": "a2c", "env": "strange:make"}))
+    with pytest.raises(UserError, match="has schema none"):
+        polyplay.train(config=tmp_path / "run", dry_run=True)
+
+
+def test_the_machines_of_a_cluster_execute_what_they_are_sent(tmp_path: Path):
+    run = made.run(tmp_path / "run", ended=False)
+    edit(run / "config.json", hosts="ray:203.0.113.1:6379")
+    with pytest.raises(UserError, match=r"its cluster ray:203\.0\.113\.1:6379 would execute what its machines send"):
+        polyplay.resume(run)
+    for own in (None, "none", "ray", "pretend:2"):
+        assert trust.code_of({"config": {}, "options": {"hosts": own}}) == {}
+
+
+def population_of(path: Path, network: str = "mlp", **config: object) -> Path:
+    """The directory of a population of one member, made elsewhere."""
+    member = made.run(path / "members" / "00")
+    contents = json.loads((member / "config.json").read_text())
+    contents["config"] |= {"over": "a2c", "vary": [], **config}
+    contents["system"] = "pbt"
+    (path / "config.json").write_text(json.dumps(contents))
+    values = {"network": network}
+    row = {"member": 0, "values": values, "state": "waiting", "score": 1.0, "steps": 9, "wall_seconds": 1.0}
+    about = {"schema": 1, "over": "a2c", "exploit": "none", "explore": "none", "score": "games", "vary": {}}
+    (path / "population.json").write_text(json.dumps({**about, "every": 1, "total": 9, "members": [row]}))
+    line = {"decision": 0, "member": 0, "donor": None, "steps": 0, "old": {}, "new": values}
+    (path / "lineage.jsonl").write_text(
+        json.dumps(line) + "\n" + json.dumps({**line, "decision": 1, "steps": 9}) + "\n"
+    )
+    return path
+
+
+def test_members_execute_only_what_their_population_names(tmp_path: Path):
+    with pytest.raises(UserError, match=r"population\.json is damaged: its network strange:net is not the run's own"):
+        population._check_code(
+            Store(one := population_of(tmp_path / "one", "strange:net")), read_config(one, population=True)
+        )
+    other = population_of(tmp_path / "other")
+    edit(other / "members" / "00" / "config.json", env="strange:make")
+    with pytest.raises(UserError, match="members/00 is damaged: its environment strange:make is not the run's own"):
+        population._check_code(Store(other), read_config(other, population=True))
+    edit(other / "members" / "00" / "config.json", env="toy:catch")
+    population._check_code(Store(other), read_config(other, population=True))
+
+
+def test_what_a_population_varies_is_code_too(tmp_path: Path):
+    one = population_of(tmp_path / "one", vary=["learning_rate=log:1e-5:1e-2", "network=mlp,strange:net"])
+    with pytest.raises(UserError, match="its varied network 1 strange:net would execute the module strange"):
+        polyplay.resume(one)
+
+
+def test_a_strangers_schedule_names_no_network(tmp_path: Path):
+    with pytest.raises(UserError, match=r"lineage\.jsonl is damaged: its network strange:net is not the run's own"):
+        follow.schedule_from(population_of(tmp_path / "one", "strange:net"), "a2c")
+    other = population_of(tmp_path / "other", "strange:net", vary=["network=mlp,strange:net"])
+    with pytest.raises(UserError, match="was made elsewhere"):
+        follow.schedule_from(other, "a2c")
+    assert follow.schedule_from(population_of(tmp_path / "third"), "a2c") == [(0, {"network": "mlp"})]
+
+
+def test_verify_executes_no_command_that_an_evaluation_names(tmp_path: Path, monkeypatch, capfd):
+    """One's own evaluation against a program carries a signature, and says so only for what was recorded."""
+    record = {"against": f"gtp:touch {tmp_path}/ran", "checkpoint_sha256": "0", "finished": "now"}
+    path = tmp_path / "evaluation-7.json"
+    with pytest.raises(UserError, match=r"evaluation-7\.json was made elsewhere, and would execute the command touch"):
+        trust.check_program(path, record, False)
+    trust.check_program(path, record, True)
+    trust.check_program(path, {"against": "random"}, False)
+    assert trust.program_signature({"against": "random"}) is None
+    own = {**record, "signature": trust.program_signature(record)}
+    trust.check_program(path, own, False)
+    with pytest.raises(UserError, match="made elsewhere"):
+        trust.check_program(path, {**own, "against": "gtp:touch other"}, False)

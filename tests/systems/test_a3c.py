@@ -142,7 +142,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew.roles[0].spec = replace(spec, loss=fails)
     crew.start(())
     try:
-        with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised:.*a bad day"):
+        with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised .*a bad day"):
             until(crew, lambda: False, 60.0)
     finally:
         crew.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,10 +14,12 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from polyplay.common import processes
 from polyplay.common.context import next_incarnation
 from polyplay.common.errors import Closed, EnvFailure, UserError, WorkerLost
 from polyplay.common.forkserver import ForkedProcess
@@ -146,7 +149,7 @@ def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
     crew.add(forever, block=block)
     crew.add(fails, learner=True, block=block)
     crew.start()
-    with pytest.raises(WorkerLost, match=r"worker fails 0 raised:(.|\n)*in fails(.|\n)*had a bad day"):
+    with pytest.raises(WorkerLost, match=r"worker fails 0 raised .*had a bad day\n(.|\n)*in fails"):
         ends(crew)
     assert seen_off(crew)
 
@@ -328,6 +331,35 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
     ):
         crew.start()
     crew.stop()
+
+
+@pytest.mark.parametrize(
+    "why", [OSError("the fork server ended with exit status 1: RuntimeError: no"), OSError(28, "full")]
+)
+def test_that_fewer_workers_cure_it_is_said_only_where_they_do(why, monkeypatch):
+    def start(self, check):
+        raise why
+
+    monkeypatch.setattr(ForkedProcess, "start", start)
+    crew = Crew()
+    crew.add(count, 1, name="act", learner=True, block=SharedBlock(512), until=5)
+    with pytest.raises(UserError, match=r"^starting act 0 of 1 failed: .*(RuntimeError: no|full)$"):
+        crew.start()
+    crew.stop()
+
+
+def test_what_fails_before_a_worker_begins_is_its_error_too(monkeypatch):
+    def tune(threads):
+        raise RuntimeError("no such library")
+
+    monkeypatch.setattr(process, "tune", tune)
+    here, there = multiprocessing.Pipe(duplex=False)
+    monkeypatch.setattr(processes, "label", "")
+    monkeypatch.setattr(processes, "on_compile", [])
+    process.as_process((SimpleNamespace(threads=1), count, {}), there)  # type: ignore[arg-type]
+    kind, text = here.recv()
+    assert kind == "error"
+    assert text.endswith("RuntimeError: no such library\n")
 
 
 def test_more_workers_than_there_is_room_for_name_the_option():

@@ -52,10 +52,10 @@ class RowSolver:
         self.table = np.zeros(entries, np.int64)
 
     def score(self, record: np.ndarray) -> int:
-        return self._value(*solver_kernels.bitboards(self.game.numbers, record), exact=True)
+        return self._value(solver_kernels.bitboards(self.game.numbers, record), exact=True)
 
     def outcome(self, record: np.ndarray) -> int:
-        return self._value(*solver_kernels.bitboards(self.game.numbers, record), exact=False)
+        return self._value(solver_kernels.bitboards(self.game.numbers, record), exact=False)
 
     def scores(self, record: np.ndarray) -> dict[int, int]:
         """The score of every legal move, for who makes it."""
@@ -82,7 +82,7 @@ class RowSolver:
             if winning & move:
                 found[action] = left if exact else 1
             else:
-                found[action] = -self._value(own ^ mask, mask | move, left - 1, exact)
+                found[action] = -self._value((own ^ mask, mask | move, left - 1), exact)
         return found
 
     def playable(self, mask: int) -> Iterator[tuple[int, int]]:
@@ -92,7 +92,8 @@ class RowSolver:
             if move := cells & (((1 << high) - 1) << (column * high)):
                 yield column, move
 
-    def _value(self, own: int, mask: int, left: int, exact: bool) -> int:
+    def _value(self, position: tuple[int, int, int], exact: bool) -> int:
+        own, mask, left = position
         if exact:
             value = solver_kernels.value_of(self.board, own, mask, left, self.game.longest, self.table)
             return _in_plies(value, left)

@@ -12,8 +12,8 @@ greatest value that it can have, 62 bits. It is one number, so threads may share
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from polyplay.common.compiled import cached_njit
 from polyplay.envs.boards.records import CELLS, COLUMNS, ROWS
 from polyplay.envs.boards.row_kernels import K
 
@@ -28,7 +28,7 @@ STORED = 8  # positions with more empty cells are stored,
 PROBED = 16  # with more, those after each move are looked up first,
 FOLDED = 20  # and with more, mirror images share an entry
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_compiled = cached_njit()
 
 
 @_compiled

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.common.errors import UserError
+from polyplay.common.lookup import look_up
 from polyplay.envs import masks, pettingzoo, rules, space_files, spaces, user_modules
 from polyplay.envs.conditional_actions import ATTRIBUTE, conditional_actions, declared_uses
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
@@ -111,7 +111,7 @@ def imported(name: str, option: str = "--env") -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
-        make = attrgetter(attribute)(found)
+        make = look_up(found, attribute)
     except AttributeError:
         public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
         raise _refusal(option, name, f"{module} has no {attribute!r}{closest_names(attribute, public)}") from None

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 
+from polyplay.common import processes
 from polyplay.common.errors import UserError
 from polyplay.common.forkserver import LOST
 from polyplay.common.shared_memory import SharedBlock
@@ -91,10 +92,10 @@ class EnvProcessHandle:
         process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
         try:
             process.start()
-        except OSError as e:  # too many open files or processes
+        except OSError as e:
             self.orders.close()
             self.answers.close()
-            raise UserError(f"{self} could not be started: {e}; {FEWER}") from None
+            raise UserError(f"{self} could not be started: {e}{f'; {FEWER}' * processes.is_limit(e)}") from None
         finally:
             there.close()
             back.close()

@@ -1,0 +1,3 @@
+"""A fork server can't get ready."""
+
+raise RuntimeError("no place for\nits files")
