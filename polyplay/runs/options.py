@@ -91,8 +91,8 @@ class RunOptions:
     preset: str = "auto"
     """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
     follow: str | None = None
-    """hyperparameters of the best member of a population, as they changed while it was trained (directory of `polyplay
-    train pbt`)"""
+    """hyperparameters of the best member of a population, as they changed while it was trained (directory of a
+    population, made by `pbt`)"""
     change: tuple[str, ...] = ()
     """hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
     run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)"""
