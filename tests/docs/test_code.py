@@ -26,7 +26,7 @@ import torch
 
 import polyplay
 from docs import assemble
-from polyplay import api
+from polyplay import api, systems
 from polyplay.acting.search import evaluators
 from polyplay.cli import main
 from polyplay.runs import flags, load, options, plan, run
@@ -185,6 +185,43 @@ def test_commands_are_understood(where: str, line: str, monkeypatch: pytest.Monk
     except Read:
         return
     assert status == 0, f"{where}: {line}: {capsys.readouterr().err}"
+
+
+NEEDED = {  # by extra: the commands that take it
+    "atari": r"ALE/",
+    "pettingzoo": r"\b(pettingzoo|mpe2)\.",
+    "minigrid": r"minigrid:",
+    "envpool": r"envpool:",
+    "spiel": r"game:spiel",
+    "ray": r"--hosts ray",
+    "wandb": r"--wandb",
+    "openvino": r"openvino",
+    "onnx": r"--onnx",
+    "plots": r"^plot ",
+    "video": r"--video",
+    "render": r"--render",
+    "watch": r"^(watch|play) (?!.*--gtp)",
+}
+
+
+def extras_of(words: list[str]) -> set[str]:
+    """The extras that a command needs."""
+    line = " ".join(words)
+    if words[0] == "train" and words[1] in systems.names() and not re.search(r"--env\b|--env-id|--help", line):
+        line += f" {getattr(systems.load(words[1]).Config(), 'env', '')}"
+    return {extra for extra, takes in NEEDED.items() if re.search(takes, line)}
+
+
+def test_a_page_names_the_extras_that_its_commands_take():
+    """`pip install polyplay[EXTRA]`, or a sentence with: extra `EXTRA`."""
+    missing = set()
+    for where, line in POLYPLAY:
+        page = where.partition(":")[0]
+        text = (ROOT / page).read_text()
+        for extra in extras_of(polyplay_words(line) or []):
+            if not re.search(rf"\[[\w,]*\b{extra}\b[\w,]*\]|extras?[^.]*`{extra}`", text):
+                missing.add(f"{page}: {line} takes the extra {extra}")
+    assert not missing
 
 
 class Cluster:
