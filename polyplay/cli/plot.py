@@ -40,7 +40,8 @@ class PlotOptions:
     title: str | None = None
     """title of the picture (none: the environment's name)"""
     label: tuple[str, ...] = ()
-    """name of each RUN in the legend, in their order; runs of one name become one line (none: by their settings)"""
+    """name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
+    settings)"""
     x: Literal["frames", "steps", "hours"] | None = None
     """what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel
     each)"""
@@ -123,7 +124,9 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
         given = f"{len(labels)} name{'s' * (len(labels) != 1)}, {len(by_run)} RUN given"
-        raise UserError(f"--label: {given}; give one for each: --label {' '.join(['NAME'] * len(by_run))}")
+        raise UserError(
+            f"--label: {given}; give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        )
     return [
         [replace(curve, label=label, env="", settings={}) for curve in found]
         for label, found in zip(labels, by_run, strict=True)
@@ -133,7 +136,7 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
 def place_legend(figure: Figure, axes: Axes) -> None:
     """The legend within its panel: its lines folded, and as small as need be; below the panels where it is too long."""
     handles, names = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"frameon": False, "labelcolor": INK}
+    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "labelcolor": INK}
     for size in FONTS:
         width = max(10, int(72 * figure.get_figwidth() / len(figure.axes) * 0.75 / (0.55 * size)))
         folded = ["\n".join(textwrap.wrap(name, width)) for name in names]

@@ -52,9 +52,9 @@ def _inside(place: Path, name: str) -> Iterator[Path]:
         yield from place.glob(f"{pattern}/{name}")
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural(path: Path) -> list[tuple[str, int]]:
     """seed-2 comes before seed-10."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", str(path))]
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(path))]
 
 
 def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:

@@ -83,7 +83,9 @@ def test_a_folder_of_seeds_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"polyplay: left out: {tmp_path}/catch/seed-2 has no finished game yet")
     assert [path.name for path in find_runs(tmp_path / "catch")] == ["seed-0", "seed-1", "seed-2", "seed-10"]
-    assert [path.name for path in find_runs(tmp_path)] == ["seed-0", "seed-1", "seed-2", "seed-10"]
+    make(tmp_path, "a-20", "a2c", ROWS)
+    names = ["a-20", "seed-0", "seed-1", "seed-2", "seed-10"]
+    assert [path.name for path in find_runs(tmp_path)] == names
 
 
 def test_runs_made_by_hand_have_games_alone(tmp_path: Path):
@@ -101,7 +103,9 @@ def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
     runs = [make(tmp_path, f"r{i}", "a2c", [*ROWS, (400, 200.0, float(i))], env=f"e{i}") for i in range(3)]
     left, _ = plot.draw_curves(runs, plot.PlotOptions(label=("wide", "wide", "deep"), pool="none")).axes
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["wide (2 runs)", "deep"]
-    with pytest.raises(UserError, match=r"--label: 2 names, 3 RUN given; give one for each: --label NAME NAME NAME"):
+    with pytest.raises(
+        UserError, match=r"--label: 2 names, 3 RUN given; give one for each, without commas: --label NAME NAME NAME"
+    ):
         plot.draw_curves(runs, plot.PlotOptions(label=("a", "b")))
 
 

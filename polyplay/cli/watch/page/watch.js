@@ -107,7 +107,7 @@ function drawCurve(view, name, points, title, label) {
   const key = JSON.stringify([width, shown.length, shown.at(-1)]);
   if (view[name + "Key"] === key) return;
   view[name + "Key"] = key;
-  if (!shown.length) return host.replaceChildren(element("p", "No episode has ended yet.", "small"));
+  if (!shown.length) return host.replaceChildren(element("p", "Nothing has been measured yet.", "small"));
   const ys = shown.map((p) => p[1]), most = shown.at(-1)[0] || 1;
   let low = Math.min(...ys), high = Math.max(...ys);
   if (high - low < 1e-9) [low, high] = [low - 1, high + 1];
@@ -182,7 +182,7 @@ function show(view, run) {
     else node.classList.toggle("flows", run.running && now.sps > 0);
   }
   setShares(view, run.shares);
-  setText(at.limit, run.limit || (run.running ? "The next report tells." : "The run does not go on, so nothing is advised."));
+  setText(at.limit, run.limit || (run.running ? "The next report tells." : "The run has ended, so there is no advice."));
   setList(at.numbers, [
     ["agent steps", number(now.steps)], ["frames", number(now.frames)], ["updates", number(now.updates)],
     ["steps/s", number(now.sps)], ["updates/s", number(now.tps, 1)], ["time", clock(now.wall_seconds)],
