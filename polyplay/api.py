@@ -48,7 +48,7 @@ class Run(RunResult):
         from polyplay.cli import plot
 
         options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
-        figure = plot.draw_curves([self.directory], games=options.games)
+        figure = plot.draw_curves([self.directory], options)
         if out is not None:
             plot.write_figure(figure, Path(options.out))
         return figure

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from polyplay.cli.arguments import parse_words
-from polyplay.cli.pooling import BANDS, Band, Curve, names_of, pool_curves, pools_of
+from polyplay.cli.pooling import BANDS, names_of, pool_curves, pools_of
+from polyplay.cli.run_curves import Curve, read_curves
 from polyplay.common.bounds import Count
 from polyplay.common.errors import UserError
-from polyplay.runs.directory import read_config
 from polyplay.runs.reports.terminal import short_count
-from polyplay.runs.tables import current_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,18 +24,27 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
+ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
+COUNTS = ("frames", "steps")
+FONTS = (10, 8, 6)  # of the legend
 
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Plots return over frames and over wall time. Runs that differ only in their seed become one line: their mean,
-    with a band. Needs polyplay[plots].
+    """Plots the return of all full games over frames and over wall time. Runs that differ only in their seed become one
+    line: their mean, with a band. Needs polyplay[plots].
     """
 
     out: str = "curve.png"
     """file of the picture: .png, .svg or .pdf"""
     title: str | None = None
     """title of the picture (none: the environment's name)"""
+    label: tuple[str, ...] = ()
+    """name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
+    settings)"""
+    x: Literal["frames", "steps", "hours"] | None = None
+    """what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel
+    each)"""
     games: Count = 100
     """number of last full games to average"""
     pool: Literal["interval", "range", "none"] = "interval"
@@ -56,8 +63,9 @@ def check_name(picture: str, option: str) -> None:
 
 def command(words: list[str]) -> None:
     """Prints the name of the picture, and on standard error that it replaces another."""
-    runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", "RUN: directories of runs.", several=True)
-    figure = draw_curves([Path(run) for run in runs], options.title or "", options.games, options.pool)
+    about = "RUN: directories of runs, or of several seeds."
+    runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", about, several=True)
+    figure = draw_curves([Path(run) for run in runs], options)
     print_picture(figure, Path(options.out), "--out")
 
 
@@ -70,31 +78,9 @@ def print_picture(figure: Figure, out: Path, option: str) -> None:
         print(f"polyplay: {out} was there before and is replaced; {option} FILE names another", file=sys.stderr)
 
 
-def read_curve(run: Path, games: int = 100) -> Curve:
-    """A run's curve; what a resumption from an earlier checkpoint made void is left out."""
-    config = read_config(run)
-    if games == 100:
-        rows = current_rows(run / "metrics.jsonl", "episodic_return_mean")
-    else:
-        rows, last = current_rows(run / "episodes.jsonl", "episodic_return"), deque[float](maxlen=games)
-        for row in rows:
-            last.append(row["episodic_return"])
-            row["episodic_return_mean"] = fmean(last)
-    if not rows:
-        raise UserError(f"{run}/metrics.jsonl has no report with a finished game yet: let the run go on")
-    return Curve(
-        label=config["system"],
-        env=str(config["config"].get("env", "")),
-        settings=config["config"],
-        frames=[r["frames"] for r in rows],
-        minutes=[r["wall_seconds"] / 60 for r in rows],
-        returns=[r["episodic_return_mean"] for r in rows],
-    )
-
-
-def curves(runs: Sequence[Path], out: Path, title: str = "", games: int = 100, pool: str = "interval") -> Path:
+def curves(runs: Sequence[Path], out: Path, title: str | None = None, games: int = 100) -> Path:
     """Write a picture of learning curves; see `draw_curves`."""
-    write_figure(draw_curves(runs, title, games, pool), out)
+    write_figure(draw_curves(runs, PlotOptions(title=title, games=games)), out)
     return Path(out)
 
 
@@ -108,22 +94,62 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
         ) from None
 
 
-def draw_curves(runs: Sequence[Path], title: str = "", games: int = 100, pool: str = "interval") -> Figure:
-    """Return against frames and against wall time: a colour per system and configuration. pool: as PlotOptions."""
+def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
+    """Return against frames and against wall time, or over one of them: a colour per system and configuration, or per
+    label. Raises UserError: there is nothing to draw.
+    """
+    options = options or PlotOptions()
     if not runs:
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
     figure = blank_figure("plot", 4)
-    found = [read_curve(Path(run), games) for run in runs]
-    left, right = figure.subplots(1, 2, sharey=True)
-    pools = pools_of(found)
-    for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
-        _draw(left, right, name, colour, group, pool)
-    dress(left, "frames", title or _title(found))
-    dress(right, "minutes of wall time")
-    left.set_ylabel(f"mean return of the last {games} full games", color=INK)
-    left.xaxis.set_major_formatter(lambda frames, _: short_count(frames, 6))
-    left.legend(frameon=False, labelcolor=INK, loc="best")
+    by_run = [read_curves(Path(run), options.games) for run in runs]
+    title = options.title or _title([curve for found in by_run for curve in found])
+    axes = ["frames", "minutes"] if options.x is None else [options.x]
+    pools = pools_of([curve for found in _labelled(by_run, options.label) for curve in found])
+    panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
+        for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
+            _draw(panel, axis, name, colour, group, options.pool)
+        dress(panel, ACROSS[axis], title if panel is panels[0] else "")
+        if axis in COUNTS:
+            panel.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
+    panels[0].set_ylabel(f"mean return of the last {options.games} full games", color=INK)
+    place_legend(figure, panels[0])
     return figure
+
+
+def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[list[Curve]]:
+    """The curves of each RUN with its label in place of their settings. Raises UserError: not one for each."""
+    if not labels:
+        return [list(found) for found in by_run]
+    if len(labels) != len(by_run):
+        given = f"{len(labels)} name{'s' * (len(labels) != 1)}, {len(by_run)} RUN given"
+        raise UserError(
+            f"--label: {given}; give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        )
+    return [
+        [replace(curve, label=label, env="", settings={}) for curve in found]
+        for label, found in zip(labels, by_run, strict=True)
+    ]
+
+
+def place_legend(figure: Figure, axes: Axes) -> None:
+    """The legend within its panel: its lines folded, and as small as need be; below the panels where it is too long."""
+    handles, names = axes.get_legend_handles_labels()
+    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "labelcolor": INK}
+    for size in FONTS:
+        width = max(10, int(72 * figure.get_figwidth() / len(figure.axes) * 0.75 / (0.55 * size)))
+        folded = ["\n".join(textwrap.wrap(name, width)) for name in names]
+        if sum(1 + name.count("\n") for name in folded) * 1.2 * size > 72 * figure.get_figheight():
+            continue
+        legend = axes.legend(handles, folded, loc="best", fontsize=size, **look)
+        figure.draw_without_rendering()
+        room, taken = axes.get_window_extent(), legend.get_window_extent()
+        if taken.width <= room.width and taken.height <= room.height:
+            return
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + len(names) * 1.5 * FONTS[-1] / 72)
+    figure.legend(handles, names, loc="outside lower left", fontsize=FONTS[-1], **look)
 
 
 def blank_figure(what: str, height: float) -> Figure:
@@ -140,22 +166,19 @@ def _title(found: Sequence[Curve]) -> str:
     return envs.pop() if len(envs) == 1 else ""
 
 
-def _draw(left: Axes, right: Axes, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
-    band = None if pool == "none" else pool_curves(runs, pool)
+def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
+    if lacking := next((run for run in runs if axis not in run.across), None):
+        raise UserError(f"--x: {axis} given, but {lacking.label} counted none; allowed: {', '.join(lacking.across)}")
+    band = None if pool == "none" else pool_curves(runs, axis, pool)
     if band is not None:
-        _draw_band(left, right, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})", colour, band)
+        label = f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
+        panel.plot(band.x, band.mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
+        panel.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
         return
     label = f"{name} ({len(runs)} runs)" if len(runs) > 1 else name
     for i, run in enumerate(runs):
-        for axes, x in ((left, run.frames), (right, run.minutes)):
-            (line,) = axes.plot(x, run.returns, color=colour, linewidth=1.6, alpha=0.85, solid_capstyle="round")
-            line.set_label("" if i else label)
-
-
-def _draw_band(left: Axes, right: Axes, label: str, colour: str, band: tuple[Band, Band]) -> None:
-    for axes, part in zip((left, right), band, strict=True):
-        axes.plot(part.x, part.mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
-        axes.fill_between(part.x, part.low, part.high, color=colour, alpha=0.18, linewidth=0)
+        (line,) = panel.plot(run.across[axis], run.returns, color=colour, alpha=0.85, solid_capstyle="round")
+        line.set(linewidth=1.6, label="" if i else label)
 
 
 def dress(axes: Axes, across: str, title: str = "", from_zero: bool = True) -> None:

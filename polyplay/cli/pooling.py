@@ -8,24 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common.files import Row
+from polyplay.cli.run_curves import Curve
 from polyplay.common.statistics import mean_interval
 
 POINTS = 200  # of a pooled curve
 REPS = 500  # of the bootstrap at each of them
 BANDS = {"interval": "95 % interval", "range": "lowest to highest"}
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One run: mean full-game return of the last 100 games at each report, or of fewer at each game's end."""
-
-    label: str
-    env: str
-    settings: Row
-    frames: list[float]
-    minutes: list[float]
-    returns: list[float]
 
 
 @dataclass(frozen=True)
@@ -69,14 +57,9 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def pool_curves(runs: Sequence[Curve], band: str) -> tuple[Band, Band] | None:
-    """Over frames and over minutes, where all runs have a return; None: one run, or they have no such part."""
-    pools = [_pool([r.frames for r in runs], runs, band), _pool([r.minutes for r in runs], runs, band)]
-    frames, minutes = pools
-    return None if frames is None or minutes is None else (frames, minutes)
-
-
-def _pool(across: Sequence[Sequence[float]], runs: Sequence[Curve], band: str) -> Band | None:
+def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
+    """Where all runs have a return; None: there is one run, or they have no such part."""
+    across = [run.across[axis] for run in runs]
     begin, end = max(x[0] for x in across), min(x[-1] for x in across)
     if len(runs) < 2 or begin >= end:
         return None

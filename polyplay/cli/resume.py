@@ -56,6 +56,8 @@ class ResumeOptions:
     """seconds that workers of a lost machine wait for another one"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
+    verbose: bool = False
+    """print every value with its source, and the whole plan, at the start"""
     dry_run: bool = False
     """print the plan, measure the speed for two seconds, write nothing"""
     trust: bool = False

@@ -63,6 +63,13 @@ def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> 
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
+def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
+    """float64 [n]: the mean of each value and up to `window` - 1 before it."""
+    sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
+    begin = np.maximum(0, end - window)
+    return (sums[end] - sums[begin]) / (end - begin)
+
+
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether the difference of two evaluations' means may be none: 0 lies within its bootstrap interval."""
     rng = np.random.default_rng(0)

@@ -26,8 +26,7 @@ from polyplay.envs import Envs
 from polyplay.envs.atari import protocols
 from polyplay.envs.atari.starts import Starts
 from polyplay.evaluation.board_options import check_board_options, describe_label
-from polyplay.evaluation.film import Film
-from polyplay.evaluation.pictures import with_pictures
+from polyplay.evaluation.film import Film, without_a_screen
 from polyplay.evaluation.progress import GamesWatch, on_screen
 from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
 from polyplay.evaluation.window import Window
@@ -80,7 +79,8 @@ class EvaluateOptions:
     """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer, in Othello
     6×6 14)"""
     video: bool = False
-    """write a video of the first game to the run's directory"""
+    """write a video of the first game to the run's directory; if that fails, a line says why and the games are scored
+    all the same"""
     render: bool = False
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
@@ -124,7 +124,7 @@ def evaluate(
     played = play_and_score(wired, envs, found, options, video, watch)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
-    result |= {"environment": dict(envs.spec.describe), **({"video": str(video)} if video else {})}
+    result |= {"environment": dict(envs.spec.describe)}
     if "ended" not in result and read_only:
         print(f"polyplay: nothing is written to {directory}, which is read-only ({READ_ONLY})", file=sys.stderr)
     elif "ended" not in result:
@@ -155,11 +155,13 @@ def play_and_score(
     before, mine = time.monotonic(), watch or GamesWatch()
     mine.max_steps = options.max_steps
     screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)
+    film = Film(video) if video else None
     with ExitStack() as stack:
         step = stack.enter_context(screen)
-        viewers = [stack.enter_context(closing(viewer)) for viewer in _viewers(wired, options, video)]
+        viewers = [stack.enter_context(closing(viewer)) for viewer in _viewers(wired, options, film)]
+        stack.enter_context(nullcontext() if options.render else without_a_screen())
         for viewer in viewers:
-            envs = with_pictures(envs, viewer.option)
+            envs = viewer.shown(envs)
         games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, step)
     if not games:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
@@ -174,6 +176,7 @@ def play_and_score(
         **result,
         "interval": mean_interval(result["returns"]),
         **({"ended": mine.ended, "asked": episodes} if len(games) < episodes else {}),
+        **({"video": None if film.fault else str(film.path)} if film else {}),
     }
 
 
@@ -197,10 +200,10 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
 
 
-def _viewers(wired: System, options: EvaluateOptions, video: Path | None) -> Iterator[Film | Window]:
-    """Who is shown every step."""
-    if video:
-        yield Film(video)
+def _viewers(wired: System, options: EvaluateOptions, film: Film | None) -> Iterator[Film | Window]:
+    """What is shown every step."""
+    if film:
+        yield film
     if options.render:
         yield Window(f"polyplay {wired.envs.title}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
@@ -38,6 +39,10 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
         return np.stack([plane] * 3, -1), ATARI_RATE
     try:
         rendered, rate = pool.picture(0)
+    except DependencyNotInstalled as e:
+        if "pygame" in str(e):
+            raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
+        raise UserError(f"{option}: this environment cannot render: {' '.join(str(e).split())}") from None
     except Exception as e:
         raise UserError(f"{option}: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
     array = np.asarray(rendered)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch
-from polyplay.envs import Pool
-from polyplay.evaluation.pictures import picture
+from polyplay.envs import Envs, Pool
+from polyplay.evaluation.pictures import picture, with_pictures
 
 UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
 
@@ -17,7 +18,9 @@ def asked_for(driver: str) -> bool:
 
 
 class Window:
-    """Shows the first lane's games at their own speed. Once it is closed, the games go on without it."""
+    """Shows the first lane's games at their own speed. Once it is closed, or later fails, the games continue without
+    it.
+    """
 
     option = "--render"
 
@@ -37,9 +40,22 @@ class Window:
         if why:
             raise UserError(f"--render: no window can be opened here ({why}); --video writes a file instead")
 
+    def shown(self, envs: Envs) -> Envs:
+        """`envs` so that a step has a picture. Raises UserError."""
+        return with_pictures(envs, self.option)
+
     def __call__(self, step: Batch, pool: Pool) -> None:
         if not self._open:
             return
+        try:
+            self._show(step, pool)
+        except (UserError, self._pygame.error) as e:
+            if self._pygame.display.get_surface() is None:
+                raise  # at the first step, so no game is lost
+            print(f"polyplay: {' '.join(str(e).split())}; the games continue without a window", file=sys.stderr)
+            self.close()
+
+    def _show(self, step: Batch, pool: Pool) -> None:
         shown, rate = picture(step, pool, self.option)
         size = shown.shape[1], shown.shape[0]
         surface = self._pygame.display.get_surface()

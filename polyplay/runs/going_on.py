@@ -19,7 +19,7 @@ from polyplay.workers.crew import Crew
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 GIVEN = ("command", "keyword", "config")  # first words of sources
-FREE = ("run", "resume", "dry_run", "quiet")  # of no meaning for what the run is
+FREE = ("run", "resume", "dry_run", "quiet", "verbose")  # of no meaning for what the run is
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
@@ -114,4 +114,4 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
             what = "SYSTEM" if name == "system" else flag(name)
             text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
             raise UserError(f"{text}: leave it as it was, or name another --run")
-    return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet") if now[k]}
+    return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet", "verbose") if now[k]}

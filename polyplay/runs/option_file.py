@@ -19,7 +19,7 @@ from polyplay.runs import flags
 from polyplay.runs.directory import SCHEMA
 from polyplay.runs.trust import check_trust, code_of
 
-OF_ONE_RUN = ("run", "resume", "dry_run", "quiet")  # in config.json, and of no meaning for another run
+OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, and of no meaning for another run
 EXAMPLES = {
     ".toml": 'env = "CartPole-v1", a line for each, text in quotes',
     ".json": '{"env": "CartPole-v1", "lanes": 8}',

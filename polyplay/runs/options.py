@@ -92,8 +92,8 @@ class RunOptions:
     preset: str = "auto"
     """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
     follow: str | None = None
-    """hyperparameters of the best member of a population, as they changed while it was trained (directory of `polyplay
-    train pbt`)"""
+    """hyperparameters of the best member of a population, as they changed while it was trained (directory of a
+    population, made by `pbt`)"""
     change: tuple[str, ...] = ()
     """hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
     run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)"""
@@ -114,6 +114,8 @@ class RunOptions:
     """how many of the newest checkpoints to keep; the best one is always kept"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
+    verbose: bool = False
+    """print every value with its source, and the whole plan, at the start"""
     tensorboard: bool = True
     """write tensorboard/ in the run directory"""
     trace: bool = False
@@ -175,6 +177,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
             raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
+        if self.quiet and self.verbose:
+            raise UserError("--quiet and --verbose contradict each other: give one of them")
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
@@ -310,6 +314,7 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
     changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
     limits = any(changes.get(k) is not None for k in ("frames", "steps"))
     cleared: dict[str, object] = {"frames": None, "steps": None} if limits else {}
+    cleared |= {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
     return _replace_known(options, cleared | changes)
 
 

@@ -378,7 +378,8 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
         crew.stop()
     if rate <= 0:
         return [("measured", f"no step within {SECONDS:g} s; {used:,.0f} MB")]
-    text = f"{rate * skip:,.0f} frames/s, {rate:,.0f} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
+    frames = f"{rate * skip:,.0f} frames/s, " * (skip > 1)
+    text = f"{frames}{rate:,.0f} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
     return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at that speed")]
 
 

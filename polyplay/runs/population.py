@@ -18,7 +18,7 @@ from polyplay.runs import flags, run
 from polyplay.runs.changes import scheduled_names
 from polyplay.runs.directory import amend_config, read_config, write_config
 from polyplay.runs.given import objects_of, remember
-from polyplay.runs.going_on import GIVEN
+from polyplay.runs.going_on import FREE, GIVEN
 from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.member import MemberRunner
@@ -37,14 +37,14 @@ from polyplay.runs.options import (
 from polyplay.runs.population_check import anew_of, check_varied
 from polyplay.runs.population_file import read_population
 from polyplay.runs.population_session import PopulationSession
-from polyplay.runs.reports import screen, terminal, wandb
+from polyplay.runs.reports import opening, screen, wandb
 from polyplay.runs.run import RunResult
 from polyplay.runs.trust import check_named
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
 # of every run, what a population has once
-OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "cores": None}
+OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "verbose": False, "cores": None}
 
 
 def train(
@@ -96,7 +96,7 @@ def resume(
     with closing(DirectoryLock(directory)) as lock:
         store.repair()
         description = {k: config[k] for k in ("system", "config", "environment")}
-        sources = {**config["sources"], **{k: "resume" for k in changes if k not in ("dry_run", "quiet")}}
+        sources = {**config["sources"], **{k: "resume" for k in changes if k not in FREE}}
         amend_config(directory, {**description, "sources": sources, "options": to_json(options)})  # type: ignore[typeddict-item]
         _extend(store, evolution, changes)
         changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
@@ -185,7 +185,7 @@ def _runner(
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
     console = screen.default_console()
     shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
-    screen.print_all(console, terminal.fact_lines(shown, console))
+    screen.print_all(console, opening.fact_lines(shown, console))
 
 
 def _go(
@@ -199,6 +199,7 @@ def _go(
 ) -> RunResult:
     crew.roles[0].settings["run"] = runner
     crew.directory = result.directory
+    lines = lines if options.verbose else opening.short_facts(lines)
     summary = PopulationSession(crew, result.directory, evolution, lines, options.quiet).go()
     return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
 

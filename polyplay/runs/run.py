@@ -41,7 +41,7 @@ from polyplay.runs.options import (
     to_json,
 )
 from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
-from polyplay.runs.reports import screen, terminal, wandb
+from polyplay.runs.reports import opening, screen, wandb
 from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.runs.wishes import fitted
@@ -339,9 +339,9 @@ def _dry_run(setup: RunSetup) -> RunResult:
     """
     console = screen.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
-    screen.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
+    screen.print_all(console, opening.opening_lines(setup.description, directory, setup.plan.lines, console))
     measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
-    screen.print_all(console, terminal.fact_lines(measured, console))
+    screen.print_all(console, opening.fact_lines(measured, console))
     if setup.plan.refused:
         raise UserError(setup.plan.refused)
     return RunResult(setup.directory, 0, "dry run", {}, setup.settings)

@@ -127,7 +127,10 @@ def threads_of(role: Role, crew: Crew) -> int:
         there = crew.fleet.elsewhere(roles)
         sides = [(cores(), {name: n - there[name] for name, n in sides[0][1].items()}), (away, there)]
     mine = [(among, n) for among, n in sides if n.get(role.name)] or sides[:1]
-    return min(_share(among, n, wanted) for among, n in mine)
+    threads = min(_share(among, n, wanted) for among, n in mine)
+    if crew.fleet is None or role.n > 1 or not (room := crew.fleet.cores_for(role.name)):
+        return threads
+    return min(threads, room)  # where its only worker is on a machine by name, that machine's
 
 
 def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:

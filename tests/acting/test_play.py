@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import builtins
+import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.error import DependencyNotInstalled
 
 from polyplay import nets
 from polyplay.acting import play
-from polyplay.common.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation import film as film_module
-from polyplay.evaluation.pictures import ATARI_RATE, with_pictures
+from polyplay.evaluation.pictures import ATARI_RATE
 
 SPACE = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float32), "n": gymnasium.spaces.Discrete(3)})
 
@@ -58,11 +59,8 @@ def envs(name: Any, **options: Any) -> Envs:
 
 def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
-    made = film_module.Film(path)
-    try:
-        return play.play_games(with_pictures(of, made.option), policy, episodes, 0, viewers=[made])
-    finally:
-        made.close()
+    with closing(film_module.Film(path)) as made:
+        return play.play_games(made.shown(of), policy, episodes, 0, viewers=[made])
 
 
 def watch(path: Path) -> tuple[list[np.ndarray], float]:
@@ -90,32 +88,68 @@ def test_an_atari_game_is_filmed_as_it_is_seen(tmp_path: Path):
     assert (len(pictures), pictures[0].shape) == (11, (336, 336, 3))
 
 
+def broken(picture: Any, missing: type[Exception] | None = None, at: int = 0) -> type[Shown]:
+    """Renders what `picture` says; from step `at` on it raises what is missing."""
+
+    class Broken(Shown):
+        def render(self) -> Any:
+            if missing and self.step_number >= at:
+                raise missing('pygame is not installed, run `pip install "gymnasium[classic-control]"`')
+            return np.zeros(picture, np.uint8)
+
+    return Broken
+
+
 @pytest.mark.parametrize(
     ("of", "says"),
     [
-        (envs(blind), r"--video: needs an environment that takes render_mode='rgb_array'; blind: could not be built"),
-        (envs("toy:cartpole"), r"--video: needs image observations .*; these are none"),
-        (envs(Shown, picture=(31, 20)), r"--video: render\(\) gave uint8 \[31, 20\]; it must give uint8 \[H, W, 3\]"),
-        (envs(Shown, picture="x"), r"--video: rendering failed: TypeError"),
+        (
+            replace(envs(blind), inline=True),
+            "--video: needs an environment that takes render_mode='rgb_array'; blind: could not be built",
+        ),
+        (envs(Shown, picture=(31, 20)), "--video: render() gave uint8 [31, 20]; it must give uint8 [H, W, 3]"),
+        (envs(Shown, picture="x"), "--video: rendering failed: TypeError"),
+        (
+            envs(broken((8, 8, 3), DependencyNotInstalled)),
+            "--video: needs the package pygame; `pip install 'polyplay[video]'`",
+        ),
+        (envs(broken((8, 8, 3), RuntimeError, at=5)), "--video: rendering failed: RuntimeError: pygame is not"),
+        (envs(broken((0, 0, 3))), "--video: "),
     ],
 )
-def test_what_is_missing_is_said_and_no_film_is_left(tmp_path: Path, of: Envs, says: str):
-    with pytest.raises(UserError, match=says):
-        film(tmp_path / "x.mp4", of)
+def test_a_film_that_fails_is_told_once_and_leaves_no_file_and_all_games(
+    tmp_path: Path, of: Envs, says: str, capsys: pytest.CaptureFixture
+):
+    assert film(tmp_path / "x.mp4", of) == [(7.0, 7)] * 3
     assert list(tmp_path.iterdir()) == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"polyplay: {says}")
+    assert line.endswith("; there is no video, the games are scored without")
 
 
-def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    known = builtins.__import__
+def test_games_without_images_are_played_without_a_film(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert len(film(tmp_path / "x.mp4", envs("toy:cartpole"))) == 3
+    assert "--video: needs image observations [C, H, W] of uint8; these are none" in capsys.readouterr().err
 
-    def without(name: str, *more: Any) -> Any:
-        if name == "av":
-            raise ImportError(name)
-        return known(name, *more)
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r"--video: needs the package av; `pip install 'polyplay\[video\]'`"):
-        film_module.Film(tmp_path / "x.mp4")
+def test_a_folder_that_cannot_be_written_to_costs_the_film_alone(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert film(tmp_path / "none" / "x.mp4", envs(Shown)) == [(7.0, 7)] * 3
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_an_earlier_film_stays_where_the_next_one_fails(tmp_path: Path):
+    film(tmp_path / "x.mp4", envs(Shown))
+    before = (tmp_path / "x.mp4").read_bytes()
+    film(tmp_path / "x.mp4", envs(broken((8, 8, 3), RuntimeError, at=3)))
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.mp4", before)]
+
+
+def test_without_the_package_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert film(tmp_path / "x.mp4", envs(Shown)) == [(7.0, 7)] * 3
+    assert "--video: needs the package av; `pip install 'polyplay[video]'`" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- ε, and whose games

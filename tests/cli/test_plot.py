@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main, plot
+from polyplay.cli.run_curves import Curve, find_runs, read_curve
 from polyplay.common.errors import UserError
 
 
@@ -23,55 +24,155 @@ def make(root: Path, name: str, system: str, rows: list[tuple[int, float, Any]],
     return run
 
 
+def points(curve: Curve) -> tuple[list[float], list[float], list[float]]:
+    """(frames, minutes, returns)"""
+    return curve.across["frames"].tolist(), curve.across["minutes"].tolist(), curve.returns.tolist()
+
+
 ROWS = [(100, 60.0, None), (200, 120.0, -1.0), (300, 180.0, 0.5)]
 
 
 def test_read_takes_reports_with_games(tmp_path: Path):
-    curve = plot.read_curve(make(tmp_path, "a", "a2c", ROWS))
+    curve = read_curve(make(tmp_path, "a", "a2c", ROWS))
     assert (curve.label, curve.env) == ("a2c", "toy:catch")
-    assert (curve.frames, curve.minutes, curve.returns) == ([200, 300], [2.0, 3.0], [-1.0, 0.5])
+    assert points(curve) == ([200, 300], [2.0, 3.0], [-1.0, 0.5])
 
 
 def test_what_a_resumption_made_void_is_left_out(tmp_path: Path):
     rows = [(100, 1.0, 0.1), (200, 2.0, 0.2), (300, 3.0, 0.3), (150, 4.0, 0.15), (250, 5.0, 0.25)]
-    curve = plot.read_curve(make(tmp_path, "a", "a2c", rows))
-    assert curve.frames == [100, 150, 250]
-    assert curve.returns == [0.1, 0.15, 0.25]
+    curve = read_curve(make(tmp_path, "a", "a2c", rows))
+    assert points(curve) == ([100, 150, 250], [1 / 60, 4 / 60, 5 / 60], [0.1, 0.15, 0.25])
 
 
-def test_a_mean_of_fewer_games_is_of_every_games_end(tmp_path: Path):
-    run = make(tmp_path, "a", "dqn", ROWS)
-    games = [(10, 1.0), (20, 3.0), (30, 5.0), (25, 9.0)]  # the third was played again
-    lines = [json.dumps({"frames": f, "wall_seconds": 6.0 * f, "episodic_return": r}) for f, r in games]
-    (run / "episodes.jsonl").write_text("\n".join([*lines, ""]))
-    curve = plot.read_curve(run, games=2)
-    assert (curve.frames, curve.minutes, curve.returns) == ([10, 20, 25], [1.0, 2.0, 2.5], [1.0, 2.0, 6.0])
+def write_games(run: Path, games: list[tuple[int, float]], **more: Any) -> Path:
+    """Games (frames, return), a frame each tenth of a second."""
+    run.mkdir(exist_ok=True, parents=True)
+    lines = [json.dumps({"frames": f, "wall_seconds": f / 10, "episodic_return": r, **more}) for f, r in games]
+    (run / "episodes.jsonl").write_text("\n".join([*lines, '{"frames": 999, "wa']))
+    return run
+
+
+def test_a_curve_is_of_every_game_not_of_the_reports(tmp_path: Path):
+    run = write_games(make(tmp_path, "a", "dqn", ROWS), [(10 * (i + 1), float(i)) for i in range(400)])
+    curve = read_curve(run)
+    assert curve.across["frames"].tolist() == [10.0 * (i + 1) for i in range(400)]
+    assert curve.returns[:3].tolist() == [0.0, 0.5, 1.0]
+    assert curve.returns[-1] == sum(range(300, 400)) / 100
+
+
+def test_a_mean_may_be_of_fewer_games_and_what_was_played_again_counts_once(tmp_path: Path):
+    run = write_games(make(tmp_path, "a", "dqn", ROWS), [(10, 1.0), (20, 3.0), (30, 5.0), (25, 9.0)])
+    assert points(read_curve(run, games=2)) == ([10, 20, 25], [1 / 60, 2 / 60, 2.5 / 60], [1.0, 2.0, 6.0])
+
+
+def test_a_long_run_is_thinned_from_its_first_game_to_its_last(tmp_path: Path):
+    games = [(10 * (i // 3), float(i)) for i in range(30_000)]  # three games end at a time
+    curve = read_curve(write_games(make(tmp_path, "a", "dqn", ROWS), games))
+    x = curve.across["frames"]
+    assert (x[0], x[-1], len(x)) == (0.0, 99_990.0, 1000)
+    assert (curve.returns[0], curve.returns[-1]) == (1.0, 29_949.5)  # of games 0 to 2, and of the last 100
+
+
+def test_a_folder_of_seeds_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "catch").mkdir()
+    for seed in (0, 1, 10):
+        make(tmp_path / "catch", f"seed-{seed}", "a2c", [*ROWS, (400, 200.0, float(seed))])
+    make(tmp_path / "catch", "seed-2", "a2c", ROWS[:1])
+    left, _ = plot.draw_curves([tmp_path / "catch"]).axes
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["a2c (mean of 3 runs, 95 % interval)"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"polyplay: left out: {tmp_path}/catch/seed-2 has no finished game yet")
+    assert [path.name for path in find_runs(tmp_path / "catch")] == ["seed-0", "seed-1", "seed-2", "seed-10"]
+    make(tmp_path, "a-20", "a2c", ROWS)
+    names = ["a-20", "seed-0", "seed-1", "seed-2", "seed-10"]
+    assert [path.name for path in find_runs(tmp_path)] == names
+
+
+def test_runs_made_by_hand_have_games_alone(tmp_path: Path):
+    write_games(tmp_path / "mine", [(1, 0.0), (2, 1.0)], steps=1)
+    for seed in range(2):
+        write_games(tmp_path / "other" / f"seed-{seed}", [(1, 0.0), (9, 1.0)])
+    left, _ = plot.draw_curves([tmp_path / "mine", tmp_path / "other"]).axes
+    names = [text.get_text().replace("\n", " ") for text in left.get_legend().get_texts()]
+    assert names == ["mine", "other (mean of 2 runs, 95 % interval)"]
+    with pytest.raises(UserError, match=r"no run at .*nothing"):
+        plot.draw_curves([tmp_path / "nothing"])
+
+
+def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
+    runs = [make(tmp_path, f"r{i}", "a2c", [*ROWS, (400, 200.0, float(i))], env=f"e{i}") for i in range(3)]
+    left, _ = plot.draw_curves(runs, plot.PlotOptions(label=("wide", "wide", "deep"), pool="none")).axes
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["wide (2 runs)", "deep"]
+    with pytest.raises(
+        UserError, match=r"--label: 2 names, 3 RUN given; give one for each, without commas: --label NAME NAME NAME"
+    ):
+        plot.draw_curves(runs, plot.PlotOptions(label=("a", "b")))
+
+
+@pytest.mark.parametrize(
+    ("x", "last", "name"),
+    [("frames", 40, "frames"), ("steps", 40, "agent steps"), ("hours", 40 / 36_000, "hours of wall time")],
+)
+def test_one_panel_over_what_is_asked_for(tmp_path: Path, x: Any, last: float, name: str):
+    run = write_games(make(tmp_path, "a", "dqn", ROWS), [(10, 0.0), (40, 1.0)])
+    lines = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()[:-1]]
+    (run / "episodes.jsonl").write_text("".join(json.dumps({**row, "steps": row["frames"]}) + "\n" for row in lines))
+    (axes,) = plot.draw_curves([run], plot.PlotOptions(x=x)).axes
+    assert axes.get_xlabel() == name
+    assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
+def test_steps_that_nobody_counted_are_not_drawn(tmp_path: Path):
+    run = write_games(tmp_path / "mine", [(10, 0.0), (40, 1.0)])
+    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, minutes, hours"):
+        plot.draw_curves([run], plot.PlotOptions(x="steps"))
+
+
+@pytest.mark.parametrize("n", [1, 4, 40])
+def test_the_legend_stays_in_its_panel_or_has_a_place_of_its_own(tmp_path: Path, n: int):
+    runs = [make(tmp_path, f"r{i}", "a2c", ROWS) for i in range(n)]
+    labels = tuple(
+        f"number {i}, whose name is so long that no line of a legend in half a picture can take it" for i in range(n)
+    )
+    figure = plot.draw_curves(runs, plot.PlotOptions(label=labels))
+    figure.draw_without_rendering()
+    inside = figure.axes[0].get_legend()
+    room = figure.axes[0].get_window_extent() if inside else figure.bbox
+    taken = (inside or figure.legends[0]).get_window_extent()
+    assert room.x0 <= taken.x0
+    assert taken.x1 <= room.x1
+    assert room.y0 <= taken.y0
+    assert taken.y1 <= room.y1
+    assert bool(inside) == (n < 40)
+    if not inside:
+        assert taken.y1 <= figure.axes[0].get_window_extent().y0
+        assert figure.axes[0].get_window_extent().height > 150
 
 
 def test_curves_draws_a_picture_with_a_colour_per_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[tuple[str, str, int]] = []
     draw = plot._draw
 
-    def listen(left: Any, right: Any, name: str, colour: str, runs: Any, pool: str) -> None:
+    def listen(panel: Any, axis: str, name: str, colour: str, runs: Any, pool: str) -> None:
         drawn.append((name, colour, len(runs)))
-        draw(left, right, name, colour, runs, pool)
+        draw(panel, axis, name, colour, runs, pool)
 
     monkeypatch.setattr(plot, "_draw", listen)
     runs = [make(tmp_path, f"{s}{i}", s, ROWS) for s in ("a2c", "impala") for i in range(2)]
     out = plot.curves(runs, tmp_path / "curve.png", "Catch")
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert drawn == [("a2c", plot.COLOURS[0], 2), ("impala", plot.COLOURS[1], 2)]
+    assert drawn == 2 * [("a2c", plot.COLOURS[0], 2), ("impala", plot.COLOURS[1], 2)]
 
 
 def test_environments_are_named_where_there_are_several(tmp_path: Path):
-    found = [plot.read_curve(make(tmp_path, e, "a2c", ROWS, env=e)) for e in ("x", "y")]
+    found = [read_curve(make(tmp_path, e, "a2c", ROWS, env=e)) for e in ("x", "y")]
     assert (plot._title(found), plot._title(found[:1])) == ("", "x")
 
 
 @pytest.mark.parametrize(("pool", "lines", "bands"), [("interval", 1, 1), ("range", 1, 1), ("none", 2, 0)])
-def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path, pool: str, lines: int, bands: int):
+def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path, pool: Any, lines: int, bands: int):
     runs = [make(tmp_path, f"r{i}", "a2c", [*ROWS, (400, 200.0, float(i))]) for i in range(2)]
-    left, right = plot.draw_curves(runs, pool=pool).axes
+    left, right = plot.draw_curves(runs, plot.PlotOptions(pool=pool)).axes
     assert [len(axes.lines) for axes in (left, right)] == [lines, lines]
     assert [len(axes.collections) for axes in (left, right)] == [bands, bands]
     (label,) = [text.get_text() for text in left.get_legend().get_texts()]
@@ -88,7 +189,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
         plot.curves([], tmp_path / "x.png")
     empty = make(tmp_path, "a", "a2c", ROWS[:1])
     assert main.main(["plot", str(empty), "--out", str(tmp_path / "x.png")]) == 2
-    assert "no report with a finished game yet" in capsys.readouterr().err
+    assert "has no finished game yet, in episodes.jsonl or metrics.jsonl: let the run go on" in capsys.readouterr().err
     assert main.main(["plot", str(tmp_path / "b")]) == 2
     assert "no run at" in capsys.readouterr().err
     full = make(tmp_path, "c", "a2c", ROWS)

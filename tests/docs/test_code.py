@@ -22,12 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polyplay
 from docs import assemble
-from polyplay import api
+from polyplay import api, systems
+from polyplay.acting.search import evaluators
 from polyplay.cli import main
-from polyplay.runs import flags, options
+from polyplay.runs import flags, load, options, plan, run
+from polyplay.workers import sizing
+from polyplay.workers.hosts.engine import MachineInfo
 
 ROOT = assemble.ROOT
 PAGES = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
@@ -183,11 +187,82 @@ def test_commands_are_understood(where: str, line: str, monkeypatch: pytest.Monk
     assert status == 0, f"{where}: {line}: {capsys.readouterr().err}"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("where", "line"), [c for c in POLYPLAY if "train" in c[1].split()[1:2]])
-def test_training_that_is_shown_can_begin(where: str, line: str, here: Path, capsys):
-    write_files(ROOT / where.partition(":")[0], here)
-    assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{where}: {capsys.readouterr().err}"
+NEEDED = {  # by extra: the commands that take it
+    "atari": r"ALE/",
+    "pettingzoo": r"\b(pettingzoo|mpe2)\.",
+    "minigrid": r"minigrid:",
+    "envpool": r"envpool:",
+    "spiel": r"game:spiel",
+    "ray": r"--hosts ray",
+    "wandb": r"--wandb",
+    "openvino": r"openvino",
+    "onnx": r"--onnx",
+    "plots": r"^plot ",
+    "video": r"--video",
+    "render": r"--render",
+    "watch": r"^(watch|play) (?!.*--gtp)",
+}
+
+
+def extras_of(words: list[str]) -> set[str]:
+    """The extras that a command needs."""
+    line = " ".join(words)
+    if words[0] == "train" and words[1] in systems.names() and not re.search(r"--env\b|--env-id|--help", line):
+        line += f" {getattr(systems.load(words[1]).Config(), 'env', '')}"
+    return {extra for extra, takes in NEEDED.items() if re.search(takes, line)}
+
+
+def test_a_page_names_the_extras_that_its_commands_take():
+    """`pip install polyplay[EXTRA]`, or a sentence with: extra `EXTRA`."""
+    missing = set()
+    for where, line in POLYPLAY:
+        page = where.partition(":")[0]
+        text = (ROOT / page).read_text()
+        for extra in extras_of(polyplay_words(line) or []):
+            if not re.search(rf"\[[\w,]*\b{extra}\b[\w,]*\]|extras?[^.]*`{extra}`", text):
+                missing.add(f"{page}: {line} takes the extra {extra}")
+    assert not missing
+
+
+class Cluster:
+    """The machines that the pages name, as Ray would list them."""
+
+    own_cores = True
+
+    def machines(self) -> list[MachineInfo]:
+        spot = MachineInfo("node-3", "10.0.0.4", 32, ("spot",))
+        return [MachineInfo("gpu-1", "10.0.0.2", 16), MachineInfo("big", "10.0.0.3", 32), spot]
+
+
+@pytest.fixture
+def planned_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`--dry-run` ends with the plan, on a machine that has all memory and packages: nothing is measured, and weights
+    are not drawn.
+    """
+    monkeypatch.setattr(run, "measure_speed", lambda *about: [])
+    monkeypatch.setattr(sizing, "measure_costs", lambda *about: sizing.RowCosts(1e-4, 1e-4, 1.5))
+    monkeypatch.setattr(plan.memory_estimate, "predict_memory", lambda *about: {"replay": 0.0})
+    monkeypatch.setattr(run.wandb, "check_wandb", lambda project: None)
+    monkeypatch.setattr(evaluators, "check_backend", lambda *about: None)
+    engine_of = load.engine_of
+    monkeypatch.setattr(load, "engine_of", lambda hosts: Cluster() if hosts.startswith("ray") else engine_of(hosts))
+    for name in [name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")]:
+        monkeypatch.setattr(torch.nn.init, name, lambda tensor, *how, **more: tensor)
+    folder = here / "mygame_folder"  # of a game of one's own
+    folder.mkdir()
+    (folder / "mygame.py").write_text("import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    return here
+
+
+TRAINING = list(dict.fromkeys((where.partition(":")[0], line) for where, line in POLYPLAY if " train " in f"{line} "))
+
+
+@pytest.mark.parametrize(("page", "line"), TRAINING, ids=[f"{page} {line}" for page, line in TRAINING])
+def test_training_that_is_shown_can_begin(page: str, line: str, planned_only: Path, capsys):
+    write_files(ROOT / page, planned_only)
+    assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{page}: {capsys.readouterr().err}"
+    assert not (planned_only / "runs").exists()
 
 
 @pytest.mark.parametrize(("where", "line"), REST, ids=[f"{w} {n}" for w, n in REST])

@@ -116,6 +116,16 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
     assert result["environment"]["max frames"] == "240"
 
 
+def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = made.run(tmp_path / "run", "toy:cartpole", network="mlp")
+    result = evaluate.evaluate(run, EvaluateOptions(episodes=3, video=True))
+    assert (result["episodes"], result["video"]) == (3, None)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("polyplay: --video: needs image observations")
+    assert evaluate.read_scores(run)["final"].keys() == {file.stem for file in run.glob("evaluation-*.json")}
+    assert not list(run.glob("*.mp4"))
+
+
 def test_without_a_number_the_protocols_is_played(toy: Path):
     assert evaluate.evaluate(toy)["episodes"] == 30
 

@@ -17,10 +17,12 @@ from polyplay.evaluation.window import Window
 class Rendering:
     """A pool that renders."""
 
-    def __init__(self, rate: float):
+    def __init__(self, rate: Any):
         self.rate = rate
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
+        if self.rate == "broken":
+            raise ValueError("lost")
         shown = np.zeros((30, 50, 3), np.uint8)
         shown[:, :25] = 200, 100, 50
         return shown, self.rate
@@ -52,6 +54,22 @@ def test_games_go_on_once_it_is_closed(pygame: Any) -> None:
         window({}, Rendering(1000.0))
         assert pygame.display.get_surface() is None
         window({}, Rendering(1000.0))
+
+
+def test_a_window_that_fails_later_costs_no_game(pygame: Any, capsys: pytest.CaptureFixture) -> None:
+    pool = Rendering(1000.0)
+    with closing(Window("polyplay X")) as window:
+        window({}, pool)
+        pool.rate = "broken"
+        window({}, pool)
+        window({}, pool)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "polyplay: --render: rendering failed: ValueError: lost; the games continue without a window"
+
+
+def test_games_that_cannot_be_shown_at_all_are_refused(pygame: Any) -> None:
+    with closing(Window("polyplay X")) as window, pytest.raises(UserError, match="--render: rendering failed"):
+        window({}, Rendering("broken"))
 
 
 @pytest.mark.parametrize("driver", [None, "no such driver"])

@@ -21,6 +21,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs import plan
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
+from polyplay.runs.reports import opening
 from polyplay.workers.crew import Crew
 
 TOY = {"env": "toy:catch", "network": "mlp"}
@@ -35,6 +36,13 @@ def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **sett
 
 def line(made: plan.Plan, head: str) -> str:
     return dict(made.lines)[head]
+
+
+@pytest.mark.parametrize("name", ["a2c", "dqn", "impala"])
+def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str):
+    """A new heading is printed before every run, unless it is one of DETAILS."""
+    assert {head for head, _ in make(name).lines} <= {*opening.BRIEF, opening.LAST, *opening.DETAILS}
+    assert [head for head, _ in opening.short_facts(make(name).lines)] == [*opening.BRIEF, opening.LAST]
 
 
 def test_who_works():
@@ -264,7 +272,7 @@ def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
         "eta",
     ]
     assert heads[-len(text) :] == text
-    assert re.search(r"^measured [\d,]+ frames/s, [\d,]+ agent steps/s for 0.3 s; [\d,]+ MB$", out, re.M)
+    assert re.search(r"^measured [\d,]+ agent steps/s for 0.3 s; [\d,]+ MB$", out, re.M)
     assert re.search(r"^eta      \d+:\d\d:\d\d at that speed$", out, re.M)
     assert "dry run: nothing is written" in out
     assert list(tmp_path.iterdir()) == []

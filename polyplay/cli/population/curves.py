@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyplay.common.files import Row
+from polyplay.common.statistics import trailing_means
 from polyplay.population.store import Store
 from polyplay.runs.tables import current_rows
 
@@ -54,10 +55,8 @@ def running_mean(piece: Piece, window: int) -> Piece:
     games that ended at the same step.
     """
     n = len(piece.x)
-    sums = np.concatenate([[0.0], np.cumsum(piece.y)])
-    end = np.arange(min(GAMES, n), n + 1) if n else np.arange(0)
-    means = (sums[end] - sums[np.maximum(0, end - window)]) / np.minimum(end, window)
-    x = piece.x[end - 1]
+    first = max(0, min(GAMES, n) - 1)
+    x, means = piece.x[first:], trailing_means(piece.y, window)[first:]
     last = np.flatnonzero(np.append(x[1:] != x[:-1], True)) if n else np.arange(0)
     kept = np.unique(last[np.linspace(0, len(last) - 1, min(POINTS, len(last))).astype(int)])
     return Piece(x[kept], means[kept])

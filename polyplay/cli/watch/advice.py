@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from polyplay.cli.bench import advice
 from polyplay.cli.bench.limits import CoreTime, bottleneck
-from polyplay.common.files import Row, is_row
+from polyplay.common.files import Row, is_number, is_row
 
 KINDS = ("env", "infer", "learn", "replay", "wait")
 
@@ -20,6 +21,16 @@ class ReportedSystem:
     values: Row
     kind: str
     envs: Any
+
+
+def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
+    """Time shares and CPU over several reports, each weighted by its seconds; None where no report has a number."""
+    reports, shares = list(reports), Row()
+    for name in (*(f"time_{kind}" for kind in KINDS), "cpu"):
+        found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
+        whole = sum(seconds for _, seconds in found)
+        shares[name] = sum(share * seconds for share, seconds in found) / whole if found else None
+    return shares
 
 
 def core_time(row: Row) -> CoreTime | None:
@@ -40,7 +51,7 @@ def core_time(row: Row) -> CoreTime | None:
 
 
 def limit_sentence(row: Row, config: Row, pool: str) -> str:
-    """The bottleneck and an option to try, or "" before a report tells."""
+    """The bottleneck and an option to try, or "" before a report tells. row: `mean_shares` of the last reports."""
     where = core_time(row)
     if where is None:
         return ""

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from polyplay.cli.watch.advice import limit_sentence
+from polyplay.cli.watch.advice import limit_sentence, mean_shares
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_row, parse_json, read_object
+from polyplay.evaluation.scores.of_runs import read_scores
 from polyplay.runs.directory import METRICS, WIRING, read_config
 from polyplay.runs.requests import lock_holder
 
 POINTS = 2000  # of a curve at most
 EPISODES = 10  # the last ones
+WINDOW = 100  # games of a mean return
+REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
+GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
 CHUNK = 1 << 20
 TAIL = 1 << 14  # bytes of episodes.jsonl that are looked at
 
 
 @dataclass
 class ThinnedCurve:
-    """Rows by report, thinned to every second, fourth, … where there are too many; the newest is always there."""
+    """Rows by report or game, thinned to every second, fourth, … where there are too many; the newest is always in."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     every: int = 1
@@ -34,6 +41,11 @@ class ThinnedCurve:
         """The first number of a row is steps: what a resumption does again takes the place of what was there."""
         while self.rows and self.rows[-1][0] > row[0]:
             self.rows.pop()
+        if self.newest and self.newest[0] == row[0]:  # games that ended at the same time
+            self.newest = row
+            if self.rows and self.rows[-1][0] == row[0]:
+                self.rows[-1] = row
+            return
         self.newest = row
         if self.seen % self.every == 0:
             self.rows.append(row)
@@ -51,8 +63,8 @@ class LineReader:
     that was read before is void.
     """
 
-    def __init__(self, path: Path):
-        self.path, self.offset, self.file = path, 0, (0, 0)
+    def __init__(self, path: Path, numbers: tuple[str, ...]):
+        self.path, self.numbers, self.offset, self.file = path, numbers, 0, (0, 0)
 
     def read(self) -> list[Row] | None:
         """The next whole lines, of at most CHUNK bytes; none: there is nothing new."""
@@ -72,7 +84,7 @@ class LineReader:
         if not end and len(data) == CHUNK:
             end = CHUNK  # no line is that long
         self.offset += end
-        return [row for line in data[:end].splitlines() if is_row(row := parse_json(line), METRICS)]
+        return [row for line in data[:end].splitlines() if is_row(row := parse_json(line), self.numbers)]
 
 
 def last_episodes(path: Path) -> list[Row]:
@@ -89,48 +101,97 @@ def last_episodes(path: Path) -> list[Row]:
     return [{k: row[k] for k in (*keys, "lane") if k in row} for row in reversed(rows[-EPISODES:])]
 
 
+def is_self_play(values: Row) -> bool:
+    """Whether these settings are of an agent that plays both sides of a board game, so that returns say nothing."""
+    return str(values.get("env", "")).startswith("game:") and "simulations" in values
+
+
 class RunReader:
     """One run; `state` reads what is new and answers with everything that the page shows of it."""
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.lines = LineReader(directory / "metrics.jsonl")
-        self.curve, self.row = ThinnedCurve(), Row()
+        self.reports = LineReader(directory / "metrics.jsonl", METRICS)
+        self.games = LineReader(directory / "episodes.jsonl", GAME)
         self.config = read_config(directory)
+        self._forget_reports()
+        self._forget_games()
 
     def state(self) -> Row:
-        self._read_metrics()
+        self._read_all(self.reports, self._add_report, self._forget_reports)
+        self._read_all(self.games, self._add_game, self._forget_games)
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = read_config(self.directory)
         summary, wiring = self._object("summary.json"), self._object(WIRING)
         values = self.config["config"]
-        pool = str(wiring.get("pool", ""))
+        standing, shares = self._standing(summary), mean_shares(self.recent)
+        limit = limit_sentence(shares, values, str(wiring.get("pool", ""))) if standing["running"] else ""
+        plays_itself = is_self_play(values)
+        curve = self.of_games if self.of_games.newest and not plays_itself else self.of_reports
         return {
             "name": self.directory.name,
             "directory": str(self.directory),
             "system": self.config["system"],
             "env": str(values.get("env", "")),
-            **self._standing(summary),
+            **standing,
             "wiring": wiring,
             "now": self.row,
             "best": summary.get("episodic_return_mean_best"),
-            "curve": self.curve.points(),
+            "curve": curve.points(),
+            "shares": shares,
+            "self_play": self._self_play() if plays_itself else None,
             "episodes": last_episodes(self.directory / "episodes.jsonl"),
             "checkpoints": self._checkpoints(),
-            "limit": limit_sentence(self.row, values, pool),
+            "limit": limit,
             "settings": self._settings(),
         }
 
-    def _read_metrics(self) -> None:
+    @staticmethod
+    def _read_all(lines: LineReader, add: Callable[[Row], None], forget: Callable[[], None]) -> None:
+        """Pass on what is new, up to the end of the file."""
         before = -1
-        while before != self.lines.offset:
-            before, rows = self.lines.offset, self.lines.read()
+        while before != lines.offset:
+            before, rows = lines.offset, lines.read()
             if rows is None:
-                self.curve, self.row, before = ThinnedCurve(), {}, -1
+                forget()
+                before = -1
             for row in rows or ():
-                self.row = row
-                mean = row.get("episodic_return_mean")
-                self.curve.add((row["steps"], row["wall_seconds"], mean, row.get("sps")))
+                add(row)
+
+    def _forget_reports(self) -> None:
+        self.of_reports, self.row = ThinnedCurve(), Row()
+        self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
+
+    def _forget_games(self) -> None:
+        self.of_games, self.returns = ThinnedCurve(), deque[float](maxlen=WINDOW)
+
+    def _add_report(self, row: Row) -> None:
+        self.recent.append((row, row["wall_seconds"] - self.row.get("wall_seconds", 0.0)))
+        self.row = row
+        shown = "value_accuracy" if is_self_play(self.config["config"]) else "episodic_return_mean"
+        self.of_reports.add((row["steps"], row["wall_seconds"], row.get(shown)))
+
+    def _add_game(self, row: Row) -> None:
+        self.returns.append(row["episodic_return"])
+        self.of_games.add((row["steps"], row["wall_seconds"], fmean(self.returns)))
+
+    def _self_play(self) -> Row:
+        """What takes the place of returns where an agent plays itself: how good its values are, and the newest score
+        against random play, if one was measured.
+        """
+        played: list[Row] = []
+        with contextlib.suppress(UserError):
+            scores = read_scores(self.directory)
+            played = [score for place in ("final", "best", "snapshots") for score in scores[place].values()]
+        against = [score for score in played if score.get("against") == "random"]
+        newest = max(against, key=lambda score: str(score.get("finished", "")), default=None)
+        points = None if newest is None else newest["episodic_return_mean"] * newest["episodes"]
+        return {
+            "value_accuracy": self.row.get("value_accuracy"),
+            "points": points,
+            "games": newest and newest["episodes"],
+            "measure": f"polyplay evaluate {self.directory} --protocol versus --against random",
+        }
 
     def _standing(self, summary: Row) -> Row:
         """Whether it goes on, and why it ended."""

@@ -22,6 +22,7 @@ from polyplay.common.files import Row
 from polyplay.population.lineage import read_lineage
 from polyplay.population.ranking import best_member, rank_members
 from polyplay.population.store import FAILED, TRAINING
+from polyplay.runs.reports.opening import Fact, fact_lines
 from polyplay.runs.reports.population_table import (
     decision_line,
     member_cells,
@@ -32,7 +33,7 @@ from polyplay.runs.reports.population_table import (
     score_text,
 )
 from polyplay.runs.reports.screen import EVERY, Screen
-from polyplay.runs.reports.terminal import Fact, clock_text, fact_lines, short_count
+from polyplay.runs.reports.terminal import clock_text, short_count
 
 SUMMARY = 60.0  # seconds between two summaries, where there is no panel
 AROUND = 7  # lines of the panel that are no members, and the cursor's

@@ -20,7 +20,8 @@ from polyplay.common.files import Row
 from polyplay.population.lineage import Segment, ancestry
 from polyplay.population.ranking import best_member, rank_members
 from polyplay.population.store import FAILED, TRAINING, Store
-from polyplay.runs.reports.terminal import short_count, value_text
+from polyplay.runs.reports.opening import value_text
+from polyplay.runs.reports.terminal import short_count
 
 MANY = 10  # columns that 80 characters do not hold with wide gaps
 STYLES = {TRAINING: "green", FAILED: "bold red"}

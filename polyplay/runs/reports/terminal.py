@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -20,14 +19,13 @@ from rich.text import Text
 
 from polyplay.common.files import Row
 from polyplay.runs.directory import RunDescription
+from polyplay.runs.reports.opening import Fact, opening_lines, short_opening
 from polyplay.runs.reports.reporter import KINDS, Reporter
 from polyplay.runs.reports.screen import EVERY, Screen
 
-Fact = tuple[str, str]  # a heading and what is under it
 FEW = 4  # agents whose returns are all told
 MOST_ROLES = 4  # keeps the panel within 12 lines
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
-MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
 
 @dataclass(frozen=True)
@@ -80,14 +78,17 @@ class Terminal:
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
-        """The first lines: every value with its source, what the environment is, where the run is, its plan."""
+        """The first lines: where the run is, and its plan in short; with --verbose every value with its source, what
+        the environment is, and all of the plan.
+        """
         options = run["options"]
         self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
         self.quiet = bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
             self.screen.live = None
         self.title = f"{run['system']} · {run['config'].get('env', '')} · seed {options.get('seed', 0)}"
-        for what in [] if self.quiet else opening_lines(run, directory, plan, self.console):
+        tell = opening_lines if options.get("verbose") else short_opening
+        for what in [] if self.quiet else tell(run, directory, plan, self.console):
             self.screen.print(what)
 
     def report(self, row: Row) -> None:
@@ -169,81 +170,16 @@ class Terminal:
         return grid
 
 
-def opening_lines(
-    run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console
-) -> Iterator[RenderableType]:
-    """The first lines of a run, or all there is of one that is only planned."""
-    title, where = f"polyplay {run['system']}", f"  in {directory}"
-    yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
-    yield settings_lines(run["config"], run["options"], run["sources"], console.width)
-    environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
-    yield from fact_lines([("playing", environment), *plan], console)
-
-
-def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
-    """Facts about a run under their headings: folded on a terminal, one line each elsewhere."""
-    if not console.is_terminal:
-        yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
-        return
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="bold", no_wrap=True, min_width=8)
-    table.add_column()
-    for fact in facts:
-        table.add_row(*fact)
-    yield table
-
-
-def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width: int) -> RenderableType:
-    """All values of the system and the options that were set, each marked, in as many columns as fit."""
-    kinds = {name: source.partition(" ")[0] for name, source in sources.items()}
-    set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
-    decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
-    idle = {"budget"} if decided else set[str]()
-    idle |= set() if str(config.get("env")).startswith("ALE/") else {"atari"}
-    values = {k: v for k, v in (config | set_options).items() if k not in idle}
-    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in values.items()}
-    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
-    cells = [(MARKS.get(kind, "*"), name, text, "") for name, (kind, text) in shown.items()]
-    down = -(-len(cells) // across)
-    table = Table.grid(padding=(0, 1))
-    for _ in range(across):
-        table.add_column(style="bold yellow", no_wrap=True)
-        table.add_column(style="bright_black", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_column(width=1)
-    for i in range(down):
-        table.add_row(*chain.from_iterable(cells[i::down]))
-    used = {kind for kind, _ in shown.values()}
-    legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
-    legend += ["* given"] if used - {"default", "preset", "chosen"} else []
-    legend += ["= chosen for this machine"] if "chosen" in used else []
-    return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, (tuple, list)):
-        return " ".join(map(_short, value)) or "()"
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def value_text(value: object) -> str:
-    """A hyperparameter; three digits of a fraction."""
-    return f"{value:.3g}" if isinstance(value, float) else _short(value)
-
-
 def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:
-    """One report as one line whose columns stand under each other."""
+    """One report as one line whose columns stand under each other. Where a frame is a step, both are told once."""
     done = goal.done(row["frames"], row["wall_seconds"])
     eta = goal.eta(row["frames"], row["wall_seconds"], speed)
+    alike = row["frames"] == row["steps"]
     parts = [
         f"{clock_text(row['wall_seconds']):>8}",
-        f"{row['frames']:>13,} frames",
+        f"{row['frames']:>13,} {'steps' if alike else 'frames'}",
         f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
-        f"{_number(row['fps'], 0):>7} frames/s",
+        "" if alike else f"{_number(row['fps'], 0):>7} frames/s",
         f"{_number(row['sps'], 0):>7} steps/s",
         *_returns(row, best),
         f"lag {_number(row['lag_mean']):>5}",
@@ -268,9 +204,10 @@ def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list
     steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
     alone = f" (within a rollout: 0 to {passes - 1})" if passes > 1 else ""
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
+    apart = frames != steps
     return [
-        f"frames {frames:,}   steps {steps:,}   updates {row['updates']:,}",
-        f"speed  {_number(row['fps'], 0)} frames/s   {_number(row['sps'], 0)} steps/s   {memory}",
+        f"frames {frames:,}   " * apart + f"steps {'' if apart else ' '}{steps:,}   updates {row['updates']:,}",
+        "speed  " + f"{_number(row['fps'], 0)} frames/s   " * apart + f"{_number(row['sps'], 0)} steps/s   {memory}",
         f"{'   '.join(_returns(row, best)) if 'agent_return_means' in row else _window(row, best)}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
         f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{alone}   "
@@ -335,9 +272,10 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     verb = "resume" if summary["exit_code"] else "evaluate"
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
+    counted = "steps" if summary["frames"] == summary.get("steps") else "frames"
     told = f"return {_number(mean)}" if "agent_return_means" not in summary else _returns(summary, None)[0]
     return (
-        f"{why} · {summary['frames']:,} frames in {clock_text(summary['wall_seconds'])}"
+        f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
         + (f" · {told} (last 100 games)" if mean is not None else "")
         + command
     )

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,12 @@ def test_only_what_is_new_is_read(tmp_path: Path):
     run = make_run(tmp_path)
     watched = RunReader(run)
     assert steps(watched.state()) == [100, 200, 300]
-    offset = watched.lines.offset
+    offset = watched.reports.offset
     assert offset == (run / "metrics.jsonl").stat().st_size
-    assert watched.lines.read() == []
+    assert watched.reports.read() == []
     write_lines(run / "metrics.jsonl", [report(400)], "a")
-    assert watched.lines.read() == [report(400)]
-    assert watched.lines.offset > offset
+    assert watched.reports.read() == [report(400)]
+    assert watched.reports.offset > offset
 
 
 def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path: Path):
@@ -104,9 +105,95 @@ def test_a_finished_run_has_its_reason_episodes_checkpoints_and_settings(tmp_pat
     assert {"name": "actors", "value": "2", "source": "command"} in found["settings"]
 
 
-def test_what_limits_it_has_the_words_of_bench(tmp_path: Path):
+@pytest.fixture
+def going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is written to."""
+    monkeypatch.setattr(reader, "lock_holder", lambda directory: 1)
+
+
+def test_what_limits_it_has_the_words_of_bench(tmp_path: Path, going_on: None):
     run = make_run(tmp_path)
     assert RunReader(run).state()["limit"].startswith("environment takes 56 % of the core time: `polyplay check toy:")
-    write_lines(run / "metrics.jsonl", [report(400, cpu=0.2)], "a")
     why = "more actors, while others wait; it changes what is learnt"
+    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=0.2) for i in range(1, 13)], "a")
     assert RunReader(run).state()["limit"] == f"waiting takes 80 % of the core time: try --actors 3 ({why})"
+
+
+def test_a_short_last_report_does_not_decide_the_advice(tmp_path: Path, going_on: None):
+    """A run's last report is over what is left, in which workers may only have waited."""
+    run = make_run(tmp_path, rows=6)
+    idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": 0.01}
+    write_lines(run / "metrics.jsonl", [report(612, **idle)], "a")
+    found = RunReader(run).state()
+    assert found["limit"].startswith("environment takes 55 % of the core time")
+    assert found["shares"]["time_wait"] == pytest.approx((60 * 0.2 + 1.2 * 0.99) / 61.2)
+    assert sum(found["shares"][f"time_{k}"] for k in ("env", "infer", "learn", "replay", "wait")) == pytest.approx(1.0)
+
+
+def test_reports_without_a_number_do_not_count_for_it(tmp_path: Path):
+    run = make_run(tmp_path, rows=0)
+    write_lines(run / "metrics.jsonl", [report(100, cpu=None), report(200, cpu=0.5), report(300, time_env="x")])
+    shares = RunReader(run).state()["shares"]
+    assert shares["cpu"] == pytest.approx((0.5 + 0.9) / 2)
+    assert shares["time_env"] == pytest.approx(0.5)
+    assert RunReader(make_run(tmp_path, "new", rows=0)).state()["shares"]["cpu"] is None
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_that_does_not_go_on_gets_no_advice(tmp_path: Path, ended: bool):
+    run = make_run(tmp_path)
+    if ended:
+        (run / "summary.json").write_text(json.dumps({"exit_code": 0, "reason": "done"}))
+    assert RunReader(run).state()["limit"] == ""
+
+
+def game(steps: int, ret: float) -> dict[str, float]:
+    return {"wall_seconds": steps / 10, "steps": steps, "episodic_return": ret, "episodic_length": 9}
+
+
+def test_the_curve_is_of_every_game(tmp_path: Path):
+    run = make_run(tmp_path)
+    write_lines(run / "episodes.jsonl", [game(i, float(i)) for i in range(1, 301)])
+    watched = RunReader(run)
+    curve = watched.state()["curve"]
+    assert [point[0] for point in curve] == list(range(1, 301))
+    assert curve[0] == (1, 0.1, 1.0)
+    assert curve[-1][2] == sum(range(201, 301)) / 100
+    write_lines(run / "episodes.jsonl", [game(300, 0.0), game(310, 0.0)], "a")
+    assert [point[0] for point in watched.state()["curve"]][-2:] == [300, 310]
+    write_lines(run / "episodes.jsonl", [game(5, 7.0)])  # what a resumption leaves
+    assert watched.state()["curve"] == [(5, 0.5, 7.0)]
+
+
+def self_play(root: Path, **scores: Any) -> Path:
+    run = make_run(root)
+    config = {"env": "game:othello+size=6", "simulations": 16}
+    (run / "config.json").write_text(json.dumps({"schema": 1, "system": "alphago_zero", "config": config}))
+    write_lines(run / "metrics.jsonl", [report(100 * i, value_accuracy=0.5 + i / 10) for i in (1, 2, 3)])
+    write_lines(run / "episodes.jsonl", [game(i, -1.0) for i in range(9)])
+    if scores:
+        (run / "scores.json").write_text(json.dumps({"schema": 1, **scores}))
+    return run
+
+
+def score(points: float, games: int, finished: str, against: str = "random") -> dict[str, Any]:
+    mean = {"episodic_return_mean": points / games, "episodes": games}
+    return {"protocol": "versus", "against": against, "finished": finished, **mean}
+
+
+def test_self_play_has_value_accuracy_and_points_against_random(tmp_path: Path):
+    final = {"a": score(90.0, 100, "2026-01-01"), "b": score(47.5, 50, "2026-01-02")}
+    found = RunReader(self_play(tmp_path, final=final, best={"c": score(9.0, 10, "2026-01-03", "mcts:50")})).state()
+    assert [point[2] for point in found["curve"]] == pytest.approx([0.6, 0.7, 0.8])
+    assert found["self_play"]["value_accuracy"] == pytest.approx(0.8)
+    assert (found["self_play"]["points"], found["self_play"]["games"]) == (47.5, 50)
+
+
+def test_self_play_without_such_a_score_says_how_to_measure_it(tmp_path: Path):
+    run = self_play(tmp_path)
+    found = RunReader(run).state()["self_play"]
+    assert found["points"] is None
+    assert found["measure"] == f"polyplay evaluate {run} --protocol versus --against random"
+    (run / "scores.json").write_text("{")
+    assert RunReader(run).state()["self_play"]["points"] is None
+    assert RunReader(make_run(tmp_path, "plain")).state()["self_play"] is None

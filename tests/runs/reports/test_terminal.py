@@ -13,6 +13,7 @@ from rich.console import Console
 
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
+from polyplay.runs.reports.opening import settings_lines
 from polyplay.runs.reports.reporter import Reporter, Snapshot
 from polyplay.runs.reports.screen import BACKLOG
 from polyplay.runs.reports.terminal import (
@@ -22,7 +23,6 @@ from polyplay.runs.reports.terminal import (
     closing_line,
     evaluation_line,
     report_line,
-    settings_lines,
     short_count,
 )
 from tests.fakepage import page
@@ -109,7 +109,7 @@ def test_without_a_terminal_one_aligned_line_per_report(tmp_path: Path):
 
 def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
     case = Case(tmp_path, live=False)
-    case.begin("--preset quick --entropy-cost 0.02 --frames 5M --no-tensorboard")
+    case.begin("--preset quick --entropy-cost 0.02 --frames 5M --no-tensorboard --verbose")
     text = case.text
     assert "polyplay fake  in runs/x" in text
     for words in (
@@ -133,11 +133,69 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
     assert "\nplaying  frame skip 4 · sticky 0\n" in text
 
 
+WHOLE = [
+    ("settings", "preset tuned: measured"),
+    ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; 2 cores"),
+    ("cores", "measured: acting 1 ms a row"),
+    ("memory", "about 520 MB of 8 GB, predicted: processes 500 MB, weights 20 MB"),
+    ("disk", "1 MB per checkpoint"),
+    ("length", "150,000 agent steps; or until 2 minutes"),
+    ("repeat", "bitwise reproducible"),
+    ("resume", "restores all"),
+]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_first_run_begins_with_five_lines(tmp_path: Path, live: bool):
+    case = Case(tmp_path, live=live, width=80)
+    case.terminal.begin(describe(["--preset", "quick", "--entropy-cost", "0.02", "--run", "x"]), "runs/x", WHOLE)
+    lines = [line.rstrip() for line in plain(case.text).splitlines()]
+    case.terminal.close()
+    assert lines == [
+        "polyplay fake on ALE/Pong-v5  in runs/x",
+        "settings preset quick; entropy_cost 0.02",
+        "workers  replica ×1 with 8 lanes each (2 environment processes)",
+        "memory   about 520 MB of 8 GB",
+        "length   150,000 agent steps; or until 2 minutes (--verbose: the whole plan)",
+    ]
+
+
+def test_what_was_chosen_and_what_was_asked_for_is_told_too(tmp_path: Path):
+    case = Case(tmp_path, live=False)
+    told = describe([])
+    told["sources"] = {**told["sources"], "lanes": "chosen", "seed": "resume"}
+    case.terminal.begin(told, "runs/x", [*WHOLE, ("evaluation", "every 10 frames; ε 0")])
+    lines = case.text.splitlines()
+    assert lines[1] == "settings preset paper; seed 0; chosen for this machine: lanes 16"
+    assert lines[-1] == "evaluation every 10 frames; ε 0"
+
+
+def test_where_a_frame_is_a_step_they_are_told_once(tmp_path: Path):
+    for name in ("same", "apart"):
+        (tmp_path / name).mkdir()
+    same, apart = (Case(tmp_path / name, live=True) for name in ("same", "apart"))
+    for case, steps in ((same, 20_000), (apart, 5_000)):
+        case.begin()
+        case.report(steps=steps)
+    line = report_line(same.reporter.row, RunGoal(40_000), None, 4000.0)
+    assert "20,000 steps" in line
+    assert line.count("steps/s") == 1
+    assert "frames" not in line
+    assert "frames" in report_line(apart.reporter.row, RunGoal(40_000), None, 4000.0)
+    for case, words in ((same, ["steps  20,000", "speed  4,000 steps/s"]), (apart, ["frames 20,000   steps 5,000"])):
+        case.terminal.refresh()
+        summary = case.reporter.close("done", 0)
+        case.terminal.end(summary)
+        assert all(text in plain(case.text) for text in words)
+        assert ("frames" in closing_line(summary)) == (case is apart)
+    assert "frames" not in plain(same.text)
+
+
 def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Path):
     plan = [("memory", "enough " * 30), ("length", "9 frames")]
     log, screen = Case(tmp_path, live=False, width=80), Case(tmp_path, live=True, width=80)
     for case in (log, screen):
-        case.terminal.begin(describe([]), "runs/x", plan)
+        case.terminal.begin(describe(["--verbose"]), "runs/x", plan)
     assert f"\nmemory   {'enough ' * 30}\nlength   9 frames\n" in log.text
     lines = plain(screen.text).splitlines()
     assert max(map(len, lines)) <= 80
@@ -318,7 +376,7 @@ def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
     process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
-    assert b"frames/s" in process.stdout.readline()
+    assert b"steps/s" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=150) == 7
     assert process.stderr.read() == b""

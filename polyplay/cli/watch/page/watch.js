@@ -107,7 +107,7 @@ function drawCurve(view, name, points, title, label) {
   const key = JSON.stringify([width, shown.length, shown.at(-1)]);
   if (view[name + "Key"] === key) return;
   view[name + "Key"] = key;
-  if (!shown.length) return host.replaceChildren(element("p", "No episode has ended yet.", "small"));
+  if (!shown.length) return host.replaceChildren(element("p", "Nothing has been measured yet.", "small"));
   const ys = shown.map((p) => p[1]), most = shown.at(-1)[0] || 1;
   let low = Math.min(...ys), high = Math.max(...ys);
   if (high - low < 1e-9) [low, high] = [low - 1, high + 1];
@@ -150,18 +150,25 @@ function setTable(view, name, rows) {
   }));
 }
 
-function setShares(view, now) {
-  const kinds = Object.keys(KINDS).filter((k) => k !== "replay" || now.time_replay);
+function setShares(view, shares) {
+  const kinds = Object.keys(KINDS).filter((k) => k !== "replay" || shares.time_replay);
   if (view.at.bar.children.length !== kinds.length)
     view.at.bar.replaceChildren(...kinds.map((k) => element("span", "", k)));
-  kinds.forEach((k, i) => { view.at.bar.children[i].style.width = `${100 * (now[`time_${k}`] || 0)}%`; });
+  kinds.forEach((k, i) => { view.at.bar.children[i].style.width = `${100 * (shares[`time_${k}`] || 0)}%`; });
   const part = (v) => typeof v === "number" ? `${number(100 * v)} %` : "–";
-  setList(view.at.shares, [...kinds.map((k) => [KINDS[k], part(now[`time_${k}`])]), ["cpu of all cores", part(now.cpu)]]);
+  setList(view.at.shares, [...kinds.map((k) => [KINDS[k], part(shares[`time_${k}`])]), ["cpu of all cores", part(shares.cpu)]]);
   kinds.forEach((k, i) => { view.at.shares.children[i].firstElementChild.className = `key-${k}`; });
 }
 
+// What an agent that plays itself has in place of a return, which would be the first player's.
+function describeSelfPlay(found) {
+  const points = typeof found.points === "number" ? `${number(found.points, 1)} of ${number(found.games)}` : "not measured";
+  const accuracy = typeof found.value_accuracy === "number" ? `${number(100 * found.value_accuracy, 1)} %` : "–";
+  return [["value accuracy", accuracy], ["points against random", points]];
+}
+
 function show(view, run) {
-  const now = run.now, at = view.at;
+  const now = run.now, at = view.at, self = run.self_play;
   setText(at.title, `${run.system} · ${run.env}`);
   setText(at.standing, run.standing);
   at.standing.className = `badge ${run.standing}`;
@@ -174,17 +181,22 @@ function show(view, run) {
     if (text) setText(node, text(now));
     else node.classList.toggle("flows", run.running && now.sps > 0);
   }
-  setShares(view, now);
-  setText(at.limit, run.limit || "The next report tells.");
+  setShares(view, run.shares);
+  setText(at.limit, run.limit || (run.running ? "The next report tells." : "The run has ended, so there is no advice."));
   setList(at.numbers, [
     ["agent steps", number(now.steps)], ["frames", number(now.frames)], ["updates", number(now.updates)],
     ["steps/s", number(now.sps)], ["updates/s", number(now.tps, 1)], ["time", clock(now.wall_seconds)],
-    ["return, 100 games", number(now.episodic_return_mean, 2)], ["length", number(now.episodic_length_mean)],
+    ...(self ? describeSelfPlay(self) : [["return, 100 games", number(now.episodic_return_mean, 2)]]), ["length", number(now.episodic_length_mean)],
     ["games", number(now.episodes)], ["lag, mean", number(now.lag_mean, 2)], ["lag, most", number(now.lag_max)],
     ["queue depth", number(now.queue_depth, 1)], ["restarts", number(now.restarts)], ["memory, MB", number(now.memory_mb)],
   ]);
-  drawCurve(view, "steps", run.curve.map((p) => [p[0], p[2]]), "Return by agent steps", short);
-  drawCurve(view, "wall", run.curve.map((p) => [p[1], p[2]]), "Return by wall time", clock);
+  setText(at.hint, self && typeof self.points !== "number" ? `Measure points with: ${self.measure}` : "");
+  const what = self ? "Value accuracy" : "Return";
+  setText(at.stepsTitle, `${what} by agent steps`);
+  setText(at.wallTitle, `${what} by wall time`);
+  setText(at.result, self ? "first player" : "return");
+  drawCurve(view, "steps", run.curve.map((p) => [p[0], p[2]]), `${what} by agent steps`, short);
+  drawCurve(view, "wall", run.curve.map((p) => [p[1], p[2]]), `${what} by wall time`, clock);
   setTable(view, "episodes", run.episodes.map((e) =>
     [number(e.episodic_return, 2), number(e.episodic_length), number(e.steps), clock(e.wall_seconds)]));
   setTable(view, "settings", run.settings.map((s) => [s.name, s.value, s.source]));
