@@ -137,7 +137,7 @@ def _beyond_atari(c: Any) -> Any:
     return replace(c, **changes)
 
 
-def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, object]]:
+def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
     """A preset's configuration, and the run's options that it sets: with the fastest evaluator the fastest precision.
     With --serial neither, as both are measured and such runs repeat to the bit.
     """

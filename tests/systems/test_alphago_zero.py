@@ -148,7 +148,7 @@ def test_openvino_is_needed_for_self_play_alone(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
     page = systems.load("alphago_zero")
     settings = {k: v for k, v in SMALL.items() if k not in ("tensorboard", "report_every")}
-    assert page.build(page.Config(**settings, evaluator="openvino"), Crew(0)).player
+    assert page.build(page.Config(**settings | {"evaluator": "openvino"}), Crew(0)).player
 
 
 @pytest.mark.parametrize("precision", ["float32", "auto"])

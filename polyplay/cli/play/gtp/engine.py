@@ -339,7 +339,7 @@ def _number(words: list[str], most: float = 1e6) -> float:
         found = float(words[0])
     except (ValueError, IndexError):
         raise GtpError("syntax error") from None
-    if not abs(found) < most:
+    if "_" in words[0] or not abs(found) < most:
         raise GtpError("syntax error")
     return found
 

@@ -94,6 +94,7 @@ def test_numbers_comments_and_control_characters():
         ("time_left b 1", "syntax error"),
         ("time_left b soon 0", "syntax error"),
         ("time_left b nan 0", "syntax error"),
+        ("time_left b 1_0 0", "syntax error"),
         ("time_left b 4.5 0.5", "syntax error"),
         ("time_settings -1 0 0", "syntax error"),
         ("lz-genmove_analyze b 5 " + "9" * 400, "syntax error"),
@@ -206,6 +207,17 @@ def test_handicaps():
     assert said(engine, "clear_board", "place_free_handicap 80") == ["=", "= C3 G7 C7 G3 C5 G5 E3 E7 E5"]
     assert int(engine.game.stones().sum()) == 9
     assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
+
+
+def test_without_simulations_it_plays_the_bare_network():
+    engine = engine_of(5, 0)
+    moves = [said(engine, f"genmove {colour}")[0].removeprefix("= ") for colour in "bwb"]
+    record = engine.policy.board.new()
+    for move in moves:
+        engine.policy.simulate(0)
+        assert engine.game.name(int(engine.policy.choose(record[None])[0][0])) == move
+        kernels.play(engine.policy.board.numbers, record, engine.game.vertex(move))
+    assert said(engine, "kata-genmove_analyze w 5")[0].startswith("=\nplay ")
 
 
 def test_its_moves_are_legal_and_the_same_again():
