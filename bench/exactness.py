@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 from unittest import mock
 
@@ -30,7 +34,7 @@ from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
-from polyplay.common.files import read_lines
+from polyplay.common.files import read_lines, read_object
 from polyplay.runs import plan
 from polyplay.runs.load import crew_of
 from polyplay.runs.options import RunOptions
@@ -43,6 +47,11 @@ SEQUENCES: dict[str, Any] = {**less(DRAWN, "optimizer"), "env": "toy:memory", "s
 SEQUENCES |= {"core_size": 16, "ratio": 2.0, "lanes": 2, "steps": 700}
 AHEAD: dict[str, Any] = {**DRAWN, "lanes": 2, "steps": 500}
 PENDULUM: dict[str, Any] = {**less(AHEAD, "network", "optimizer", "optimizer_eps"), "env": "Pendulum-v1", "width": 16}
+
+
+CUT = 5  # checkpoints of members after which a population is stopped
+POPULATION = """train pbt --over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --replicas 1 --steps 4000
+    --every 400 --population 2 --serial --trace --anneal constant --vary learning_rate=log:1e-4:1e-2 --no-tensorboard"""
 
 
 @dataclass(frozen=True)
@@ -127,8 +136,38 @@ def apart() -> Iterator[Cell]:
         yield Cell("gorila", bundles, plural(n, "bundle"), "16 draws")
 
 
+def by_search() -> Iterator[Cell]:
+    """Games with itself by a search, and what is learned from them."""
+    game = {"env": "game:tic_tac_toe", "blocks": 1, "filters": 8, "games": 4, "simulations": 8, "leaves": 1}
+    game |= {"resign": "off", "gate": 0.0, "drops": (), "batch": 32, "ratio": 4.0, "capacity": 600, "start": 100}
+    for n, learners in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        given = {"players": n, "learners": learners, "steps": 500}
+        yield Cell(
+            "alphago_zero", game | given, f"{plural(n, 'player')}, {plural(learners, 'learner')}", "32 positions"
+        )
+
+
+def at_tables() -> Iterator[Cell]:
+    """Agents that play each other."""
+    seats = {**less(ACTED, "optimizer", "optimizer_eps", "learning_rate"), "lanes": 16, "batch": 8, "steps": 1_600}
+    for n in (1, 2):
+        league = seats | {"env": "toy:rps", "agents": 2, "actors": n, "learning_rate": 3e-3}
+        yield Cell("league", league, f"{plural(n, 'actor')}, 2 agents", "8 trajectories")
+    past = {"opponents": "past:0.5", "selves": 5, "matches": 20}
+    yield Cell("league", league | past, "2 actors, 2 agents", "8 trajectories, past selves")
+    teams = {"env": "toy:skirmish", "core_size": 16}
+    ftw = seats | teams | {"points": ("kill=1", "death=-0.5"), "memory": 0, "optimizer": "adam", "unroll": 8}
+    ftw |= {"agents": 2, "players": 2, "evolve": False, "ranges": ("period=3",)}
+    for tasks in ("none", "reward"):
+        yield Cell("ftw", ftw | {"auxiliary": tasks}, "1 actor, 2 agents", f"8 trajectories, auxiliary tasks: {tasks}")
+    five = less(seats, "batch") | teams | {"learners": 1, "window": 4, "unroll": 8, "batch": 8, "capacity": 32}
+    five |= {"team_spirit": 0.0, "publish": 1, "rated": 0, "inputs": "raw", "learning_rate": 3e-3, "selves": 5}
+    for who in ("latest", "past:0.5"):
+        yield Cell("five", five | {"opponents": who}, "1 actor, 1 learner", f"8 windows, against {who}")
+
+
 def cells() -> list[Cell]:
-    return [*in_queues(), *in_step(), *apart()]
+    return [*in_queues(), *in_step(), *apart(), *by_search(), *at_tables()]
 
 
 # ------------------------------------------------------------------------------------------------- one cell
@@ -156,18 +195,23 @@ def cut_and_whole(cell: Cell, directory: Path, seed: int = 0) -> tuple[polyplay.
     settings, dice = QUIET | cell.settings, random.Random(f"{cell.name} {seed}")
     with at_turns() as turns:
         whole = polyplay.train(cell.system, run=str(directory / "whole"), **settings)
-    last = checkpoint.update_of(newest(whole))
+    last = updates_at(newest(whole))
     at = sorted(int(turns() * dice.uniform(0.02, 0.9)) for _ in range(2))
     with at_turns(finish=at[0]):
         run = polyplay.train(cell.system, run=str(directory / "cut"), **settings)
-    cuts = [checkpoint.update_of(newest(run))]
+    cuts = [updates_at(newest(run))]
     with at_turns(save=int((at[1] - at[0]) * dice.random()) + 1, finish=at[1] - at[0] + 2):
         if cuts[-1] != last:  # a run at its end is not resumed: it would learn on
             run = polyplay.resume(run.directory)
-            cuts.append(checkpoint.update_of(newest(run)))
+            cuts.append(updates_at(newest(run)))
     if cuts[-1] != last:
         run = polyplay.resume(run.directory)
     return run, whole, cuts
+
+
+def updates_at(path: Path) -> int:
+    """Updates that a checkpoint has behind it, those of all agents together."""
+    return int(checkpoint.manifest(path)["counters"]["updates"])
 
 
 def newest(run: polyplay.Run) -> Path:
@@ -222,7 +266,7 @@ def measure(cell: Cell) -> Row:
     with tempfile.TemporaryDirectory() as directory, open(Path(directory) / "printed", "w") as printed:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             run, whole, cuts = cut_and_whole(cell, Path(directory))
-        wrong, updates = differs(run, whole), checkpoint.update_of(newest(whole))
+        wrong, updates = differs(run, whole), updates_at(newest(whole))
     return {
         "system": cell.system,
         "workers": cell.workers,
@@ -235,7 +279,34 @@ def measure(cell: Cell) -> Row:
     }
 
 
-def page(where: Row, rows: list[Row]) -> list[str]:
+def measure_population(words: str) -> Row:
+    """A population of two members whose one trainer is stopped by a signal, and resumed. In one thread it is
+    documented to be as exact as the system it trains.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        whole, cut = (Path(directory) / name for name in ("whole", "cut"))
+        command, quiet = [sys.executable, "-m", "polyplay"], {"capture_output": True, "check": False}
+        subprocess.run([*command, *words.split(), "--run", str(whole)], **quiet)
+        run = subprocess.Popen([*command, *words.split(), "--run", str(cut)], stdout=DEVNULL, stderr=DEVNULL)
+        while run.poll() is None and not len([*cut.glob("members/*/checkpoints/[0-9]*")]) >= CUT:
+            time.sleep(0.01)
+        run.send_signal(signal.SIGTERM)
+        run.wait()
+        at = [sum(1 for _ in read_lines(path)) for path in sorted(cut.glob("members/*/updates.jsonl"))]
+        subprocess.run([*command, "resume", str(cut)], **quiet)
+        runs = [[polyplay.Run(path) for path in sorted(d.glob("members/[0-9]*"))] for d in (cut, whole)]
+        wrong = next((text for one, other in zip(*runs, strict=True) if (text := differs(one, other))), "")
+        updates = sum(updates_at(newest(run)) for run in runs[1])
+    row = {"system": "pbt", "workers": "2 members, 1 trainer", "batch": "over a2c", "updates": updates}
+    row |= {"cut at": ", ".join(map(str, at)), "documented": "exact"}
+    return row | {
+        "resumed": f"other {wrong}" if wrong else "exact",
+        "verdict": "WRONG" if wrong else "as documented",
+    }
+
+
+def page(where: Row, rows: list[Row], before: Sequence[str] = ()) -> list[str]:
+    """before: systems whose rows an earlier call measured."""
     said = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in sorted({r["verdict"] for r in rows})}
     return [
         "# What resumes to the bit",
@@ -244,6 +315,7 @@ def page(where: Row, rows: list[Row]) -> list[str]:
         "",
         *table(rows),
         "",
+        *([f"The rows of {', '.join(before)} are of an earlier call, at another commit.", ""] if before else []),
         f"{len(rows)} runs in one thread (`--serial`): {', '.join(f'{n} {verdict}' for verdict, n in said.items())}.",
         "Each was cut at two random turns and resumed. *cut at*: the updates whose checkpoints it went on from.",
         "*documented*: what the run's plan says. *exact*: the losses of all updates and every array of the last",
@@ -254,7 +326,7 @@ def page(where: Row, rows: list[Row]) -> list[str]:
 def main() -> int:
     parser = command_line(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", nargs="+", help="systems", default=list(systems.ordinary()))
+    parser.add_argument("--only", nargs="+", help="systems; rows of others stay as they are", default=systems.names())
     parser.add_argument("--processes", type=int, default=2, help="runs at once")
     parser.add_argument("--out", type=Path, default=RESULTS / "exactness")
     asked = parser.parse_args()
@@ -263,9 +335,15 @@ def main() -> int:
     for row in at_once(measure, wanted, asked.processes):
         rows.append(row)
         print(f"exactness: {len(rows)} of {len(wanted)}: {' | '.join(map(str, row.values()))}", flush=True)
+    if "pbt" in asked.only:
+        rows.append(measure_population(POPULATION))
     order = [(cell.system, cell.workers, cell.batch) for cell in wanted]
+    order += [("pbt", "2 members, 1 trainer", "over a2c")]
     rows.sort(key=lambda row: order.index((row["system"], row["workers"], row["batch"])))
-    publish(asked.out, {**where, "rows": rows}, page(where, rows))
+    file = asked.out.with_suffix(".json")
+    kept = [row for row in read_object(file)["rows"] if row["system"] not in asked.only] if file.exists() else []
+    before = list(dict.fromkeys(row["system"] for row in kept))
+    publish(asked.out, {**where, "rows": kept + rows}, page(where, kept + rows, before))
     return int(any(row["verdict"] == "WRONG" for row in rows))
 
 

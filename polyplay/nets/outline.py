@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 from polyplay.nets.policy import Network
 
 N = TypeVar("N", bound=Network)
-DRAWS = ("uniform_", "normal_", "trunc_normal_", "orthogonal_")
-DRAWS += tuple(f"{name}_{kind}_" for name in ("kaiming", "xavier") for kind in ("uniform", "normal"))
+DRAWS = (
+    "uniform_ normal_ trunc_normal_ orthogonal_ kaiming_uniform_ kaiming_normal_ xavier_uniform_ xavier_normal_".split()
+)
 # by factory; None: weights are drawn
 _known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
 

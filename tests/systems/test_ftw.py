@@ -178,7 +178,7 @@ def test_copies_are_as_published():
 def test_the_gradient_is_clipped_as_the_preset_says(preset, clip):
     crew = Crew(0, steps=1000)
     ftw.build(ftw.PRESETS[preset](), crew)
-    assert next(role.spec for role in crew.roles if role.learner).update.clip == clip
+    assert next(role.spec for role in crew.roles if role.learner).update.optim.clip == clip
 
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():
