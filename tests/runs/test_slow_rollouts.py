@@ -1,4 +1,4 @@
-"""A stop does not wait for a rollout: weights are saved as of the last update, while environments are still in a step."""
+"""A stop does not wait for a rollout: weights are saved as of the last update while environments are in a step."""
 
 from __future__ import annotations
 
