@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from typing import NoReturn
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import, until the next line is done
 
 from polyplay.common import processes, signals
 

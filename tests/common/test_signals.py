@@ -92,3 +92,20 @@ def test_a_signal_while_a_module_is_imported_ends_the_command_with_one_line(hand
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     line = {"end_at_once": "SIGTERM: ended before anything had begun", "stop": "ended by SIGTERM"}[handler]
     assert (done.returncode, done.stdout, done.stderr) == (143, "", f"polyplay: {line}\n")
+
+
+FIRST = """
+import builtins, os, signal
+real = builtins.__import__
+def hook(name, *args, **more):
+    if name == "polyplay.common":
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *args, **more)
+builtins.__import__ = hook
+import polyplay.__main__
+"""
+
+
+def test_ctrl_c_before_a_command_has_loaded_anything_leaves_no_traceback():
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -1,4 +1,4 @@
-"""A stop does not wait for a rollout: weights are saved as of the last update, while environments are still in a step."""
+"""A stop does not wait for a rollout: weights are saved as of the last update while environments are in a step."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, sl
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", [{"serial": True}, pytest.param({"on": "thread"}, marks=LONG)], ids=["serial", "threads"])
+@pytest.mark.parametrize(
+    "how", [{"serial": True}, pytest.param({"on": "thread"}, marks=LONG)], ids=["serial", "threads"]
+)
 def test_the_time_limit_holds_within_a_rollout(how, slows, tmp_path):
     run = tmp_path / "run"
     options = SimpleNamespace(begun=0.0)
