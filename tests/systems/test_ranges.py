@@ -56,7 +56,7 @@ def ends(numbers: Range, kind: type) -> tuple[list[Any], list[Any]]:
     wrong = [step(low, -math.inf), -(10**30)]
     if high == math.inf:
         return [low, 1e308], wrong
-    return [low, high], [*wrong, step(high, math.inf), 10**30]
+    return [low, high], [*wrong, step(high, math.inf), 10**31]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=ids)
