@@ -63,9 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (EnvFailure, WorkerLost, NotFinite, Diverged, OSError) as e:  # OSError: a full disk, another's directory
-        return _complain("\n".join([f"failed: {e}", *_notes(e)]), 1)
+        return _complain("\n".join([f"failed: {_reason(e)}", *_notes(e)]), 1)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
+
+
+def _reason(e: Exception) -> str:
+    if not isinstance(e, OSError):
+        return str(e)
+    from polyplay.common.files import error_text
+
+    return f"{e.filename}: {error_text(e)}" if e.filename else error_text(e)
 
 
 def _notes(e: Exception) -> list[str]:

@@ -40,6 +40,7 @@ VAST = 10**9  # what only a slip of the finger gives
 SEATS = 2048  # workers at once: of a role, and of a run, on all machines
 PLAYERS = 64  # of a match, and agents that learn in one run
 MATCH = 10_000  # games of a match, all played at once
+LARGEST = 1e30  # of a number that networks compute with: it is a float32, and so are sums of it
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
@@ -58,6 +59,6 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, but="high")]
-Positive = Annotated[float, Range(0, but="low")]
-NonNegative = Annotated[float, Range(0)]  # where 0 says: none, or off
+Positive = Annotated[float, Range(0, LARGEST, but="low")]
+NonNegative = Annotated[float, Range(0, LARGEST)]  # where 0 says: none, or off
 Seconds = Annotated[float, Range(0, 10**9, but="low")]

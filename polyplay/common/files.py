@@ -79,6 +79,24 @@ class JsonLines:
         self.file.close()
 
 
+LIMITS = {  # what a system says, and what it means
+    errno.EFBIG: "files may be no larger here: raise the limit (`ulimit -f`)",
+    errno.EMFILE: "this process may open no more: raise the limit (`ulimit -n`)",
+    errno.ENFILE: "the machine may open no more: end other programs",
+    errno.EAGAIN: "no more processes or threads may be started: raise the limit (`ulimit -u`)",
+    errno.ENOMEM: "there is too little memory: end other programs, or let there be fewer workers",
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "your share of the disk is used up: free some space",
+    errno.EROFS: "nothing can be written there: name another directory (--run)",
+}
+
+
+def error_text(e: BaseException) -> str:
+    """What the system says, without its number, and what to do where that is known."""
+    number, said = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
+    return f"{said}; {LIMITS[number]}" if number in LIMITS else said
+
+
 class LogWrites:
     """Writes that a run can do without: what a full disk does not take is left out, and said once per file."""
 
@@ -90,7 +108,7 @@ class LogWrites:
         try:
             write()
         except OSError as e:
-            self.fail(name, e.strerror or str(e))
+            self.fail(name, error_text(e))
         except UserError as e:  # it could not be opened
             self.fail(name, str(e))
 

@@ -23,6 +23,7 @@ from polyplay.envs.atari import protocols
 from polyplay.envs.atari import starts as starts_file
 from polyplay.evaluation import evaluate
 from polyplay.runs.directory import config_hash
+from polyplay.runs.flags import TYPE_NAMES, check_value, option_types
 from polyplay.runs.load import crew_of, load_run, weights_digest
 from polyplay.runs.trust import check_program
 
@@ -30,6 +31,12 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
+OPTIONS = ("seed", "episodes", "epsilon", "simulations", "against", "opening_plies")  # as `polyplay evaluate` has them
+KINDS: dict[type, tuple[str, ...]] = {
+    str: ("protocol", "actions", "checkpoint", "checkpoint_sha256", "config_hash", "device"),
+    int: ("agent", "lanes"),
+}
+STARTS = ("path", "digest")
 OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
 Result = TypeVar("Result")
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
@@ -122,7 +129,23 @@ def _read(path: Path) -> Row:
         raise VerificationFailed("has returns that are no numbers")
     if not record["returns"]:
         raise VerificationFailed("has no returns")
+    _check_types(record)
     return record
+
+
+def _check_types(record: Row) -> None:
+    """Raises VerificationFailed: the value of a key is none that an evaluation writes."""
+    types = option_types(evaluate.EvaluateOptions)
+    for key in OPTIONS:
+        if key in record:
+            _or_fail(lambda name: check_value(name, record[name], types[name]), key)
+    for kind, keys in KINDS.items():
+        for key in keys:
+            if not isinstance(record.get(key, kind()), kind) or isinstance(record.get(key), bool):
+                raise VerificationFailed(f"its {key} is {record[key]!r}, allowed: {TYPE_NAMES[kind]}")
+    starts = record["starts"]
+    if not (starts is None or (isinstance(starts, dict) and all(isinstance(starts.get(k), str) for k in STARTS))):
+        raise VerificationFailed(f"its starts are {starts!r}, allowed: null, or {' and '.join(STARTS)}")
 
 
 def _checkpoint(directory: Path, record: Row) -> Path:

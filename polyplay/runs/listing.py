@@ -9,9 +9,10 @@ from pathlib import Path
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, is_number, read_lines, read_object
 from polyplay.population.ranking import best_member
-from polyplay.population.store import MEMBERS, Store
+from polyplay.population.store import MEMBERS
 from polyplay.runs.directory import METRICS, has_members, read_config
 from polyplay.runs.lock import is_locked
+from polyplay.runs.population_file import read_population
 
 COUNTERS = ("frames", "steps", "wall_seconds")
 
@@ -52,6 +53,8 @@ def describe_run(directory: Path) -> Row:
         }
     except (UserError, OSError) as e:
         return row | {"error": str(e)}
+    except (KeyError, TypeError, ValueError) as e:
+        return row | {"error": f"{directory} is damaged: {type(e).__name__}: {e}"}
 
 
 def state_of(directory: Path, summary: Row) -> str:
@@ -69,19 +72,28 @@ def state_of(directory: Path, summary: Row) -> str:
 def _summary(directory: Path) -> Row:
     path = directory / "summary.json"
     try:
-        return read_object(path) if path.exists() else {}
+        return _checked(read_object(path), path) if path.exists() else {}
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}") from None
 
 
+def _checked(row: Row, path: Path) -> Row:
+    """Raises UserError: a value that is shown as a number is none."""
+    for name in (*COUNTERS, "episodic_return_mean", "best_score"):
+        if not (row.get(name) is None or is_number(row[name])):
+            raise UserError(f"{path} is damaged: {name} is {row[name]!r}, and no number; put back a copy of it")
+    return row
+
+
 def _last_report(directory: Path) -> Row:
-    rows = deque(read_lines(directory / "metrics.jsonl", *METRICS), maxlen=1)
-    return rows[0] if rows else {}
+    path = directory / "metrics.jsonl"
+    rows = deque(read_lines(path, *METRICS), maxlen=1)
+    return _checked(rows[0], path) if rows else {}
 
 
 def _of_members(directory: Path) -> Row:
     """Of a population that has not ended."""
-    population = Store(directory).read()
+    population = read_population(directory)
     best = best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
     return totals | {"wall_seconds": population["wall_seconds"], "best_score": best and best["score"]}

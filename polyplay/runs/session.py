@@ -15,7 +15,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, parse_json, read_object, write_json
+from polyplay.common.files import LogWrites, Row, error_text, parse_json, read_object, write_json
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
@@ -236,7 +236,7 @@ class Session:
             if not there:
                 write_json(self.directory / "config.json", self.config)
         except OSError as e:
-            self.writes.fail(str(self.directory), e.strerror or str(e))
+            self.writes.fail(str(self.directory), error_text(e))
             return
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")

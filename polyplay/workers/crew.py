@@ -50,16 +50,7 @@ if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.machine import Machine
 
-OF_ALL = (
-    "seed",
-    "control",
-    "directory",
-    "resume",
-    "anew",
-    "trace",
-    "precision",
-    "reuse",
-)  # of the crew, for every worker
+OF_ALL = ("seed", "control", "directory", "resume", "anew", "trace", "precision", "reuse")  # of the crew, for workers
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -454,5 +445,5 @@ class Crew:
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
     """What says why a worker cannot be started; that fewer of them cure it only where the system lets no more be."""
-    text = f"starting {role.name} {index} of {role.n} failed: {why}"
+    text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {FEWER}" if processes.is_limit(why) else text)

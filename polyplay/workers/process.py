@@ -78,7 +78,7 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
         if ctx.index == 0:
             rescue(ctx)
         if processes.is_limit(e):
-            return "user", f"worker {ctx.role} {ctx.index}: {e}; {FEWER}"
+            return "user", f"worker {ctx.role} {ctx.index}: {getattr(e, 'strerror', None) or e}; {FEWER}"
         known = [kind for kind, cls in KINDS.items() if isinstance(e, cls)]
         return (known[0], str(e)) if known else ("error", traceback.format_exc())
     return "done", ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.runs import listing
 from polyplay.runs.lock import DirectoryLock, is_locked
@@ -69,3 +70,27 @@ def test_the_newest_comes_first_and_damage_is_a_row(tmp_path: Path):
     assert "config.json is damaged" in rows[2]["error"]
     with pytest.raises(UserError, match="DIR: no directory"):
         listing.list_runs([tmp_path / "absent"])
+
+
+@pytest.mark.parametrize("name", ["frames", "steps", "wall_seconds", "episodic_return_mean"])
+@pytest.mark.parametrize("value", ["x", True, [1], {"a": 1}])
+def test_a_value_that_is_no_number_hides_no_other_run(name: str, value: Any, tmp_path: Path, capsys):
+    make_run(tmp_path, "good", {})
+    make_run(tmp_path, "bad", {name: value})
+    last = {"wall_seconds": 60.0, "frames": 40, "steps": 10, "updates": 1, "episodic_return_mean": 0.5, name: value}
+    (make_run(tmp_path, "report") / "metrics.jsonl").write_text(json.dumps(last) + "\n")
+    for more in ([], ["--json"]):
+        assert main.main(["runs", str(tmp_path), *more]) == 0
+        out = capsys.readouterr().out
+        assert "good" in out
+        assert f"bad/summary.json is damaged: {name} is" in out.replace("\n", "")
+
+
+@pytest.mark.parametrize("damage", [{"members": 1}, {"members": [{}]}, {"members": [{"member": 0, "steps": "x"}]}, {}])
+def test_a_damaged_population_is_a_row(damage: dict[str, Any], tmp_path: Path):
+    run = make_run(tmp_path, "population")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "config": {"env": "toy:catch", "over": "a2c"}}))
+    (run / "population.json").write_text(json.dumps({"schema": 1, **damage}))
+    row = listing.describe_run(run)
+    assert (row["state"], "population.json" in row["error"]) == ("damaged", True)

@@ -13,7 +13,7 @@ import pytest
 from polyplay import systems
 from polyplay.cli import check, main, plot, reproduce, resume
 from polyplay.cli.bench.main import BenchOptions
-from polyplay.common.bounds import Range
+from polyplay.common.bounds import LARGEST, Range
 from polyplay.common.errors import UserError
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.evaluation.record_starts import StartsOptions
@@ -56,7 +56,7 @@ def ends(numbers: Range, kind: type) -> tuple[list[Any], list[Any]]:
     wrong = [step(low, -math.inf), -(10**30)]
     if high == math.inf:
         return [low, 1e308], wrong
-    return [low, high], [*wrong, step(high, math.inf), 10**30]
+    return [low, high], [*wrong, step(high, math.inf), 10**31]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=ids)
@@ -141,6 +141,7 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
         (Range(0, but="low"), "above 0"),
         (Range(0, 10**9, but="low"), "above 0, at most 1e9"),
         (Range(-1, 10**12), "from -1 to 1e12"),
+        (Range(0, LARGEST, but="low"), "above 0, at most 1e30"),
         (Range(0, 2**63 - 1), "from 0 to 9223372036854775807"),
         (Range(2, 16_384), "from 2 to 16384"),
     ],
