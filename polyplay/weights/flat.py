@@ -80,9 +80,9 @@ class FlatParams:
                 x.grad = self.grad[at : at + x.numel()].view(x.shape)
             at += x.numel()
         at, numbers = 0, as_doubles(self.flat[self.doubles :])
-        for x in doubles:
-            self._bind(x, numbers[at : at + x.numel()], write)
-            at += x.numel()
+        for buffer in doubles:
+            self._bind(buffer, numbers[at : at + buffer.numel()], write)
+            at += buffer.numel()
         self.parameter = nn.Parameter(self.flat[: self.weights])
         self.parameter.grad = self.grad
         self._host = self.flat.numpy() if device.type == "cpu" else None
