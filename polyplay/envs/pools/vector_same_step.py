@@ -77,6 +77,7 @@ class BegunEpisodes:
             name = type(self.env.unwrapped).__name__
             text = f"{self.title}: {name} resets in the same step (SAME_STEP) and {say}; {cure}"
             raise UserError(f"{text} {rules.rule_suffix('final-observation')}")
+        assert last is not None
         each = last if alone else list(iterate(batch_space(self.env.single_observation_space, self.n), last))
         for i in np.flatnonzero(lanes):
             self.write[int(i)](each[int(i)])
