@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from polyplay.cli.arguments import parse_words
 from polyplay.cli.output import print_findings
@@ -38,7 +39,7 @@ def command(words: list[str]) -> int:
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
     made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # looked at as in training
-    trials = {"steps": options.steps, "step_timeout": options.step_timeout, "seed": options.seed}
+    trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
     try:
         report = check_env(env[0], options=made["kwargs"], wrappers=made["wrappers"], **trials)
     except UserError as e:

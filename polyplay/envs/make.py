@@ -77,27 +77,39 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def whole_matches(envs: Envs) -> Envs:
-    """The same with so many lanes more that they make whole matches. Raises UserError."""
+    """The same with so many lanes more that they make whole matches, or as many as a vector environment always has.
+    Raises UserError.
+    """
     if "spec" in envs.__dict__:  # which was checked
         return envs
-    spec = _describe(envs)
-    made = replace(envs, lanes=-(-envs.lanes // spec.seats) * spec.seats)
+    spec = _spec_of(envs)
+    together = spec.width * envs.groups if envs.fixed else 0
+    made = replace(envs, lanes=together or -(-envs.lanes // spec.seats) * spec.seats)
     made.__dict__["spec"] = spec
+    _check_vector(made, spec)
     if spec.seats > 1:
         check_groups(made, spec.seats)
     return made
 
 
 def _describe(envs: Envs) -> EnvSpec:
+    spec = _spec_of(envs)
+    _check_vector(envs, spec)
+    return spec
+
+
+def _check_vector(envs: Envs, spec: EnvSpec) -> None:
+    if spec.vector and _known.get() is None:
+        check_lanes(envs, spec)
+
+
+def _spec_of(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
     for beginning, (own, _) in OWN.items():
         if envs.title.startswith(beginning):
             return own(envs)
-    spec = _describe_here(envs) if envs.inline else client.describe(envs)
-    if spec.vector:
-        check_lanes(envs, spec)
-    return spec
+    return _describe_here(envs) if envs.inline else client.describe(envs)
 
 
 def _describe_here(envs: Envs) -> EnvSpec:

@@ -90,12 +90,25 @@ def replicas_of(c: Any, crew: Crew, whole: Envs, parts: int = 1) -> int:
     """Copies of the loop: c.replicas, or the most that there is place for. Each has the same number of lanes in every
     one of its groups' `parts`, and whole matches in its groups. Raises UserError: the lanes do not divide so.
     """
+    if whole.spec.width:  # each group has a vector environment, which says how many lanes it has
+        return _vectors(c, whole)
     least = c.groups * math.lcm(parts, whole.spec.seats)
     n = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (n * least):
         given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
         given += f" in matches of {whole.spec.seats} seats" if whole.spec.seats > 1 else ""
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {n * least}")
+    return n
+
+
+def _vectors(c: Any, whole: Envs) -> int:
+    """As many copies of the loop as make vector environments of all lanes. Raises UserError: others were asked for."""
+    n, rest = divmod(c.lanes, c.groups * whole.spec.width)
+    if rest or c.replicas not in (0, n):
+        asked = f"--lanes {c.lanes}, --groups {c.groups}, --replicas {c.replicas} given"
+        flaw = f"{whole.title} makes {whole.spec.width} environments for each group of a replica"
+        cure = f"allowed: --replicas {n}" if n and not rest else f"make --lanes a multiple of {whole.spec.width}"
+        raise UserError(f"{asked}, but {flaw}; {cure}, or give the function a parameter num_envs")
     return n
 
 

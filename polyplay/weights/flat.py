@@ -80,9 +80,9 @@ class FlatParams:
                 x.grad = self.grad[at : at + x.numel()].view(x.shape)
             at += x.numel()
         at, numbers = 0, as_doubles(self.flat[self.doubles :])
-        for x in doubles:
-            self._bind(x, numbers[at : at + x.numel()], write)
-            at += x.numel()
+        for buffer in doubles:
+            self._bind(buffer, numbers[at : at + buffer.numel()], write)
+            at += buffer.numel()
         self.parameter = nn.Parameter(self.flat[: self.weights])
         self.parameter.grad = self.grad
         self._host = self.flat.numpy() if device.type == "cpu" else None
@@ -125,7 +125,8 @@ def _check_dense(module: Network) -> None:
     for name, x in module.named_parameters():
         if x.dtype != torch.float32 or x.layout != torch.strided:
             raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
-    for name, x in module.named_buffers():
-        if x.is_floating_point() and (x.dtype not in (torch.float32, torch.float64) or x.layout != torch.strided):
+    for name, buffer in module.named_buffers():
+        dense = buffer.dtype in (torch.float32, torch.float64) and buffer.layout == torch.strided
+        if buffer.is_floating_point() and not dense:
             allowed = "every floating buffer must be dense float32 or float64"
-            raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {allowed}")
+            raise UserError(f"network: {name} is {buffer.dtype}, {buffer.layout}; {allowed}")

@@ -79,3 +79,8 @@ def make(seed: int, taken: str = "drawn") -> gymnasium.Env:
     shown = draw(rng)
     others = {"discrete": spaces.Discrete(3), "box": spaces.Box(2.0, 8.0, (2,))}
     return Drawn(shown, others[taken] if taken in others else draw(rng, acting=True))
+
+
+def empty() -> gymnasium.Env:
+    """Shows a vector without numbers."""
+    return Drawn(spaces.Box(0, 1, (0,)), spaces.Discrete(2))

@@ -63,7 +63,37 @@ class OneSeed(Counting):
 
 
 class Same(Counting):
+    """SAME_STEP that loses last observations."""
+
     metadata = {"autoreset_mode": SAME}  # noqa: RUF012
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(actions)
+        over, last = self.ended.copy(), obs.copy()
+        reward = np.array(reward)
+        if over.any():
+            self.reset(options={"reset_mask": over})
+        return self.see, reward, over, truncated, {**info, **self.kept(last, over)}
+
+    def kept(self, last: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        return {}
+
+
+class Batched(Same):
+    """SAME_STEP whose info has a batch of last observations, as simulators have it."""
+
+    def kept(self, last: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        return {"final_obs": last} if over.any() else {}
+
+
+class Listed(Same):
+    """SAME_STEP whose info has a last observation for each lane that ended, as Gymnasium has it."""
+
+    def kept(self, last: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+        found = np.full(self.num_envs, None, object)
+        for i in np.flatnonzero(over):
+            found[i] = last[i].copy()
+        return {"final_obs": found, "_final_obs": over} if over.any() else {}
 
 
 class Silent(Counting):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from torch import distributions
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
-from polyplay.envs.spaces import Discrete, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets.action_heads import Bernoulli, Categorical, Composite, Gaussian, MultiCategorical, for_space
 from tests.nets.helpers import continuous, vector
 
@@ -222,3 +223,46 @@ def test_what_is_drawn_is_legal_and_gradients_are_finite(action, big, seed):
     assert params.grad.isfinite().all()
     if not any(isinstance(leaf, MultiBinary) for _, leaf in tree.leaves(action)):
         assert (params.grad[~flat] == 0).all()
+
+
+RANGES = {
+    "set points": ([900.0], [1100.0]),
+    "torques": ([-0.4, -2.0], [0.4, 2.0]),
+    "one-sided rates": ([0.0, 1e6, -5.0], [1e-3, 5e6, 0.0]),
+}
+
+
+@pytest.mark.parametrize(("low", "high"), RANGES.values(), ids=RANGES)
+def test_a_policy_s_minus_one_to_one_is_an_environment_s_range(low, high):
+    low, high = np.float32(low), np.float32(high)
+    n = len(low)
+    head, unit = for_space(Box((n,), low, high)), Gaussian((n,))
+    ends = head.mode(torch.tensor([[-1.0] * n, [1.0] * n]))
+    torch.testing.assert_close(ends, torch.from_numpy(np.stack([low, high])))
+    mean, noise = torch.randn(200, n) / 3, torch.rand(200, n)
+    action, plain = head.sample(mean, noise), unit.sample(mean, noise)
+    torch.testing.assert_close(head.embed(action), plain, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(head.logp(mean, action), unit.logp(mean, plain), rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(head.entropy(mean), unit.entropy(mean))
+    assert not list(head.buffers()), "what is no weight is not published and averaged with them"
+
+
+def test_parts_without_bounds_and_with_one_number_only():
+    inf, largest = np.float32(np.inf), np.finfo(np.float32).max
+    box = Box((4,), np.array([-inf, 0, -largest, 7], np.float32), np.array([inf, inf, largest, 7], np.float32))
+    head, mean = for_space(box), torch.tensor([[0.3, -2.0, 5.0, 0.9]])
+    assert head.mode(mean)[0].tolist() == pytest.approx([0.3, -2.0, 5.0, 7.0])
+    assert head.logp(mean, head.mode(mean)).isfinite().all()
+    free = for_space(Box((2,), np.full(2, -inf), np.full(2, inf)))
+    assert free.range is None
+
+
+def test_a_range_of_minus_one_to_one_and_clipped_actions_are_left_as_they_are_to_the_bit():
+    mean, noise = torch.randn(50, 3), torch.rand(50, 3)
+    plain = Gaussian((3,)).sample(mean, noise)
+    assert torch.equal(for_space(continuous(vector(1), 3).action).sample(mean, noise), plain)
+    box = Box((3,), np.full(3, 900, np.float32), np.full(3, 1100, np.float32))
+    assert torch.equal(for_space(box, scaled=False).sample(mean, noise), plain)
+    many = {"a": box, "b": Discrete(2)}
+    assert for_space(many).mode(torch.zeros(1, 5))["a"].tolist() == [[1000.0] * 3]
+    assert for_space(many, scaled=False).mode(torch.zeros(1, 5))["a"].tolist() == [[0.0] * 3]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as gym
 
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
+from polyplay.envs.space_files import space_to_json
 from tests.nets.helpers import continuous, discrete, parameters, vector
 
 
@@ -59,3 +62,40 @@ def test_activations_and_sizes():
         nets.make("mlp", discrete(vector(3)), activation="elu")
     with pytest.raises(UserError, match="hidden: \\(\\) given"):
         nets.make("mlp", discrete(vector(3)), hidden=())
+
+
+BYTES = {  # declared bounds, bytes, and what a network takes for them
+    "flags": (0, 1, [0, 1, 1], [0.0, 1.0, 1.0]),
+    "pixels": (0, 255, [0, 51, 255], [0.0, 0.2, 1.0]),
+    "kinds of cells": (2, 10, [2, 6, 10], [0.0, 0.5, 1.0]),
+    "some always the same": ([3, 0, 0], [3, 4, 2], [3, 1, 1], [0.0, 0.25, 0.5]),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "given", "taken"), BYTES.values(), ids=BYTES)
+@pytest.mark.parametrize("path", ["", "part"])
+def test_bytes_are_scaled_by_the_bounds_that_were_declared(path, low, high, given, taken):
+    ends = (np.broadcast_to(np.uint8(x), 3).copy() for x in (low, high))
+    shown = gym.Box(*ends, (3,), np.uint8)
+    made = {"observation": space_to_json(gym.Dict({"part": shown}) if path else shown)}
+    made["action"] = space_to_json(gym.Discrete(2))
+    field = Field((3,), "uint8")
+    torso = nets.make("auto", discrete({"part": field} if path else field, spaces=made)).torso
+    heard = []
+    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    bytes_ = torch.tensor([given], dtype=torch.uint8)
+    torso({"part": bytes_} if path else bytes_)
+    torch.testing.assert_close(heard[0], torch.tensor([taken]))
+    assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
+
+
+def test_planes_of_flags_are_no_pixels_for_convolutions_either():
+    planes = Field((3, 84, 84), "uint8")
+    torsos = []
+    for high in (1, 255):
+        made = {"observation": space_to_json(gym.Box(0, high, planes.shape, np.uint8))}
+        made["action"] = space_to_json(gym.Discrete(2))
+        torch.manual_seed(3)
+        torsos.append(nets.make("a3c", discrete(planes, spaces=made)).torso)
+    flags = torch.randint(0, 2, (3, *planes.shape), dtype=torch.uint8)
+    torch.testing.assert_close(torsos[0](flags), torsos[1](255 * flags))

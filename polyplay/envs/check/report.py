@@ -124,7 +124,7 @@ class EnvChecker:
     def pool(self, seconds: float) -> TrialResult:
         """The pace of a pool, for the card, or what it broke."""
         workers = cores()
-        lanes = LANES * workers * self.envs.spec.seats
+        lanes = self.envs.spec.width or LANES * workers * self.envs.spec.seats
         envs = replace(self.envs, lanes=lanes, workers=workers, max_restarts=0)
         if self.own:
             tried = run_watched(random_play.measure_pool, envs, seconds)

@@ -30,6 +30,12 @@ USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrapper
 VERSION = re.compile(r"-v\d+$")
 SCREENS = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)?-v([04])")  # ids of Atari games before ALE/NAME-v5
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+RESETS = {  # of vector environments
+    AutoresetMode.NEXT_STEP: "its own, in the next step",
+    AutoresetMode.SAME_STEP: "its own, in the same step",
+    AutoresetMode.DISABLED: "by us, lane by lane",
+    None: "",
+}
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
     "--wrapper": "module:callable, a function that takes an environment and returns one",
@@ -235,9 +241,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     try:
         spec = inspect(env, title)
         if isinstance(env, VectorEnv):
-            resets = autoreset_mode(env) is AutoresetMode.NEXT_STEP
-            more = {"resets": "its own, in the next step" if resets else "by us, lane by lane"}
-            text = {**spec.describe, "vector": type(env.unwrapped).__name__, **more}
+            text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": RESETS[autoreset_mode(env)]}
             width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
             return replace(spec, describe=text, vector=True, width=width)
         if spec.kinds:

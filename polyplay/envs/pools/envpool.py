@@ -30,7 +30,7 @@ from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_name
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.batching import STEPPING
 from polyplay.envs.pools.build import one_line
-from polyplay.envs.pools.vector import action_writer
+from polyplay.envs.pools.vector_rows import action_writer
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")

@@ -2,20 +2,18 @@
 
 NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they are reset, all
 are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row that the others
-got by the step is theirs by a reset.
+got by the step is theirs by a reset. SAME_STEP: see vector_same_step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-from gymnasium import spaces as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike
 
 from polyplay.common import tree
@@ -23,64 +21,13 @@ from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.masks import KEY
-from polyplay.envs.pool import Envs, Lanes, lane_seeds
+from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.global_random import GlobalGenerators, seed_torch
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
-from polyplay.envs.spaces import inner_path
-
-# ---------------------------------------------------------------------------------------- batches
-
-
-def observation_reader(space: gym.Space, into: Tree, n: int, path: str = "") -> Callable[[Any, Lanes], None]:
-    """A function that checks a batch of observations and copies it into `into`, which it may do for some lanes only.
-    It raises SpaceViolation.
-    """
-    if isinstance(space, gym.Dict):
-        inner = {k: observation_reader(s, into[k], n, inner_path(path, k)) for k, s in space.spaces.items()}
-
-        def by_key(obs: Any, which: Lanes) -> None:
-            if not hasattr(obs, "keys") or not inner.keys() <= obs.keys():
-                raise spaces.SpaceViolation(f"declared keys {list(inner)}, given {type(obs).__name__} {list(obs)[:8]}")
-            for key, read in inner.items():
-                read(obs[key], which)
-
-        return by_key
-    if isinstance(space, gym.Box):
-
-        def whole(obs: Any, which: Lanes) -> None:
-            obs = np.asarray(obs)
-            spaces.check_array(obs, (n, *space.shape), space.dtype, path)
-            into[which] = obs[which]
-
-        return whole
-    writers, batch = [spaces.observation_writer(space, into, i, path) for i in range(n)], batch_space(space, n)
-
-    def each(obs: Any, which: Lanes) -> None:
-        for i, one in enumerate(iterate(batch, obs)):
-            if isinstance(which, slice) or which[i]:
-                writers[i](one)
-
-    return each
-
-
-def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """From a batch of the pool's actions to what the vector environment's `step` takes."""
-    if isinstance(space, gym.Discrete):
-        return lambda a: (a + space.start).astype(space.dtype)
-    one = spaces.action_reader(space)
-    if not isinstance(space, gym.Dict | gym.Tuple):
-        return one  # bounds and first numbers are every lane's
-
-    def several(a: Tree) -> Tree:
-        rows = [one(tree.at(a, i)) for i in range(n)]
-        return concatenate(space, rows, create_empty_array(space, n))  # type: ignore[arg-type]
-
-    return several
-
-
-# ------------------------------------------------------------------------------------------- pool
+from polyplay.envs.pools.vector_rows import action_writer, observation_reader, read_flags
+from polyplay.envs.pools.vector_same_step import BegunEpisodes
 
 
 class VectorLanes:
@@ -93,6 +40,8 @@ class VectorLanes:
         self.resets, self.remark = autoreset_mode(env) is AutoresetMode.DISABLED, ""
         self.read = observation_reader(env.single_observation_space, rows["obs"], self.n)
         self.act = action_writer(env.single_action_space, self.n)
+        again = autoreset_mode(env) is AutoresetMode.SAME_STEP
+        self.begun = BegunEpisodes(env, rows["obs"], title, self.read) if again else None
 
     def begin(self, seeds: list[int]) -> None:
         """The first reset: a seed per lane, or one for all where it takes no list. Raises EnvFailure."""
@@ -113,6 +62,9 @@ class VectorLanes:
     def step(self, action: Tree) -> None:
         """Every lane's next row. Raises EnvFailure."""
         ended = self.rows["over"].copy()
+        if self.begun is not None:
+            with self._failing("step"):
+                return self._flags(ended, *self.begun.step(self.act(action), ended))
         reset = self.resets and bool(ended.any())
         with self._failing("step"):
             if reset:
@@ -122,10 +74,7 @@ class VectorLanes:
                 return self._flags(ended)
             obs, reward, terminated, truncated, _ = self.env.step(self.act(action))
             self.read(obs, slice(None))
-            flags = [np.array(x) for x in (reward, terminated, truncated)]
-            if any(x.shape != (self.n,) for x in flags):
-                given = ", ".join(str(list(x.shape)) for x in flags)
-                raise ValueError(f"reward, terminated, truncated must be [{self.n}], given {given}")
+            flags = read_flags(self.n, reward, terminated, truncated)
             if reset:
                 self.read(self._reset(ended), ended)
                 flags[1][ended] = flags[2][ended] = False

@@ -1,6 +1,6 @@
 """Vector environments as their factories make them, opened in a mode that keeps an episode's last observation.
 
-NEXT_STEP does, and DISABLED does; SAME_STEP overwrites it.
+NEXT_STEP does, and DISABLED does; SAME_STEP gives it in info.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def autoreset_mode(env: object) -> AutoresetMode | None:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """A single environment, or a vector environment of one lane (of as many as it has) that keeps its last
-    observations. Where that is all that a factory has it becomes a single one. Raises UserError.
+    """A single environment, or a vector environment of one lane (of as many as it has). What Gymnasium makes in
+    SAME_STEP only becomes a single one, whose lanes are stepped by themselves. Raises UserError.
     """
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
@@ -67,17 +67,16 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
     if not isinstance(env, VectorEnv) or autoreset_mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
         return env
     name, found, kind, bare = type(env.unwrapped).__name__, env.spec, autoreset_mode(env), env is env.unwrapped
+    simple = bare and found is not None and found.entry_point is not None
+    if kind is not None and not simple:
+        return env
     with contextlib.suppress(Exception):
         env.close()
     if kind is None:
         say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
         raise UserError(f"{title}: {name} does not say how it resets; {say}")
-    if bare and found is not None and found.entry_point is not None:
-        return _single(found)
-    raise UserError(
-        f"{title}: {name} resets in the same step (SAME_STEP), which overwrites an episode's last observation; "
-        "make it with autoreset_mode=NEXT_STEP or DISABLED, or give a single environment"
-    )
+    assert found is not None
+    return _single(found)
 
 
 def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:

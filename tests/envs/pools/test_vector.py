@@ -12,7 +12,8 @@ from polyplay.common.errors import Closed, EnvFailure
 from polyplay.envs import Envs, spaces
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.pools.inline import InlinePool
-from polyplay.envs.pools.vector import VectorPool, action_writer
+from polyplay.envs.pools.vector import VectorPool
+from polyplay.envs.pools.vector_rows import action_writer
 from tests.envs import faulty, vectors
 from tests.envs.vectors import OFF, Counting
 

@@ -56,6 +56,14 @@ def test_what_resets_in_the_same_step_becomes_single_environments():
     assert env.spec.max_episode_steps == 9
 
 
+def test_others_that_reset_in_the_same_step_are_taken_as_they_are():
+    for make in (vectors.Batched, vectors.wrapped):
+        env = single_lane(make, "it")
+        assert autoreset_mode(env) is SAME
+        spec = Envs(make, 2, inline=True).spec
+        assert spec.describe["resets"] == "its own, in the same step"
+
+
 class Pooled(vectors.Counting):
     __module__ = "envpool.made.up"
 
@@ -63,8 +71,6 @@ class Pooled(vectors.Counting):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (vectors.Same, r"^it: Same resets in the same step \(SAME_STEP\), which overwrites an episode's last obs"),
-        (vectors.wrapped, r"^it: SyncVectorEnv resets in the same step .* or give a single environment$"),
         (vectors.Silent, r"^it: Silent does not say how it resets; its metadata must say autoreset_mode: "),
         (Pooled, r"^it: is an EnvPool, .* give --env envpool:TASK$"),
     ],

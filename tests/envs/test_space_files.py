@@ -1,0 +1,73 @@
+"""Spaces as JSON and back: of every type of numbers, of kinds derived from Gymnasium's, with whatever bounds."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+from polyplay.common.errors import UserError
+from polyplay.envs import space_files
+from polyplay.envs.pools.build import inspect
+from polyplay.envs.spaces import observation
+from tests.envs import drawn
+
+BOXES = {
+    "bool": gym.Box(0, 1, (4,), bool),
+    "bool, some fixed": gym.Box(np.array([0, 1]), np.array([1, 1]), (2,), bool),
+    "derived": drawn.OwnBox(-1, 1, (2,)),
+    "all of int64": gym.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
+    "large bounds of uint64": gym.Box(0, 2**53 + 1, (1,), np.uint64),
+    "half-bounded": gym.Box(np.array([-np.inf, 0], np.float64), np.array([1, np.inf], np.float64), (2,), np.float64),
+    "half precision": gym.Box(0, 0.1, (2, 2), np.float16),
+    "long": gym.Box(0, 1, (2,), np.longdouble),
+}
+
+
+@pytest.mark.parametrize("space", BOXES.values(), ids=BOXES)
+def test_a_box_of_any_type_comes_back_with_its_bounds(space):
+    back = space_files.space_from_json(json.loads(json.dumps(space_files.space_to_json(space))))
+    assert (back.shape, back.dtype) == (space.shape, space.dtype)
+    assert np.array_equal(back.low, space.low)
+    assert np.array_equal(back.high, space.high)
+
+
+def test_drawn_environments_are_described_as_their_files_say():
+    for seed in range(60):
+        env = drawn.make(seed)
+        spec = inspect(env, "x")
+        back = space_files.spec_from_json(json.loads(json.dumps(space_files.spec_to_json(spec))), "spaces.json")
+        assert (back.obs, back.action, back.classes) == (spec.obs, spec.action, spec.classes)
+        shown, taken = space_files.of_spec(back)
+        assert shown.contains(env.reset(seed=1)[0])
+        assert taken.contains(env.action_space.sample())
+
+
+NONE = gym.Box(0, 1, (2, 0))
+WIDTHS = [gym.Box(0, 1, (0,)), gym.Dict({"a": gym.Box(0, 1, (3,)), "b": NONE}), gym.Tuple([NONE, NONE])]
+
+
+@pytest.mark.parametrize("space", WIDTHS)
+def test_a_dimension_without_numbers_is_refused_in_one_line(space):
+    with pytest.raises(UserError, match=r"^x: observation space .* has a dimension of width 0, so no numbers: ") as e:
+        observation(space, "x")
+    assert "\n" not in str(e.value)
+
+
+def test_rows_hold_what_networks_can_compute_with():
+    kinds = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "longdouble": "float64", "float16": "float16"}
+    for given, held in kinds.items():
+        assert observation(gym.Box(0, 1, (2,), np.dtype(given).type), "x").dtype == held
+    assert observation(gym.MultiDiscrete([3, 4], dtype=np.uint64), "x").dtype == "int64"
+
+
+def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
+    shown = gym.Dict({"flags": gym.Box(0, 1, (2,), np.uint8), "n": gym.Discrete(3), "x": gym.Box(0, 1, (2,))})
+    spec = inspect(drawn.Drawn(shown, gym.Discrete(2)), "x")
+    assert {path: (low.tolist(), high.tolist()) for path, (low, high) in space_files.byte_bounds(spec).items()} == {
+        "flags": ([0, 0], [1, 1])
+    }
+    bare = type(spec)(spec.obs, spec.action, classes=spec.classes)
+    assert space_files.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
