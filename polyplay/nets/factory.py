@@ -88,14 +88,9 @@ def make(
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        scales, kept = returns is not None, {"guarded probabilities": not log_prob.exact, "rewards of events": rewards}
-        asked = {
-            "--core": core != "none",
-            "--previous": previous,
-            "--inputs": inputs != "raw",
-            "--reward scale": scales,
-        }
-        asked |= {"--auxiliary": auxiliary, **kept, "latent layers": width}
+        asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
+        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary), "latent layers": width > 0}
+        asked |= {"guarded probabilities": not log_prob.exact, "rewards of events": bool(rewards)}
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]

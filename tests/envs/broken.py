@@ -247,6 +247,24 @@ class Unnamed(Pair):
         return obs, {"nobody": rewards["left"]}, *rest
 
 
+_SOUND = Sound()
+
+
+def same() -> Any:
+    """The same environment at every call."""
+    return _SOUND
+
+
+class OneSimulator(Sound):
+    """Copies that share what counts their steps."""
+
+    shared = {"steps": 0}  # noqa: RUF012
+
+    def see(self) -> Any:
+        self.shared["steps"] += 1
+        return super().see() * 0.0 + np.float32(self.shared["steps"] % 10 / 10)
+
+
 RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not even begin
     "factory": unpicklable(),
     "build": Unbuildable,
@@ -256,6 +274,7 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
     "dtype": WrongDtype,
     "bounds": OutOfBounds,
     "images": PlanesLast,
+    "copies": same,
     "mask": NothingLegal,
     "finite": NotFinite,
     "reward": NoReward,

@@ -17,7 +17,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import CUT, Factory
-from polyplay.envs.pools import saved_state
+from polyplay.envs.pools import copies, saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import build_env, inspect
 from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, unit_seed
@@ -81,6 +81,7 @@ class Lane:
         self.allow(max(START, self.job.step_timeout))
         try:
             env = self.env = build_env(self.make, self.job.title)
+            copies.take(env, self, self.job.title)
         except UserError as e:
             if self.board.faults[self.lane] == 0:
                 raise Unbuilt(str(e)) from e
@@ -125,6 +126,7 @@ class Lane:
     def close(self) -> None:
         """Close the environment, whatever it raises."""
         env, self.env = self.env, None
+        copies.give_back(self)
         self.over, self.cut, self.seeded, self.last = True, False, False, None
         if env is not None:
             with contextlib.suppress(BaseException):

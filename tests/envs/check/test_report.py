@@ -183,6 +183,11 @@ def test_what_only_check_sees():
     assert levels(report)["autoreset"] == "failed"
     report = checking.check_env(broken.Unrepeatable, **QUICK)
     assert (levels(report)["determinism"], report.status) == ("warning", 0)
+    report = checking.check_env(broken.OneSimulator, **QUICK)
+    assert levels(report)["copies"] == "failed"
+    assert next(f.seen for f in report.findings if f.name == "copies").startswith(
+        "from row 1 on it shows something else"
+    )
     assert levels(checking.check_env(broken.OneGenerator, **QUICK))["seed"] == "failed"
 
 
