@@ -241,6 +241,18 @@ class NetworkFactory:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
         return build(name, self.spec, **self.options, **layers)
 
+    @property
+    def choice(self) -> str:
+        """What `auto` stands for, and what it reads in another way than one may think."""
+        if callable(self.name):
+            return getattr(self.name, "__qualname__", type(self.name).__name__)
+        name, colon, rest = self.name.partition("(")
+        known = _auto(self.spec.obs) if name == "auto" else name
+        chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
+        inputs = self.options.get("inputs", "raw")
+        read = rules.flat_images(self.spec.obs) if known in ("mlp", "separate") else []
+        return "; ".join([chosen, f"inputs {inputs}", *[f"it reads {' and '.join(read)}"] * bool(read)])
+
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
     """The name without layers, and what they ask of its function: `hidden`, sizes or, where it has one such layer, a
@@ -263,11 +275,9 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 def _auto(obs: Spec) -> str:
     """nature for one image of at least 64×64, else mlp."""
-    if not isinstance(obs, Field) or len(obs.shape) != 3:
-        return "mlp"
     if flaw := rules.image_flaw(obs):
         raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
-    return "nature" if min(obs.shape[1:]) >= rules.IMAGE else "mlp"
+    return "nature" if rules.is_image(obs) else "mlp"
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:

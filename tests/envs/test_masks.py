@@ -250,4 +250,4 @@ def test_a_reset_that_fails_is_no_matter_of_masks():
         def reset(self, **_):
             raise OSError("no level")
 
-    assert masks.info_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") is None
+    assert masks.shown_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") == (None, "")

@@ -118,6 +118,8 @@ class EnvChecker:
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
         if flaw := rules.image_flaw(spec.obs):
             tried.broke["images"] = flaw
+        elif (read := rules.flat_images(spec.obs)) and not rules.is_image(spec.obs):
+            tried.odd["images"] = f"--network auto is an MLP, which reads {' and '.join(read)}"
         return tried
 
     def shared(self, first: TrialFacts, again: TrialFacts) -> str:

@@ -203,6 +203,8 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         seen, acted = env.observation_space, env.action_space
     else:
         seen, acted = env.single_observation_space, env.single_action_space
+        if any(masks.mask_method(part) for part in (env, *getattr(env, "envs", ())[:1])):
+            raise mask_note(title)
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
     shown = masks.without_mask(seen)
     try:
@@ -259,8 +261,9 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
         mask, team = pettingzoo.seen_in_info(env, spec, title)
         spec = replace(spec, mask=spec.mask if mask is None else mask, team_reward=team)
         return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
-    if spec.mask is None and (mask := masks.info_mask(spec.action, env, title)) is not None:
-        return replace(spec, mask=mask, describe={**spec.describe, "action mask": "from info"})
+    if spec.mask is None:
+        mask, source = masks.shown_mask(spec.action, env, title)
+        return spec if mask is None else replace(spec, mask=mask, describe={**spec.describe, "action mask": source})
     return spec
 
 

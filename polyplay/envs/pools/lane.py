@@ -97,7 +97,8 @@ class Lane:
         shown = masks.without_mask(env.observation_space)
         self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
         inside = shown is not env.observation_space
-        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
+        method = None if inside else masks.mask_method(env)
+        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside, method)
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
