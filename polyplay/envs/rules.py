@@ -25,6 +25,7 @@ SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a miss
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
 SMALL_IMAGE = 24  # pixels each way from which bytes are called an image
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
+OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -156,6 +157,13 @@ def read_flag(name: str, value: object) -> bool:
     if getattr(value, "shape", ()) != () or value not in (0, 1):
         raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)
+
+
+def old_limit(terminated: bool, truncated: bool, info: object) -> str:
+    """What is odd where info says in gym's old way that a time limit ended the episode; "": it does not."""
+    if not terminated or truncated or not isinstance(info, dict) or not info.get(OLD_LIMIT):
+        return ""
+    return f"info says {OLD_LIMIT} of a terminated episode, which is not read: return terminated=False, truncated=True"
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:

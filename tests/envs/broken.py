@@ -247,6 +247,19 @@ class Unnamed(Pair):
         return obs, {"nobody": rewards["left"]}, *rest
 
 
+class Grey(Sound):
+    """An image without planes; its time limit is told in the old way."""
+
+    observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
+
+    def see(self) -> Any:
+        return self.np_random.integers(0, 256, (84, 84), np.uint8)
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
+
+
 _SOUND = Sound()
 
 

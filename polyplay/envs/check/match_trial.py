@@ -119,7 +119,7 @@ class MatchTrial:
         """At what step() returned, and who is left."""
         known, match = self.match.agents, self.match
         if match.remark:
-            self.report("odd", "bounds", match.remark)
+            self.report("odd", "reward" if "env.rewards" in match.remark else "bounds", match.remark)
         if begins or not self.results:
             return
         answer = self.results.pop()

@@ -171,6 +171,8 @@ class EnvTrial:
         """Whether the episode is over, and whether it terminated."""
         obs, reward, *flags, info = parts
         dead, late = map(self._check_flag, ("terminated", "truncated"), flags)
+        if odd := rules.old_limit(dead, late, info):
+            self.report("odd", "flags", odd)
         self._check_row(obs, info, (self._try("reward", rules.read_reward, reward), dead, late))
         for begun in self.begun:
             self._reset_itself(dead or late, begun, obs)

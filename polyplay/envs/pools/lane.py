@@ -36,6 +36,7 @@ class Lane:
         self.last: Tree = None
         self.stage = "build"  # the rule that an exception breaks now
         self.remark, self.remarked = "", False  # about a row that is good
+        self.told = False  # that a time limit is not told as one
 
     def advance(self) -> None:
         """Make the lane's next row. Raises Unbuilt, SpaceViolation, and what the environment raises."""
@@ -48,6 +49,8 @@ class Lane:
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.read_step(result)
         self.show(obs, info, terminated, truncated)
+        if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
+            self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
         first, cut = self.cut, isinstance(info, dict) and CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 

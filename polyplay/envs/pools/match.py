@@ -142,6 +142,8 @@ class Match:
                 self._arrive(seat, results[0], results[4])
                 self.alive[seat] = True
         self.over = not any(self.alive)
+        if odd := getattr(self.env, "remark", ""):  # of a turn-based one
+            self.remark, self.remarked, self.env.remark = f"{self.job.title}: {odd}", False, ""
 
     # ----------------------------------------------------------------------------------------- its rows
 
