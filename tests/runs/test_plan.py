@@ -51,7 +51,7 @@ def test_what_was_chosen():
     assert text == "mlp(8,relu); inputs normalize; 67 parameters"
     text = line(make("dqn", env=Grey, network="auto", options={"serial": True}), "network")
     assert text.startswith("mlp, chosen by auto; inputs raw; it reads the image [84, 84] as 7,056 numbers; ")
-    text = line(make("a2c", env="CartPole-v1", options={"serial": True}), "workers")
+    text = line(make("a2c", env="CartPole-v1", replicas=1, options={"serial": True}), "workers")
     assert "with 16 lanes each (stepped by the worker itself)" in text
 
 

@@ -148,7 +148,7 @@ def _refuse_screens(name: str) -> None:
         return
     if found[1] in _atari_games():
         usual = "dopamine, with its sticky actions" if found[2] == "0" else "baselines, as most wrap it"
-        raise _refusal("--env", name, f"its whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
+        raise _refusal("--env", name, f"which shows the whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
 
 
 def _atari_games() -> Mapping[str, Any]:

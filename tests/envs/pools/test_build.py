@@ -4,6 +4,7 @@ import textwrap
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs
@@ -101,18 +102,15 @@ def test_atari_games_by_the_ids_of_old(name, write, known):
         pytest.importorskip("ale_py")
     with pytest.raises(UserError) as e:
         factory(name, {"frameskip": 4} if known else {})
-    assert str(e.value).startswith(f"--env: {name} given, its whole screen: write {write}")
+    assert str(e.value).startswith(f"--env: {name} given, which shows the whole screen: write {write}")
 
 
-def test_atari_ids_of_old_stay_where_they_are_meant(module):
+def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):
     pytest.importorskip("ale_py")
     factory("PongNoFrameskip-v4", {"obs_type": "ram"})
     factory("PongNoFrameskip-v4", {"wrappers": ("my_games:make",)})
-    gymnasium.register("Freeway-v4", entry_point=faulty.Obedient)
-    try:
-        assert factory("Freeway-v4", {})().unwrapped.action_space.n == 10
-    finally:
-        del gymnasium.registry["Freeway-v4"]
+    monkeypatch.setitem(gymnasium.registry, "Freeway-v4", EnvSpec("Freeway-v4", entry_point=faulty.Obedient))
+    assert factory("Freeway-v4", {})().unwrapped.action_space.n == 10
 
 
 def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):
