@@ -1,7 +1,8 @@
 """Which actions are legal: from an environment's `action_mask` to bool arrays of one shape per lane.
 
 A mask stands in the observation (a Dict space with the key at its top: networks don't see it) or in `info`, from the
-first reset on. What is taken for each kind of action, always 1 for legal:
+first reset on; or the environment, or a wrapper, has a method action_masks(), as sb3-contrib's. What is taken for each
+kind of action, always 1 for legal:
 
     Discrete(n)          [n]
     MultiDiscrete(nvec)  a tuple with an array [n] per number (nested as nvec is), or one array [sum(nvec)]
@@ -33,6 +34,7 @@ from polyplay.envs import spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
 
 KEY = "action_mask"
+METHOD = "action_masks"
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
@@ -67,14 +69,28 @@ def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | No
     return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
-def info_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> Spec | None:
-    """The same where info has one: resets `env`. A reset that fails has none; the run's own reset reports that."""
+def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
+    """The same where info or a method has one, and where that was: resets `env`. A reset that fails has none; the run's
+    own reset reports that.
+    """
+    source = "info"
     try:
         _, info = env.reset(seed=0)
         given = info.get(KEY)
+        if given is None and (method := mask_method(env)) is not None:
+            source, given = f"{METHOD}()", method()
     except Exception:
-        return None
-    return mask_spec(action, given, f"{title}: info's")
+        return None, ""
+    return mask_spec(action, given, f"{title}: {source}'s"), f"from {source}"
+
+
+def mask_method(env: Any) -> Callable[[], Tree] | None:
+    """An environment's method that gives its mask, or a wrapper's; None: it has none."""
+    try:
+        found = env.get_wrapper_attr(METHOD)
+    except AttributeError:  # also of what is no gymnasium.Env
+        found = getattr(env, METHOD, None)
+    return found if callable(found) else None
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
@@ -101,11 +117,14 @@ def _zeros(space: gym.Space) -> Tree:
 # --------------------------------------------------------------------------------------- per step
 
 
-def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) -> MaskWriter:
+def mask_writer(
+    action: ActionSpec, into: Tree | None, lane: int, inside: bool, method: Callable[[], Tree] | None = None
+) -> MaskWriter:
     """A function that reads the masks of a lane into `into[lane]`.
 
-    `inside`: it stands in the observation. It raises SpaceViolation where a mask is missing, has another form, or
-    leaves no action; on a last row, whose action is ignored, a missing one or one that leaves none makes all legal.
+    `inside`: it stands in the observation; method: gives it where info has none. It raises SpaceViolation where a mask
+    is missing, has another form, or leaves no action; on a last row, whose action is ignored, a missing one or one that
+    leaves none makes all legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     values = {path: n for path, n in _conditions(action).items() if path in rows}
@@ -115,6 +134,8 @@ def mask_writer(action: ActionSpec, into: Tree | None, lane: int, inside: bool) 
         given = source.get(KEY) if isinstance(source, Mapping) else None
         if given is None and not rows:
             return
+        if given is None and method is not None and not last:
+            given = method()
         path = ""
         try:
             for path, (leaf, part) in _parts(action, given).items():

@@ -4,6 +4,7 @@ shows; messages end with the rule's name.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 import zlib
@@ -16,12 +17,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
+from polyplay.common import tree
 from polyplay.common.tree import Field, Spec
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation, inner_path, place_of, subspaces
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
+SMALL_IMAGE = 24  # pixels each way from which bytes are called an image
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
+OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -66,9 +70,28 @@ def rule_message(violation: SpaceViolation) -> str:
 
 def image_flaw(obs: Spec) -> str:
     """Why no network takes one image of this shape; "": it is none, or has its planes first."""
-    if not isinstance(obs, Field) or len(obs.shape) != 3 or min(obs.shape[:2]) < IMAGE or obs.shape[2] > 4:
+    if not isinstance(obs, Field):
         return ""
-    return f"observations {list(obs.shape)} look like [H, W, C], networks take [C, H, W]"
+    shape = list(obs.shape)
+    if len(shape) == 3 and min(shape[:2]) >= IMAGE > shape[2]:
+        return f"observations {shape} look like [H, W, C], networks take [C, H, W]"
+    last, first = len(shape) == 4 and min(shape[1:3]) >= IMAGE > shape[3], len(shape) == 4 and min(shape[2:]) >= IMAGE
+    if last or first:
+        form = "[S, H, W, C]" if last else "[S, C, H, W]"
+        return f"observations {shape} look like a stack of images {form}, networks take one, [C, H, W]"
+    return ""
+
+
+def is_image(obs: Spec) -> bool:
+    """Whether it is one image, as convolutions take it, of some size."""
+    return isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= IMAGE
+
+
+def flat_images(obs: Spec) -> list[str]:
+    """What of the observations looks like an image to people, though a network for vectors reads its numbers."""
+    found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
+    seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALL_IMAGE]
+    return [f"the image {path and f'{path} '}{list(shape)} as {math.prod(shape):,} numbers" for path, shape in seen]
 
 
 def values_flaw(action: ActionSpec) -> str:
@@ -134,6 +157,13 @@ def read_flag(name: str, value: object) -> bool:
     if getattr(value, "shape", ()) != () or value not in (0, 1):
         raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)
+
+
+def old_limit(terminated: bool, truncated: bool, info: object) -> str:
+    """What is odd where info says in gym's old way that a time limit ended the episode; "": it does not."""
+    if not terminated or truncated or not isinstance(info, dict) or not info.get(OLD_LIMIT):
+        return ""
+    return f"info says {OLD_LIMIT} of a terminated episode, which is not read: return terminated=False, truncated=True"
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:

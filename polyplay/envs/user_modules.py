@@ -75,7 +75,7 @@ class _Held:
 def held_back() -> Iterator[None]:
     """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
     held, before = _Held(sys.stderr), sys.stderr
-    sys.stderr = held  # type: ignore[assignment]
+    sys.stderr = held
     keep = True
     try:
         yield

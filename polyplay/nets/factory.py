@@ -91,14 +91,9 @@ def make(
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
-        scales, kept = returns is not None, {"guarded probabilities": not log_prob.exact, "rewards of events": rewards}
-        asked = {
-            "--core": core != "none",
-            "--previous": previous,
-            "--inputs": inputs != "raw",
-            "--reward scale": scales,
-        }
-        asked |= {"--auxiliary": auxiliary, **kept, "latent layers": width}
+        asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
+        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary), "latent layers": width > 0}
+        asked |= {"guarded probabilities": not log_prob.exact, "rewards of events": bool(rewards)}
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
@@ -256,6 +251,18 @@ class NetworkFactory:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
         return build(name, self.spec, **self.options, **layers)
 
+    @property
+    def choice(self) -> str:
+        """What `auto` stands for, and what it reads in another way than one may think."""
+        if callable(self.name):
+            return getattr(self.name, "__qualname__", type(self.name).__name__)
+        name, colon, rest = self.name.partition("(")
+        known = _auto(self.spec.obs) if name == "auto" else name
+        chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
+        inputs = self.options.get("inputs", "raw")
+        read = rules.flat_images(self.spec.obs) if known in ("mlp", "separate") else []
+        return "; ".join([chosen, f"inputs {inputs}", *[f"it reads {' and '.join(read)}"] * bool(read)])
+
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
     """The name without layers, and what they ask of its function: `hidden`, sizes or, where it has one such layer, a
@@ -278,11 +285,9 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 def _auto(obs: Spec) -> str:
     """nature for one image of at least 64×64, else mlp."""
-    if not isinstance(obs, Field) or len(obs.shape) != 3:
-        return "mlp"
     if flaw := rules.image_flaw(obs):
         raise UserError(f"--network: {flaw}: {rules.RULES['images'].fix} {rules.rule_suffix('images')}")
-    return "nature" if min(obs.shape[1:]) >= rules.IMAGE else "mlp"
+    return "nature" if rules.is_image(obs) else "mlp"
 
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:

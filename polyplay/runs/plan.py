@@ -74,6 +74,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
+        *([("network", _network(wired, net))] if hasattr(wired.policy, "choice") else []),
         *([("cores", crew.divided)] if crew.divided else []),
         *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
@@ -123,6 +124,11 @@ def _workers(crew: Any) -> str:
     )
 
 
+def _network(wired: Any, net: Any) -> str:
+    """What was chosen."""
+    return f"{wired.policy.choice}; {sum(p.numel() for p in net.parameters()):,} parameters"
+
+
 def _gradient(crew: Any, net: Any) -> str:
     """How a replica's threads divide a batch, where they do (learning.gradient_parts); "" elsewhere."""
     for role in crew.roles:
@@ -152,6 +158,7 @@ def _places(crew: Any) -> str:
 def _steppers(envs: Any) -> str:
     n = envs.active or workers_of(envs)
     some = {"ale": f"{n} ale-py thread{'s' * (n > 1)}", "processes": f"{n} environment process{'es' * (n > 1)}"}
+    some |= {"inline": "stepped by the worker itself", "vector": "a vector environment, stepped by the worker itself"}
     by = some.get(kind_of(envs))
     return f" ({by})" if by else ""
 

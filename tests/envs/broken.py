@@ -247,6 +247,37 @@ class Unnamed(Pair):
         return obs, {"nobody": rewards["left"]}, *rest
 
 
+class Grey(Sound):
+    """An image without planes; its time limit is told in the old way."""
+
+    observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
+
+    def see(self) -> Any:
+        return self.np_random.integers(0, 256, (84, 84), np.uint8)
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated or truncated, False, {"TimeLimit.truncated": truncated}
+
+
+_SOUND = Sound()
+
+
+def same() -> Any:
+    """The same environment at every call."""
+    return _SOUND
+
+
+class OneSimulator(Sound):
+    """Copies that share what counts their steps."""
+
+    shared = {"steps": 0}  # noqa: RUF012
+
+    def see(self) -> Any:
+        self.shared["steps"] += 1
+        return super().see() * 0.0 + np.float32(self.shared["steps"] % 10 / 10)
+
+
 RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not even begin
     "factory": unpicklable(),
     "build": Unbuildable,
@@ -256,6 +287,7 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
     "dtype": WrongDtype,
     "bounds": OutOfBounds,
     "images": PlanesLast,
+    "copies": same,
     "mask": NothingLegal,
     "finite": NotFinite,
     "reward": NoReward,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from polyplay.common import tree
 from polyplay.common.errors import EnvFailure, UserError
 from polyplay.common.tree import Field
 from polyplay.envs import Envs, masks, spaces
+from polyplay.envs.random_actions import action_sampler
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation
 from tests.envs.picky import PARTS, Picky, late
 
@@ -250,4 +252,86 @@ def test_a_reset_that_fails_is_no_matter_of_masks():
         def reset(self, **_):
             raise OSError("no level")
 
-    assert masks.info_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") is None
+    assert masks.shown_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") == (None, "")
+
+
+class Masked(Picky):
+    """Says what is legal by a method alone, as sb3-contrib's environments do; an illegal action raises."""
+
+    def __init__(self, action_space=None):
+        super().__init__()
+        self.action_space = action_space or gym.Discrete(4)
+        self.at = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.at = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        flat = np.concatenate([np.arange(n) == a for n, a in zip(self.sizes, np.atleast_1d(action), strict=True)])
+        assert (flat <= self.action_masks()).all(), "an illegal action"
+        self.at += 1
+        return self.observation_space.sample(), 1.0, self.at == 5, False, {}
+
+    @property
+    def sizes(self):
+        space = self.action_space
+        return space.nvec if isinstance(space, gym.MultiDiscrete) else [space.n]
+
+    def action_masks(self):
+        return np.concatenate([np.arange(n) % 2 == self.at % 2 for n in self.sizes])
+
+
+class InAWrapper(gymnasium.Wrapper):
+    """As sb3-contrib's ActionMasker."""
+
+    def action_masks(self):
+        return np.array([False, True, False, True])
+
+
+class Free(Picky):
+    """Any action is legal."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = gym.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert action in (1, 3)
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Masked,
+        lambda: Masked(gym.MultiDiscrete([3, 2])),
+        lambda: gymnasium.wrappers.TimeLimit(Masked(), 3),
+        lambda: gymnasium.wrappers.TimeLimit(InAWrapper(Free()), 3),
+    ],
+    ids=["discrete", "several", "wrapped", "of a wrapper"],
+)
+def test_a_method_that_says_what_is_legal_is_used(make):
+    envs = Envs(make, 2, inline=True)
+    assert envs.spec.describe["action mask"] == "from action_masks()"
+    draw, pool = action_sampler(envs.spec.action, 0), envs.open(0)
+    for _ in range(30):
+        lanes, row = pool.recv()
+        assert row["over"].all() or not row["mask"][~row["over"]].all()
+        pool.send(lanes, draw(2, row["mask"]))
+    assert not pool.faults
+    pool.close()
+
+
+def test_a_method_of_another_form_and_of_a_vector_is_told():
+    class Wrong(Masked):
+        def action_masks(self):
+            return np.ones(3)
+
+    with pytest.raises(UserError, match=r"Wrong: action_masks\(\)'s action_mask is no mask of the actions, 4 discrete"):
+        Envs(Wrong, 1, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match="has action masks, which vector environments can't have here"):
+        Envs(lambda: gymnasium.vector.SyncVectorEnv([Masked]), 1, inline=True).spec  # noqa: B018

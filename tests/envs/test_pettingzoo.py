@@ -230,3 +230,30 @@ def _same(one: dict, two: dict) -> None:
         if isinstance(x, dict):
             x, y = x["observation"], y["observation"]
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "module", ["pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2", "mpe2.simple_spread_v3"]
+)
+def test_rewards_that_only_last_shows_are_told(module):
+    """Sound games have none; of a game that hides its rewards it is told, once."""
+    make = pytest.importorskip(module).env
+    for shown in (None, 5.0):
+        made, remarks = parallel_of(make()), []
+        if shown is not None:
+            made.env.last = lambda observe=True: (None, 5.0, False, False, {})
+        made.reset(seed=1)
+        for i in range(40):
+            if not made.agents:
+                made.reset()
+            masks_of = [made._bare.observe(agent) for agent in made.agents]
+            actions = {}
+            for agent, seen in zip(made.agents, masks_of, strict=True):
+                mask = seen.get("action_mask") if isinstance(seen, dict) else None
+                actions[agent] = int(np.flatnonzero(mask)[0]) if mask is not None and mask.any() else i % 3
+            made.step(actions)
+            remarks += [made.remark] if made.remark else []
+            made.remark = ""
+        assert len(remarks) == (shown is not None)
+        assert all(text.startswith("last() shows a reward of 5 for ") for text in remarks)
+        assert all(text.endswith("only env.rewards is read") for text in remarks)

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces as gym
 
 from polyplay.common.errors import EnvFailure
+from polyplay.common.tree import Field
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.pools.turn import take_turn, unit_seed
 from polyplay.envs.rules import RULES
@@ -194,3 +195,40 @@ def test_lanes_that_share_a_given_seed_are_no_breach():
     assert take_turn(lane) == 0
     assert pool._board.seeds.tolist() == [given, given]
     pool.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "form"),
+    [
+        ((84, 84, 12), "[H, W, C]"),
+        ((84, 84, 1), "[H, W, C]"),
+        ((210, 160, 3), "[H, W, C]"),
+        ((4, 84, 84, 3), "a stack of images [S, H, W, C]"),
+        ((4, 1, 84, 84), "a stack of images [S, C, H, W]"),
+        ((12, 84, 84), ""),
+        ((84, 84), ""),
+        ((32, 32, 3), ""),
+        ((7056,), ""),
+    ],
+)
+def test_images_whose_planes_no_network_finds(shape, form):
+    flaw = rules.image_flaw(Field(shape, "uint8"))
+    assert flaw.startswith(f"observations {list(shape)} look like {form}") if form else flaw == ""
+
+
+def test_images_that_are_read_as_numbers():
+    obs = {"eye": Field((64, 64, 3), "uint8"), "grid": Field((7, 7, 3), "uint8"), "joints": Field((40, 40), "float32")}
+    assert rules.flat_images(obs) == ["the image eye [64, 64, 3] as 12,288 numbers"]
+    assert rules.flat_images(Field((84, 84), "uint8")) == ["the image [84, 84] as 7,056 numbers"]
+    assert rules.flat_images(Field((300,), "uint8")) == []
+
+
+def test_a_time_limit_that_is_told_in_the_old_way():
+    assert rules.old_limit(True, False, {"TimeLimit.truncated": True}).startswith("info says TimeLimit.truncated of a")
+    for terminated, truncated, info in [
+        (False, True, {"TimeLimit.truncated": True}),
+        (True, False, {"TimeLimit.truncated": False}),
+        (True, False, {}),
+        (False, False, None),
+    ]:
+        assert rules.old_limit(terminated, truncated, info) == ""

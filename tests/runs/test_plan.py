@@ -23,6 +23,7 @@ from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
 from polyplay.runs.reports import opening
 from polyplay.workers.crew import Crew
+from tests.envs.broken import Grey
 
 TOY = {"env": "toy:catch", "network": "mlp"}
 
@@ -52,6 +53,19 @@ def test_who_works():
     text = line(make("a2c", env="CartPole-v1", replicas=2, env_workers=3, options={"on": "thread"}), "workers")
     assert text.startswith("replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute")
     assert "all workers take turns in one thread" in line(make("a2c", options={"serial": True}), "workers")
+
+
+def test_what_was_chosen():
+    assert line(make("a2c", network="auto"), "network").startswith("mlp, chosen by auto; inputs raw; ")
+    text = line(make("a2c", env="ALE/Pong-v5", network="auto", inputs="centre"), "network")
+    assert text.startswith("nature, chosen by auto; inputs centre; ")
+    assert text.endswith(" parameters")
+    text = line(make("ppo", env="CartPole-v1", network="mlp(8,relu)", inputs="normalize"), "network")
+    assert text == "mlp(8,relu); inputs normalize; 67 parameters"
+    text = line(make("dqn", env=Grey, network="auto", options={"serial": True}), "network")
+    assert text.startswith("mlp, chosen by auto; inputs raw; it reads the image [84, 84] as 7,056 numbers; ")
+    text = line(make("a2c", env="CartPole-v1", replicas=1, options={"serial": True}), "workers")
+    assert "with 16 lanes each (stepped by the worker itself)" in text
 
 
 def test_one_of_a_kind_is_singular():
@@ -261,6 +275,7 @@ def test_a_dry_run_tells_the_plan_and_the_speed_and_writes_nothing(
     text = [
         "playing",
         "workers",
+        "network",
         "memory",
         "disk",
         "length",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,7 +38,15 @@ def run_match_trial(answer: Connection, clock: np.ndarray, job: LaneJob, steps: 
 class MatchTrial:
     """One environment and what it does; sends what an EnvTrial sends."""
 
-    def __init__(self, answer: Connection, clock: np.ndarray, job: LaneJob, steps: int):
+    def __init__(
+        self,
+        answer: Connection,
+        clock: np.ndarray,
+        job: LaneJob,
+        steps: int,
+        beside: Callable[[], None] = lambda: None,
+    ):
+        self.beside = beside  # called before each turn
         self.answer, self.clock, self.job, self.steps = answer, clock, job, steps
         self.facts, self.reported = TrialFacts(), set[tuple[str, str]]()
         seats = job.spec.seats
@@ -81,6 +89,7 @@ class MatchTrial:
         match, facts, begins = self.match, self.facts, self.match.over
         facts.resets, facts.steps = facts.resets + begins, facts.steps + (not begins)
         tree.write(self.board.action, ..., self.draw(len(self.board.rows["first"]), self.board.rows.get("mask")))
+        self.beside()
         start = allow(self.clock, 1 if begins else 2, facts.steps, self.job.step_timeout)
         try:
             match.advance()
@@ -110,7 +119,7 @@ class MatchTrial:
         """At what step() returned, and who is left."""
         known, match = self.match.agents, self.match
         if match.remark:
-            self.report("odd", "bounds", match.remark)
+            self.report("odd", "reward" if "env.rewards" in match.remark else "bounds", match.remark)
         if begins or not self.results:
             return
         answer = self.results.pop()

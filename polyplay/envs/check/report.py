@@ -1,7 +1,7 @@
 """`polyplay check ENV`: one environment against every rule of `envs/rules`, in processes of its own. Imports no torch.
 
-Three trials of one lane each (a lane, the same once more with sets in another order, another lane) with the same random
-actions, then a pool of as many processes as there are cores.
+Trials of one lane each with the same random actions (a lane, the same once more with sets in another order, another
+lane, the first one beside another), then a pool of as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from polyplay.common.findings import Finding, status
 from polyplay.common.machine import cores
 from polyplay.envs import rules
 from polyplay.envs.action_range import describe_scaling
-from polyplay.envs.check import match_trial, random_play, trial
-from polyplay.envs.check.verdicts import card_of, failed, finding
+from polyplay.envs.check import beside, match_trial, random_play, trial
+from polyplay.envs.check.trial import TrialFacts
+from polyplay.envs.check.verdicts import card_of, differ, failed, finding
 from polyplay.envs.check.watchdog import TrialResult, run_watched
 from polyplay.envs.make import whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory
@@ -56,11 +57,13 @@ def check_env(
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {}, wrappers=wrappers)
     checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
     first = checker.trial(0)
-    again = other = TrialResult(facts=trial.TrialFacts())  # not made
+    again = other = TrialResult(facts=TrialFacts())  # not made
+    shared = ""
     if first.whole and first.facts.steps:
         again, other = checker.trial(0, reordered=True), checker.trial(1)
+        shared = "" if first.broke else checker.shared(first.facts, again.facts)
     trials = first, again, other
-    broke = other.broke | again.broke | first.broke
+    broke = other.broke | again.broke | first.broke | ({"copies": shared} if shared else {})
     findings = [finding(name, broke, trials, step_timeout) for name in checker.rules]
     card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
@@ -109,7 +112,7 @@ class EnvChecker:
             if rule is None:
                 raise
             self.refused = rules.RULES[rule].players
-            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=trial.TrialFacts(), whole=False)
+            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
         maker = b"" if self.own else pickled_factory(envs)
         job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
         players = match_trial.run_match_trial if spec.kinds else trial.run_trial
@@ -119,7 +122,21 @@ class EnvChecker:
         tried.card |= {"real actions": text} if (text := describe_scaling(spec.action, True)) else {}
         if flaw := rules.image_flaw(spec.obs):
             tried.broke["images"] = flaw
+        elif (read := rules.flat_images(spec.obs)) and not rules.is_image(spec.obs):
+            tried.odd["images"] = f"--network auto is an MLP, which reads {' and '.join(read)}"
         return tried
+
+    def shared(self, first: TrialFacts, again: TrialFacts) -> str:
+        """What is wrong where the first lane is played beside another one, as it was played alone; "": nothing."""
+        if self.own or differ(first.prints, again.prints) is not None:
+            return ""
+        envs = self.envs
+        job = LaneJob(pickled_factory(envs), envs.title, envs.spec, self.seed, 0, envs.step_timeout)
+        tried = run_watched(beside.run_beside, job, min(self.steps, beside.STEPS), min(self.seconds, beside.SECONDS))
+        at = differ(first.prints, tried.facts.prints)
+        if at is None or "copies" in tried.broke:
+            return tried.broke.get("copies", "")
+        return f"from row {at} on it shows something else where another one is stepped beside it: they share state"
 
     def pool(self, seconds: float) -> TrialResult:
         """The pace of a pool, for the card, or what it broke."""

@@ -66,8 +66,16 @@ def run_trial(answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, s
 class EnvTrial:
     """One environment and what it does."""
 
-    def __init__(self, answer: Connection, clock: np.ndarray, job: LaneJob, steps: int):
+    def __init__(
+        self,
+        answer: Connection,
+        clock: np.ndarray,
+        job: LaneJob,
+        steps: int,
+        beside: Callable[[], None] = lambda: None,
+    ):
         self.answer, self.clock, self.job, self.steps, self.limit = answer, clock, job, steps, job.step_timeout
+        self.beside = beside  # called before each step
         self.facts = TrialFacts()
         self.board = SharedRows(job.spec, 1, 1)
         self.reported: set[tuple[str, str]] = set()
@@ -144,6 +152,7 @@ class EnvTrial:
             self.facts.steps += 1
             length += 1
             self.begun.clear()
+            self.beside()
             action = self.lane.act(tree.at(self.draw(1, self.board.rows.get("mask")), 0))
             start = allow(self.clock, 2, self.facts.steps, self.limit)
             where = f"action {' '.join(str(action).split())[:80]}: "
@@ -162,6 +171,8 @@ class EnvTrial:
         """Whether the episode is over, and whether it terminated."""
         obs, reward, *flags, info = parts
         dead, late = map(self._check_flag, ("terminated", "truncated"), flags)
+        if odd := rules.old_limit(dead, late, info):
+            self.report("odd", "flags", odd)
         self._check_row(obs, info, (self._try("reward", rules.read_reward, reward), dead, late))
         for begun in self.begun:
             self._reset_itself(dead or late, begun, obs)

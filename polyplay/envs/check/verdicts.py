@@ -11,7 +11,7 @@ from polyplay.envs.check.trial import TrialFacts
 from polyplay.envs.check.watchdog import TrialResult
 from polyplay.envs.rules import RULES
 
-BEGIN = ("factory", "build", "spaces", "images")  # what is seen before it is reset, in that order
+BEGIN = ("factory", "build", "spaces", "images", "copies")  # what is seen before it is reset, in that order
 AT_ENDS = ("flags", "final-observation", "autoreset")
 SLOW = 0.5  # of the step's time limit: too near to it
 LONG = 50  # steps: episodes of one length that long look like a time limit
@@ -53,10 +53,13 @@ def _plain(rule: str, first: TrialResult, limit: float) -> tuple[Level, str]:
     if not begun and not first.card:
         return "unseen", "not tested"
     if begun:
-        spaces = f"{first.card.get('observation')}; {first.card.get('actions')}"
+        known = f"{first.card.get('observation')}; {first.card.get('actions')}"
+        spaces = known if first.card else "of supported kinds"
         built = f"in {_time(facts.build)}" if facts.build else "it was built"
         shape = "its observations are no image, or have its planes first"
-        return "ok", {"factory": "it reached another process", "build": built, "spaces": spaces, "images": shape}[rule]
+        own = "each is an environment of its own"
+        seen = {"factory": "it reached another process", "build": built, "copies": own, "spaces": spaces}
+        return "ok", {**seen, "images": shape}[rule]
     if not steps and rule not in ("hang", "crash"):
         return "unseen", "no step was made"
     if rule == "flags" and (text := _limit(facts.ends)):
@@ -84,7 +87,7 @@ def _seed(a: TrialFacts, again: TrialFacts, b: TrialFacts) -> tuple[Level, str]:
     """Lanes 0 and 1."""
     if not b.prints:
         return "unseen", "not tested: no second lane was played"
-    alike = _differ(a.prints, b.prints) is None
+    alike = differ(a.prints, b.prints) is None
     if a.generator == b.generator >= 0:
         which = f", of seed {a.generator}" if a.generator < 2**62 else ""
         return "failed", f"lanes 0 and 1 got different seeds but draw from the same generator{which}"
@@ -99,14 +102,14 @@ def _determinism(first: TrialFacts, again: TrialFacts, other: TrialFacts) -> tup
     """Two trials of lane 0."""
     if not again.prints:
         return "unseen", "not tested: there was no second trial"
-    at = _differ(first.prints, again.prints)
+    at = differ(first.prints, again.prints)
     if at is not None:
         text = f"two trials with the same seed and actions differ from row {at} on"
         return "warning", f"{text}; the second had sets in another order (PYTHONHASHSEED)"
     return "ok", f"the same {min(len(first.prints), len(again.prints)):,} rows twice"
 
 
-def _differ(a: Sequence[int], b: Sequence[int]) -> int | None:
+def differ(a: Sequence[int], b: Sequence[int]) -> int | None:
     """The first row in which two trials differ, as far as both went."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 

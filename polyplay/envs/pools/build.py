@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from polyplay.common.lookup import look_up
 from polyplay.envs import masks, pettingzoo, rules, space_files, spaces, user_modules
 from polyplay.envs.conditional_actions import ATTRIBUTE, conditional_actions, declared_uses
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
+from polyplay.envs.pools import copies
 from polyplay.envs.pools.global_random import seed_torch
 from polyplay.envs.pools.kinds import not_an_env
 from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
@@ -152,7 +154,7 @@ def _refuse_screens(name: str) -> None:
         return
     if found[1] in _atari_games():
         usual = "dopamine, with its sticky actions" if found[2] == "0" else "baselines, as most wrap it"
-        raise _refusal("--env", name, f"its whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
+        raise _refusal("--env", name, f"which shows the whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
 
 
 def _atari_games() -> Mapping[str, Any]:
@@ -207,6 +209,8 @@ def inspect(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         seen, acted = env.observation_space, env.action_space
     else:
         seen, acted = env.single_observation_space, env.single_action_space
+        if any(masks.mask_method(part) for part in (env, *getattr(env, "envs", ())[:1])):
+            raise mask_note(title)
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
     shown = masks.without_mask(seen)
     try:
@@ -233,27 +237,38 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
     title = title_of(name)
     make = factory(name, options)
+    begun = time.perf_counter()
     try:
         with user_modules.held_back():
             env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
+    took = time.perf_counter() - begun
     try:
-        spec = inspect(env, title)
-        if isinstance(env, VectorEnv):
-            text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": RESETS[autoreset_mode(env)]}
-            width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
-            return replace(spec, describe=text, vector=True, width=width)
-        if spec.kinds:
-            mask, team = pettingzoo.seen_in_info(env, spec, title)
-            spec = replace(spec, mask=spec.mask if mask is None else mask, team_reward=team)
-            return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
-        if spec.mask is None and (mask := masks.info_mask(spec.action, env, title)) is not None:
-            return replace(spec, mask=mask, describe={**spec.describe, "action mask": "from info"})
-        return spec
+        spec = _described(env, make, title)
     finally:
         with contextlib.suppress(Exception):
             env.close()
+    if took < copies.QUICK:
+        copies.check_second(lambda: build_env(make, title), env, title)
+    return spec
+
+
+def _described(env: Any, make: Factory, title: str) -> EnvSpec:
+    """`env`, which `make` made, also by what it shows at a reset. Raises UserError."""
+    spec = inspect(env, title)
+    if isinstance(env, VectorEnv):
+        text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": RESETS[autoreset_mode(env)]}
+        width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
+        return replace(spec, describe=text, vector=True, width=width)
+    if spec.kinds:
+        mask, team = pettingzoo.seen_in_info(env, spec, title)
+        spec = replace(spec, mask=spec.mask if mask is None else mask, team_reward=team)
+        return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
+    if spec.mask is None:
+        mask, source = masks.shown_mask(spec.action, env, title)
+        return spec if mask is None else replace(spec, mask=mask, describe={**spec.describe, "action mask": source})
+    return spec
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:

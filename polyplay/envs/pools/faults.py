@@ -24,7 +24,7 @@ class Faults:
         self.restarts = 0  # lanes
         self.reports: list[str] = []
         self.remarks: list[str] = []
-        self._rounded = False
+        self._told = set[str]()  # how remarks begin
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of those not yet forgotten
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
@@ -37,8 +37,9 @@ class Faults:
         if kind == BROKEN:
             raise EnvFailure(text)
         if kind == ROUNDED:
-            self.remarks += [] if self._rounded else [text]
-            self._rounded = True
+            begin = text.partition(",")[0]
+            self.remarks += [] if begin in self._told else [text]
+            self._told.add(begin)
             return False
         self._add(text, match or [lane])
         return True

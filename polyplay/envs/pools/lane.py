@@ -17,7 +17,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks, rules, spaces
 from polyplay.envs.pool import CUT, Factory
-from polyplay.envs.pools import saved_state
+from polyplay.envs.pools import copies, saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import build_env, inspect
 from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, unit_seed
@@ -36,6 +36,7 @@ class Lane:
         self.last: Tree = None
         self.stage = "build"  # the rule that an exception breaks now
         self.remark, self.remarked = "", False  # about a row that is good
+        self.told = False  # that a time limit is not told as one
 
     def advance(self) -> None:
         """Make the lane's next row. Raises Unbuilt, SpaceViolation, and what the environment raises."""
@@ -48,6 +49,8 @@ class Lane:
         result = self.env.step(self.act(action))  # type: ignore[union-attr]
         obs, reward, terminated, truncated, info = rules.read_step(result)
         self.show(obs, info, terminated, truncated)
+        if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
+            self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
         first, cut = self.cut, isinstance(info, dict) and CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
@@ -81,6 +84,7 @@ class Lane:
         self.allow(max(START, self.job.step_timeout))
         try:
             env = self.env = build_env(self.make, self.job.title)
+            copies.take(env, self, self.job.title)
         except UserError as e:
             if self.board.faults[self.lane] == 0:
                 raise Unbuilt(str(e)) from e
@@ -96,7 +100,8 @@ class Lane:
         shown = masks.without_mask(env.observation_space)
         self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
         inside = shown is not env.observation_space
-        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside)
+        method = None if inside else masks.mask_method(env)
+        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside, method)
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
@@ -125,6 +130,7 @@ class Lane:
     def close(self) -> None:
         """Close the environment, whatever it raises."""
         env, self.env = self.env, None
+        copies.give_back(self)
         self.over, self.cut, self.seeded, self.last = True, False, False, None
         if env is not None:
             with contextlib.suppress(BaseException):

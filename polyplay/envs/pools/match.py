@@ -17,7 +17,7 @@ from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo, rules, spaces
 from polyplay.envs.pool import Factory
-from polyplay.envs.pools import saved_state
+from polyplay.envs.pools import copies, saved_state
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import build_env, inspect
 from polyplay.envs.pools.turn import START, LaneJob, Unbuilt, check_generator, unit_seed
@@ -66,6 +66,7 @@ class Match:
         want = self.job.spec
         try:
             env = self.env = build_env(self.make, self.job.title)
+            copies.take(env, self, self.job.title)
             spec = inspect(env, self.job.title)
         except UserError as e:
             if self.board.faults[self.lane] == 0:
@@ -141,6 +142,8 @@ class Match:
                 self._arrive(seat, results[0], results[4])
                 self.alive[seat] = True
         self.over = not any(self.alive)
+        if odd := getattr(self.env, "remark", ""):  # of a turn-based one
+            self.remark, self.remarked, self.env.remark = f"{self.job.title}: {odd}", False, ""
 
     # ----------------------------------------------------------------------------------------- its rows
 
@@ -235,6 +238,7 @@ class Match:
     def close(self) -> None:
         """Close the environment, whatever it raises."""
         env, self.env = self.env, None
+        copies.give_back(self)
         self.over, self.seeded, self.last = True, False, None
         if env is not None:
             with contextlib.suppress(BaseException):

@@ -22,6 +22,7 @@ from polyplay.common.tree import Batch, Tree
 from polyplay.envs import rules, spaces
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, lane_seeds
+from polyplay.envs.pools import copies
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.global_random import GlobalGenerators, seed_torch
@@ -111,7 +112,7 @@ class VectorPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
-        self._groups: list[VectorLanes] = []
+        self._groups, self._owners = list[VectorLanes](), list[object]()
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._turns.width
         self._random = GlobalGenerators(seeds[0])
         self._random.enter()
@@ -119,6 +120,8 @@ class VectorPool(BasePool):
             for start in range(0, envs.lanes, width):
                 at = slice(start, start + width)
                 env = self._one(envs, width)
+                copies.take(env, (owner := object()), envs.title)
+                self._owners.append(owner)
                 self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + start))
                 self._groups[-1].begin(seeds[at])
                 self.remarks = self.remarks or [r for r in [self._groups[-1].remark] if r]
@@ -150,4 +153,6 @@ class VectorPool(BasePool):
         while self._groups:
             with contextlib.suppress(Exception):
                 self._groups.pop().env.close()
+        while self._owners:
+            copies.give_back(self._owners.pop())
         self._random.leave()

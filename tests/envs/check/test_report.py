@@ -183,6 +183,16 @@ def test_what_only_check_sees():
     assert levels(report)["autoreset"] == "failed"
     report = checking.check_env(broken.Unrepeatable, **QUICK)
     assert (levels(report)["determinism"], report.status) == ("warning", 0)
+    report = checking.check_env(broken.Grey, **QUICK)
+    assert (levels(report)["images"], levels(report)["flags"], report.status) == ("warning", "warning", 0)
+    seen = {f.name: f.seen for f in report.findings}
+    assert seen["images"] == "--network auto is an MLP, which reads the image [84, 84] as 7,056 numbers"
+    assert seen["flags"].startswith("info says TimeLimit.truncated of a terminated episode")
+    report = checking.check_env(broken.OneSimulator, **QUICK)
+    assert levels(report)["copies"] == "failed"
+    assert next(f.seen for f in report.findings if f.name == "copies").startswith(
+        "from row 1 on it shows something else"
+    )
     assert levels(checking.check_env(broken.OneGenerator, **QUICK))["seed"] == "failed"
 
 

@@ -4,6 +4,7 @@ import textwrap
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs
@@ -83,6 +84,33 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
     with pytest.raises(UserError, match=says) as e:
         factory(name, {})
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("BreakoutNoFrameskip-v4", "--env ALE/Breakout-v5 --atari baselines, as most wrap it"),
+        ("Pong-v0", "--env ALE/Pong-v5 --atari dopamine, with its sticky actions"),
+        ("SpaceInvadersDeterministic-v4", "--env ALE/SpaceInvaders-v5 --atari baselines"),
+        ("MsPacmanNoFrameskip-v0", "--env ALE/MsPacman-v5 --atari dopamine"),
+    ],
+)
+@pytest.mark.parametrize("known", [False, True], ids=["unregistered", "registered"])
+def test_atari_games_by_the_ids_of_old(name, write, known):
+    """Also where a process has ale-py's, and for check."""
+    if known:
+        pytest.importorskip("ale_py")
+    with pytest.raises(UserError) as e:
+        factory(name, {"frameskip": 4} if known else {})
+    assert str(e.value).startswith(f"--env: {name} given, which shows the whole screen: write {write}")
+
+
+def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):
+    pytest.importorskip("ale_py")
+    factory("PongNoFrameskip-v4", {"obs_type": "ram"})
+    factory("PongNoFrameskip-v4", {"wrappers": ("my_games:make",)})
+    monkeypatch.setitem(gymnasium.registry, "Freeway-v4", EnvSpec("Freeway-v4", entry_point=faulty.Obedient))
+    assert factory("Freeway-v4", {})().unwrapped.action_space.n == 10
 
 
 def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):

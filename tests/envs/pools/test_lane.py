@@ -104,6 +104,20 @@ def test_a_row_beyond_its_bounds_by_rounding_is_remarked_once():
     assert [turn(one, board) for _ in range(4)] == [0] * 4
 
 
+def test_a_time_limit_that_is_told_in_the_old_way_is_remarked_once():
+    class OldLimit(faulty.Obedient):
+        def step(self, action):
+            obs, reward, terminated, truncated, _ = super().step(action)
+            return obs, reward, terminated or truncated, False, {"TimeLimit.truncated": terminated or truncated}
+
+    one, board, _ = lane(lambda: OldLimit(length=2))
+    answers = [turn(one, board) for _ in range(9)]
+    assert answers.count(~0) == 1
+    kind, text = board.read(0)
+    assert kind == ROUNDED
+    assert text.startswith("Game: info says TimeLimit.truncated of a terminated episode, which is not read: return")
+
+
 def test_building_that_fails_at_first_is_the_users_mistake_and_later_a_fault():
     one, board, _ = lane(faulty.Unbuildable)
     assert turn(one, board) == ~0
