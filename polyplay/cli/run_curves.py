@@ -34,7 +34,7 @@ class Curve:
 
 def find_runs(place: Path) -> list[Path]:
     """The run at `place`, or else those in it: its seeds, in order. Raises UserError: there is none."""
-    if is_run(place):
+    if has_run_files(place):
         return [place]
     inside = {path.parent for name in ("config.json", GAMES, REPORTS) for path in _inside(place, name)}
     if not inside:
@@ -42,7 +42,7 @@ def find_runs(place: Path) -> list[Path]:
     return sorted(inside, key=_natural)
 
 
-def is_run(place: Path) -> bool:
+def has_run_files(place: Path) -> bool:
     """Whether it has a configuration, games or reports. Runs made by hand have no configuration."""
     return any((place / name).is_file() for name in ("config.json", GAMES, REPORTS))
 

@@ -127,7 +127,7 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else []
-    few = len(names) <= 20  # then listing them beats guessing
+    few = len(names) <= 24  # then listing them beats guessing
     found = found or [n for n in known if abbreviates(word, n)]
     found = found or difflib.get_close_matches(word, known, 1, 0.6 if few else 0.5)
     found = found or [n for n in names if len(word) > 2 and (word in n or n in word.split("_"))]

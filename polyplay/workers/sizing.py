@@ -126,11 +126,10 @@ def threads_of(role: Role, crew: Crew) -> int:
     if crew.fleet is not None and not crew.trace and (away := crew.fleet.cores()):
         there = crew.fleet.elsewhere(roles)
         sides = [(cores(), {name: n - there[name] for name, n in sides[0][1].items()}), (away, there)]
+        if role.n == there.get(role.name) == 1:  # a machine that --place names may be all that it has
+            sides.append((crew.fleet.cores_for(role.name), {role.name: 1}))
     mine = [(among, n) for among, n in sides if n.get(role.name)] or sides[:1]
-    threads = min(_share(among, n, wanted) for among, n in mine)
-    if crew.fleet is None or role.n > 1 or not (room := crew.fleet.cores_for(role.name)):
-        return threads
-    return min(threads, room)  # where its only worker is on a machine by name, that machine's
+    return min(_share(among, n, wanted) for among, n in mine)
 
 
 def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:

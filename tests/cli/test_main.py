@@ -172,7 +172,11 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
         ("evaluate RUN RUN", "for polyplay evaluate RUN: options begin with --"),
         ("plot", "plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE"),
         ("plot RUN --out curve.txt", "--out: curve.txt given, allowed: a file .png, .svg, .pdf"),
-        ("plot RUN --x TIME", "unknown option --x for polyplay plot RUN …; it takes --out, --title, --games"),
+        (
+            "plot RUN --y TIME",
+            "unknown option --y for polyplay plot RUN …; it takes --out, --title, --label, --x, --games",
+        ),
+        ("plot RUN --x TIME", "--x: 'TIME' given, allowed: frames, steps, hours, or none for the default"),
         ("plot nowhere", "no run at nowhere"),
         ("export", "export takes the directory of a run first"),
         ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),

@@ -180,7 +180,7 @@ def test_the_very_command_that_began_a_run_goes_on_with_it(word: str, tmp_path: 
 
 
 def test_what_may_change_is_what_resume_takes():
-    own = {"dry_run", "quiet", "trust"}  # none is of the run
+    own = {"dry_run", "quiet", "verbose", "trust"}  # none is of the run
     assert set(CHANGEABLE) == set(ResumeOptions.__dataclass_fields__) - own
 
 

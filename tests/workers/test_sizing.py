@@ -89,10 +89,25 @@ def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
     monkeypatch.setattr(sizing, "cores", lambda: 8)
     all_roles = [SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, (n, t) in roles.items()]
     fleet = SimpleNamespace(cores=lambda: 32, elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
+    fleet.cores_for = lambda name: 32
     crew = SimpleNamespace(trace=False, roles=all_roles, fleet=fleet)
     assert {r.name: threads_of(r, crew) for r in all_roles} == threads
     fleet.cores = lambda: 0  # they are this one's
     assert max(threads_of(r, crew) for r in all_roles) <= 8
+
+
+def test_a_learner_on_a_machine_by_name_has_that_machines_cores(monkeypatch):
+    """16 of the 40 on the others. Actors have theirs by their number, and a learner that is here has those here."""
+    monkeypatch.setattr(sizing, "cores", lambda: 64)
+    act, learn = (
+        SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, n, t in (("act", 2, 1), ("learn", 1, 0))
+    )
+    there = {"act": 2, "learn": 1}
+    fleet = SimpleNamespace(cores=lambda: 40, elsewhere=lambda roles: there, cores_for=lambda name: 16)
+    crew = SimpleNamespace(trace=False, roles=[act, learn], fleet=fleet)
+    assert (threads_of(act, crew), threads_of(learn, crew)) == (1, 16)
+    there["learn"] = 0
+    assert threads_of(learn, crew) == 64
 
 
 @given(COSTS, st.integers(3, 32), st.integers(1, 500))
