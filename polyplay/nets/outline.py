@@ -16,9 +16,16 @@ from torch.overrides import TorchFunctionMode
 from polyplay.nets.policy import Network
 
 N = TypeVar("N", bound=Network)
-DRAWS = (
-    "uniform_ normal_ trunc_normal_ orthogonal_ kaiming_uniform_ kaiming_normal_ xavier_uniform_ xavier_normal_".split()
-)
+DRAWS = [
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "orthogonal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+]
 # by factory; None: weights are drawn
 _known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
 

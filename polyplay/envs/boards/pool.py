@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Field, Tree
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.envs.boards.game import GAMES, OPTIONS, Game, game
 from polyplay.envs.boards.kernels import GOES_ON, WORTH, compiled, legal, play, start, write_planes
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.pool import Envs, EnvSpec, lane_seeds, options
@@ -26,12 +26,15 @@ class BoardOptions:
 
 
 def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
-    """What `envs` names: game:NAME, game:NAME+opponent=WHO. Raises UserError."""
-    words = envs.title.removeprefix(PREFIX).split("+")
+    """What `envs` names: game:NAME, game:NAME+opponent=WHO; its options say the same. Raises UserError."""
+    words, more = envs.title.removeprefix(PREFIX).split("+"), dict(envs.options)
+    rules = [field.name for field in fields(OPTIONS[words[0]])] if words[0] in OPTIONS else []
+    found = {name: more.pop(name) for name in rules if name in more}
+    words += [name if value is True else f"{name}={value}" for name, value in found.items() if value is not False]
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
     named = dict(word.partition("=")[::2] for word in own)
-    given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{board.name}")
+    given = options(BoardOptions, {**named, **more}, f"{PREFIX}{board.name}")
     return board, given, opponent(given.opponent, board)
 
 

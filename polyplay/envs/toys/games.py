@@ -199,11 +199,11 @@ def toy(envs: Envs) -> Toy:
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Of a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
+    """Of a name: `mask` is on, `planes=4`, `accuracy=0.5` and `komi=-3.5` are numbers."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
-    whole, point, parts = value.partition(".")
+    whole, point, parts = value.removeprefix("-").partition(".")
     if whole.isdigit() and (parts.isdigit() or not point):
         return name, float(value) if point else int(value)
     return name, value

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from polyplay.common.errors import UserError
+from polyplay.envs import Envs
 from polyplay.envs.boards import go_kernels, kernels
 from polyplay.envs.boards.game import KO, STONES, Go, game
 from polyplay.envs.boards.kernels import CELLS
+from polyplay.envs.boards.pool import board_of
 from tests.envs.boards.go_twin import PlainGo, lead
 from tests.envs.boards.test_kernels import legal_of
 
@@ -199,6 +201,23 @@ def test_moves_have_names_without_an_i():
     assert [board.move_name(action) for action in (0, 8, 80, 81)] == ["A9", "J9", "J1", "pass"]
     assert board.title == "go, 9×9, komi 7.5"
     assert go(19).planes == (17, 19, 19)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "title"),
+    [
+        ("game:go+komi=6.5+size=9", {}, "go, 9×9, komi 6.5"),
+        ("game:go+size=9+komi=-3.5", {}, "go, 9×9, komi -3.5"),
+        ("game:go", {"komi": 6.5, "size": 9}, "go, 9×9, komi 6.5"),
+        ("game:go+size=9", {"komi": 7, "ko": "situational", "suicide": True, "opponent": "mcts:4"}, "go, 9×9, komi 7"),
+        ("game:go+size=9+komi=6.5", {"komi": -2, "suicide": False}, "go, 9×9, komi -2"),
+    ],
+)
+def test_its_options_stand_in_the_name_or_beside_it(name: str, given: dict[str, Any], title: str):
+    board = board_of(Envs(name, 1, options=given))
+    assert isinstance(board, Go)
+    assert board.title == title
+    assert (board.ko, board.suicide) == (KO.index(given.get("ko", "positional")), given.get("suicide", False))
 
 
 @pytest.mark.parametrize(
