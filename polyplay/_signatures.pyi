@@ -372,6 +372,7 @@ class Ftw(RunOptions, total=False):
     memory: int  # words of the memory that both clocks share (0: there is none)
     gamma: float  # discount
     lam: float  # λ of V-trace
+    max_grad_norm: float  # clip the gradient's global norm to this (0: off)
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     normalize_advantage: bool  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
     budget: int  # steps of all agents to train for when neither --frames nor --steps is given
