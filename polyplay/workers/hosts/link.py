@@ -229,6 +229,8 @@ class Link:
                 if magic != MAGIC:
                     raise FrameError("it is none of ours")
                 self._take(kind, mirror, item, n)
+        except Closed:
+            self.end("")
         except LinkLost as e:
             self.end(str(e))
         except FrameError as e:
