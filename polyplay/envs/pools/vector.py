@@ -25,7 +25,7 @@ from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
-from polyplay.envs.pools.vector_rows import action_writer, observation_reader, lane_flags
+from polyplay.envs.pools.vector_rows import action_writer, lane_flags, observation_reader
 from polyplay.envs.pools.vector_same_step import BegunEpisodes
 
 

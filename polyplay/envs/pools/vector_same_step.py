@@ -20,7 +20,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs import rules, spaces
-from polyplay.envs.pools.vector_rows import Reader, observation_reader, lane_flags
+from polyplay.envs.pools.vector_rows import Reader, lane_flags, observation_reader
 
 FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
 
