@@ -38,10 +38,11 @@ def command(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # looked at as in training
+    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # read as in training
     trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
+    trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
     try:
-        report = check_env(env[0], options=made["kwargs"], wrappers=made["wrappers"], **trials)
+        report = check_env(env[0], **trials)
     except UserError as e:
         raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
     if options.json:

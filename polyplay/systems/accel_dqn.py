@@ -51,7 +51,7 @@ class Config:
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     dueling: bool = False  # separate streams for value and advantages; rainbow: always
     bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule

@@ -34,7 +34,7 @@ class Config:
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: Count = 32  # transitions in one update, over all replicas

@@ -37,7 +37,7 @@ class Config:
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
     ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: Count = 1_000_000  # transitions in each replay

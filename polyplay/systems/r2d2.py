@@ -37,7 +37,7 @@ class Config:
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     core_size: Width = 512  # width of the LSTM, which also gets the previous action and reward
     batch: Count = 64  # sequences in one update
     ratio: Positive = 0.4  # rows learned from per agent step: 25.6K of 66.6K per second in the paper

@@ -34,7 +34,7 @@ class Config:
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     code: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
     bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead

@@ -309,3 +309,25 @@ def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float =
     envs = Envs(env, 1, step_timeout=step_timeout)
     job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout)
     return run_watched(trial.run_trial, job, steps, seconds)
+
+
+class Spoilt(Sound):
+    """Sound, unless its keyword is not finite."""
+
+    def __init__(self, value: str = "0"):
+        super().__init__()
+        self.value = float(value)
+
+    def step(self, action: object) -> tuple:
+        obs, *rest = super().step(action)
+        return (obs + np.float32(self.value), *rest)
+
+
+class Whole(gymnasium.ObservationWrapper):
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return np.nan_to_num(observation)
+
+
+def whole(env: gymnasium.Env) -> gymnasium.Env:
+    """What is not finite is 0."""
+    return Whole(env)

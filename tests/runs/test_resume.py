@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import polyplay
@@ -12,8 +13,10 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.common.files import write_json
+from polyplay.runs.directory import read_config
 from polyplay.runs.going_on import sizes_changed
-from polyplay.runs.load import crew_of
+from polyplay.runs.load import crew_of, load_run
 from polyplay.runs.options import adjust, resolve
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -178,3 +181,26 @@ def test_what_was_scheduled_goes_on(tmp_path):
 def test_resume_needs_a_run(tmp_path):
     with pytest.raises(UserError, match="no run at"):
         polyplay.resume(str(tmp_path / "nothing"))
+
+
+def test_a_run_of_before_actions_were_scaled_goes_on_clipping_them(tmp_path):
+    """As an earlier version wrote it: without the setting, and with statistics of float32."""
+    given = {**BASE, "env": "toy:pendulum", "lanes": 4, "unroll": 5, "replicas": 1, "serial": True, "preset": "paper"}
+    run = polyplay.train(
+        "a2c", **given, actions="clip", inputs="normalize", steps=100, run=str(tmp_path / "r")
+    ).directory
+    saved = read_config(run)
+    del saved["config"]["actions"]
+    write_json(run / "config.json", saved)
+    (found,) = checkpoint.everything(run)[-1:]
+    arrays = checkpoint.read_arrays(found / "agents/0/policy.safetensors")
+    assert {str(x.dtype) for x in arrays.values()} == {"float32", "float64"}
+    checkpoint.write_arrays(found / "agents/0/policy.safetensors", {k: x.astype(np.float32) for k, x in arrays.items()})
+    manifest = json.loads((found / "manifest.json").read_text())
+    manifest["files"]["agents/0/policy.safetensors"] = checkpoint.describe_file(found / "agents/0/policy.safetensors")
+    write_json(found / "manifest.json", manifest)
+    assert load_run(run)[1].actions == "clip"
+    again = polyplay.resume(run, steps=200)
+    assert again.exit_code == 0
+    after = checkpoint.read_arrays(checkpoint.everything(run)[-1] / "agents/0/policy.safetensors")
+    assert float(after["inputs.moments.0.count"]) > float(arrays["inputs.moments.0.count"]) > 1

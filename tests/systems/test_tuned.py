@@ -87,6 +87,20 @@ def test_an_environment_of_ones_own_gets_what_fits_its_spaces():
     assert _presets.choose(PAGES["ppo"], "toy:catch") == "paper"
 
 
+def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_does_it():
+    """Its own environments by its name, or because they are of its kind; not others that are only likely to fit."""
+
+    def actions(**given) -> str:
+        return resolved("ppo", **given)[0].actions
+
+    assert actions(env="HalfCheetah-v5") == "clip"
+    assert actions(env="Pendulum-v1") == "scale"
+    assert actions(env="Pendulum-v1", preset="mujoco") == "clip"
+    assert actions(env="Pendulum-v1", preset="mujoco", actions="scale") == "scale"
+    assert actions(env=lambda: gymnasium.make("Pendulum-v1")) == "scale"
+    assert actions(env="Pendulum-v1", preset="baselines") == "clip"
+
+
 def test_rewards_are_clipped_on_atari_only():
     for name in PAGES:
         for env in ("CartPole-v1", "toy:catch", "Acrobot-v1"):

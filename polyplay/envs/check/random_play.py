@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from polyplay.common import import_guard, tree
+from polyplay.common.errors import EnvFailure, UserError
+from polyplay.envs import rules
 from polyplay.envs.check.trial import TrialFacts, allow
 from polyplay.envs.pool import Envs, Pool
 from polyplay.envs.pools.turn import START, LaneJob
@@ -41,9 +43,27 @@ def run_pool_trial(
 ) -> TrialFacts:
     """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
     import_guard.lift()
+    facts = TrialFacts()
+    try:
+        _play(answer, clock, job, steps, seconds, envs, facts)
+    except (EnvFailure, UserError) as e:  # of a vector environment, which ends its pool
+        text = str(e).split("\n")[0]
+        answer.send(("broke", (rules.rule_of(text) or "step", rules.without_rule(text))))
+    return facts
+
+
+def _play(
+    answer: Connection,
+    clock: np.ndarray,
+    job: LaneJob,
+    steps: int,
+    seconds: float,
+    envs: Envs,
+    facts: TrialFacts,
+) -> None:
     start = time.perf_counter()
     pool = envs.open(job.seed, job.lane)
-    facts = TrialFacts(build=time.perf_counter() - start)
+    facts.build = time.perf_counter() - start
     draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + seconds
     lanes, row = pool.recv()
     while True:
@@ -58,7 +78,7 @@ def run_pool_trial(
             facts.ends.append((length, bool(row["terminated"][0])))
         if facts.steps >= steps or time.monotonic() > until:
             pool.close()
-            return facts
+            return
         start = time.perf_counter()
         pool.send(lanes, draw(len(row["first"]), row.get("mask")))
         lanes, row = pool.recv()

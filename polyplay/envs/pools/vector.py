@@ -27,7 +27,7 @@ from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.global_random import GlobalGenerators, seed_torch
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
-from polyplay.envs.pools.vector_rows import action_writer, observation_reader, read_flags
+from polyplay.envs.pools.vector_rows import action_writer, lane_flags, observation_reader
 from polyplay.envs.pools.vector_same_step import BegunEpisodes
 
 
@@ -75,7 +75,7 @@ class VectorLanes:
                 return self._flags(ended)
             obs, reward, terminated, truncated, _ = self.env.step(self.act(action))
             self.read(obs, slice(None))
-            flags = read_flags(self.n, reward, terminated, truncated)
+            flags = lane_flags(self.n, reward, terminated, truncated)
             if reset:
                 self.read(self._reset(ended), ended)
                 flags[1][ended] = flags[2][ended] = False

@@ -66,7 +66,7 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     return several
 
 
-def read_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
+def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
     """reward, terminated and truncated of `n` lanes, as copies. Raises ValueError: they are of others."""
     flags = [np.array(x) for x in given]
     if any(x.shape != (n,) for x in flags):

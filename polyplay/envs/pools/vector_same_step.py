@@ -20,7 +20,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs import rules, spaces
-from polyplay.envs.pools.vector_rows import Reader, observation_reader, read_flags
+from polyplay.envs.pools.vector_rows import Reader, lane_flags, observation_reader
 
 FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
 
@@ -47,7 +47,7 @@ class BegunEpisodes:
             self._show(ended)
             return np.zeros(self.n), ~ended, ~ended
         obs, *flags, info = self.env.step(action)
-        reward, terminated, truncated = read_flags(self.n, *flags)
+        reward, terminated, truncated = lane_flags(self.n, *flags)
         over = (terminated | truncated).astype(bool)
         self.keep(obs, over)
         self.read(obs, ~ended & ~over)

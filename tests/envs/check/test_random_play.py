@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyplay
 from polyplay.envs import Envs
 from polyplay.envs.check import random_play
 from polyplay.envs.check.watchdog import run_watched
 from polyplay.envs.pools.turn import LaneJob
-from tests.envs import broken
+from tests.envs import broken, vectors
 from tests.envs.toys.traits import NAME as TRAITS
 
 
@@ -66,3 +67,36 @@ def test_flaws_of_rows():
         "reward",
         "autoreset",
     ]
+
+
+def test_a_vector_environment_that_loses_last_observations_breaks_that_rule():
+    """In the words in which a run would end."""
+    report = polyplay.check(MildSame, steps=40, measure=0.05)
+    (failed,) = [f for f in report.findings if f.level == "failed"]
+    assert failed.name == "final-observation"
+    assert "resets in the same step (SAME_STEP) and gives no info['final_obs'] of lane 0" in failed.seen
+
+
+def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():
+    report = polyplay.check(MildThree, steps=40, measure=0.05)
+    assert report.status == 0
+    assert report.card["resets"] == "by us, lane by lane"
+    assert any(k == "pool of 3 lanes" for k in report.card)
+
+
+class MildSame(vectors.Same):
+    """Every action is as good."""
+
+    def step(self, actions):
+        return super().step(np.zeros_like(actions))
+
+
+class MildCounting(vectors.Counting):
+    """Every action is as good."""
+
+    def step(self, actions):
+        return super().step(np.zeros_like(actions))
+
+
+def MildThree():
+    return MildCounting(3)

@@ -258,6 +258,31 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert (told["environment"], told["card"]) == ("x", {"a": "b"})
 
 
+def test_the_command_reads_keywords_and_wrappers_as_training_does(capsys: pytest.CaptureFixture):
+    """The environment is another by them: with its keyword it breaks a rule, with its wrapper it breaks it no more."""
+    words = ["check", "tests.envs.broken:Spoilt", "--steps", "20"]
+    assert main.main(words) == 0
+    assert main.main([*words, "--env-kwargs", "value=nan"]) == 1
+    assert "finite" in capsys.readouterr().out
+    assert main.main([*words, "--env-kwargs", "value=nan", "--wrapper", "tests.envs.broken:whole"]) == 0
+    capsys.readouterr()
+    assert main.main([*words, "--env-kwargs", "valeu=1"]) == 2
+    assert "--env-kwargs: valeu given, which tests.envs.broken:Spoilt does not take, did you" in capsys.readouterr().err
+    assert main.main([*words, "--wrapper", "whole"]) == 2
+    assert capsys.readouterr().err == (
+        "polyplay: error: --wrapper: whole given, allowed: module:callable, a function of an environment\n"
+    )
+
+
+def test_the_card_says_what_becomes_of_real_actions():
+    class Valve(broken.Sound):
+        action_space = spaces.Box(900.0, 1100.0, (1,), np.float32)
+
+    card = polyplay.check(Valve, **QUICK).card
+    assert card["real actions"] == "a policy's −1 … 1 is scaled to [900, 1100]"
+    assert "real actions" not in polyplay.check(broken.Sound, **QUICK).card
+
+
 def test_the_verdict_in_words():
     def of(*kinds: Any) -> str:
         return check_module.verdict(checking.CheckReport("x", [Finding("r", kind, "") for kind in kinds], {}))
