@@ -36,6 +36,7 @@ from polyplay.runs.population_check import anew_of
 from polyplay.runs.population_session import PopulationSession
 from polyplay.runs.reports import screen, terminal, wandb
 from polyplay.runs.run import RunResult
+from polyplay.runs.wishes import fitted
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
@@ -51,7 +52,8 @@ def train(
     page = composed(page, settings.over)
     settings = replace(settings, over=name_of(page.OVER))
     wandb.check_wandb(options.wandb)
-    crew, evolution, lines = _wire(page, settings, options)
+    settings, (crew, evolution, lines), left = fitted(settings, sources, lambda other: _wire(page, other, options))
+    lines = left + lines
     _check_given(evolution, options, sources)
     directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)
