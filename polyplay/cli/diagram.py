@@ -10,7 +10,7 @@ def command(words: list[str]) -> None:
     from polyplay.runs import options
 
     system, page, rest = page_and_words(words, "diagram")
-    settings, chosen, _ = options.parse(page, rest, "diagram")
+    settings, chosen, sources = options.parse(page, rest, "diagram")
     from polyplay.runs import run
 
-    print(run.diagram(system, settings, chosen))
+    print(run.diagram(system, settings, chosen, sources))

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from polyplay.common.errors import UserError
@@ -177,6 +178,10 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
     """What one agent sees and does. Raises UserError."""
     seen, acted = env.observation_space(agent), env.action_space(agent)
+    for which, space in (("observation_space", seen), ("action_space", acted)):
+        if not isinstance(space, gymnasium.Space):
+            wrong = f"{title}: {which} is {rules.describe_value(space)}, no space of gymnasium"
+            raise UserError(f"{wrong} {rules.rule_suffix('spaces')}")
     shown = masks.without_mask(seen)
     try:
         obs, action = spaces.observation(shown, title), spaces.action(acted, title)

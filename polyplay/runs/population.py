@@ -40,6 +40,7 @@ from polyplay.runs.population_session import PopulationSession
 from polyplay.runs.reports import opening, screen, wandb
 from polyplay.runs.run import RunResult
 from polyplay.runs.trust import check_named
+from polyplay.runs.wishes import fitted
 from polyplay.systems._population import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
@@ -55,7 +56,8 @@ def train(
     page = composed(page, settings.over)
     settings = replace(settings, over=name_of(page.OVER))
     wandb.check_wandb(options.wandb)
-    crew, evolution, lines = _wire(page, settings, options)
+    settings, (crew, evolution, lines), left = fitted(settings, sources, lambda other: _wire(page, other, options))
+    lines = left + lines
     _check_given(evolution, options, sources)
     directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)

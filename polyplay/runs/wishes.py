@@ -74,6 +74,8 @@ def attributed(text: str, settings: Settings, sources: Sources) -> str:
         return text
     value, source = getattr(settings, name), sources.get(name, "default")
     rest = text[begin.end() :]
+    if rest.startswith("nothing given"):
+        return text
     if rest.startswith(f"{value}"):
         rest = rest.removeprefix(f"{value}").removeprefix(" given")
     else:

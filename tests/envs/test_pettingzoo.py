@@ -232,6 +232,15 @@ def _same(one: dict, two: dict) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+def test_players_without_a_space_are_told():
+    class Bare(Scripted):
+        def action_space(self, agent: str) -> Any:
+            return None
+
+    with pytest.raises(UserError, match="Bare: a: action_space is None, no space of gymnasium"):
+        Envs(Bare, 3, inline=True).spec  # noqa: B018
+
+
 @pytest.mark.parametrize(
     "module", ["pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2", "mpe2.simple_spread_v3"]
 )

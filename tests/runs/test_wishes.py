@@ -108,6 +108,7 @@ def test_tasks_for_images_are_left_out_elsewhere():
         ("--groups: 1 given; allowed: 2", "groups 1 (default); allowed: 2"),
         ("--groups 1 is nothing", "groups 1 (default) is nothing"),
         ("--lanes 6 does not divide", "--lanes 6 does not divide"),
+        ("--groups: nothing given, but", "--groups: nothing given, but"),
         ("--env: no", "--env: no"),
         ("memory: too little", "memory: too little"),
         ("--nothing of ours", "--nothing of ours"),

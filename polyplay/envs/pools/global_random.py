@@ -7,12 +7,15 @@ PYTHONHASHSEED, see common/processes.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from typing import Any
 
 import numpy as np
 
+_seed: int | None = None  # what they were seeded with last; None: this process has no environments
+_forks = 0  # processes that this one has forked since
 _late: int | None = None  # torch's seed, where an environment may load torch yet
 _outside: dict[str, Any] = {}  # the generators of the process itself, while a pool's are in place
 _here: GlobalGenerators | None = None  # whose are in place
@@ -20,7 +23,8 @@ _here: GlobalGenerators | None = None  # whose are in place
 
 def seed_process(seed: int) -> None:
     """Seed them in a process that has nothing but environments."""
-    global _late
+    global _late, _seed, _forks
+    _seed, _forks = seed, 0
     random.seed(seed)
     np.random.seed(seed)
     _late = seed
@@ -35,6 +39,20 @@ def seed_torch() -> None:
         _late = None
 
 
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _seed_fork() -> None:
+    """What an environment forks, such as the processes of a vector environment, would draw what it draws itself."""
+    if _seed is not None:
+        seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
+
+
+os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
+
+
 class GlobalGenerators:
     """Those of one pool in a process that has others: they go on where they were when the pool stepped last."""
 
@@ -43,7 +61,7 @@ class GlobalGenerators:
 
     def enter(self) -> None:
         """From now on the global generators are these."""
-        global _here, _outside
+        global _here, _outside, _seed
         if _here is self:
             return
         if _here is None:
@@ -52,15 +70,16 @@ class GlobalGenerators:
             _here._states = _states()
         _here = self
         if self._states:
+            _seed = self._seed
             _restore(self._states)
         else:
             seed_process(self._seed)
 
     def leave(self) -> None:
         """Give those of the process back."""
-        global _here
+        global _here, _seed
         if _here is self:
-            _here = None
+            _here = _seed = None
             _restore(_outside)
 
 

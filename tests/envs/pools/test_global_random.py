@@ -127,6 +127,21 @@ def test_pools_of_one_process_do_not_disturb_each_other():
     assert np.array_equal(np.random.get_state()[1], outside), "the caller's own generator goes on where it was"
 
 
+def test_what_an_environment_forks_draws_other_numbers():
+    """A vector environment of processes: its lanes differ, and the same seed repeats them."""
+
+    def many(num_envs):
+        return gymnasium.vector.AsyncVectorEnv([Draws] * num_envs, context="fork")
+
+    envs = Envs(many, 2)
+    seen = []
+    for _ in range(2):
+        with closing(envs.open(3)) as pool:
+            seen.append(rows(pool, 8))
+    assert np.array_equal(*seen)
+    assert len(np.unique(seen[0])) == seen[0].size
+
+
 def test_torch_is_seeded_once_it_is_loaded(monkeypatch):
     import torch
 
