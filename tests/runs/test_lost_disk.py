@@ -124,6 +124,38 @@ def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, c
     assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
 
 
+def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
+    run, there = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run"
+    at_ticks |= {10: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 20: lambda: None}
+    result = polyplay.train("impala", run=str(run), steps=100_000_000, **{**KW, **SYSTEMS["impala"]})
+    assert (result.exit_code, result.reason) == (0, "enough")
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert said.count(f"{run} was moved to {there}: the run goes on there, and its old name is a link to it") == 1
+    assert run.is_symlink()
+    assert not there.is_symlink()
+    assert [row["update"] for row in rows(there / "updates.jsonl")] == list(range(1, result.summary["updates"] + 1))
+    assert len(rows(there / "episodes.jsonl")) == result.summary["episodes"]
+    assert checkpoint.flaw(checkpoint.everything(there)[-1]) is None
+    assert polyplay.resume(there, steps=result.summary["steps"] + 200).exit_code == 0
+
+
+def test_a_directory_that_is_moved_and_replaced_ends_the_run(tmp_path, at_ticks):
+    """No checkpoint is written in the other place, so the run has one history."""
+    run, there = tmp_path / "run", tmp_path / "there"
+
+    def move() -> None:
+        run.rename(there)
+        run.mkdir()
+
+    at_ticks[10] = move
+    with pytest.raises(
+        UserError, match=f"was moved to {there} .*: `polyplay resume {there}` goes on from its last check"
+    ):
+        polyplay.train("impala", run=str(run), steps=100_000_000, **{**KW, **SYSTEMS["impala"], "eval_every": None})
+    assert not {path.name for path in run.iterdir()} & {"config.json", "checkpoints", "summary.json"}
+    assert polyplay.resume(there, steps=50_000).exit_code == 0
+
+
 def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):
     run = tmp_path / "run"
     at_ticks |= {10: lambda: (run / ".lock").unlink(), 20: lambda: None}
