@@ -15,7 +15,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, error_text, parse_json, read_object, write_json
+from polyplay.common.files import LogWrites, Row, parse_json, read_object, refusal_text, write_json
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
@@ -234,7 +234,7 @@ class Session:
             if not there:
                 write_json(self.directory / "config.json", self.config)
         except OSError as e:
-            self.writes.fail(str(self.directory), error_text(e))
+            self.writes.fail(str(self.directory), refusal_text(e))
             return
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
@@ -254,7 +254,7 @@ class Session:
         except OSError as e:
             lock.close()
             how = f"`polyplay resume {there}` goes on from its last checkpoint"
-            raise UserError(f"RUN: {self.directory} was moved to {there} ({error_text(e)}): {how}") from None
+            raise UserError(f"RUN: {self.directory} was moved to {there} ({refusal_text(e)}): {how}") from None
         self._warn(f"{self.directory} was moved to {there}: the run goes on there, and its old name is a link to it")
 
     def _is_ours(self) -> bool:

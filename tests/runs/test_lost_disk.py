@@ -87,8 +87,10 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
     logs = ["metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl", "tensorboard/"]
     logs += ["deliveries-0.jsonl"] if system == "impala" else []
     for name in logs:
-        assert said.count(f"{name}: No space left on device; the run continues") == 1, name
-    assert "No space left on device; the previous checkpoint remains" in said
+        assert (
+            said.count(f"{name}: No space left on device; the disk is full: free some space; the run continues") == 1
+        ), name
+    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in said
     assert (run / "metrics.jsonl").stat().st_size > sizes[0]  # written again
     for path in run.glob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_bytes().splitlines())
