@@ -24,7 +24,7 @@ from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint, tree
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import error_text
+from polyplay.common.files import refusal_text
 from polyplay.common.tree import Batch
 
 SAVE_TIMEOUT = 10.0  # seconds that actors have to write their parts; then the checkpoint goes without them
@@ -64,7 +64,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         queue.answer(p, version)
     except OSError as e:
-        ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {error_text(e)}")
+        ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {refusal_text(e)}")
         queue.answer(p, version, failed=True)
     return True
 

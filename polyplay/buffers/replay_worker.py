@@ -14,7 +14,7 @@ from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.checkpoint import CheckpointPart
 from polyplay.common.context import WorkerContext, seed_of
-from polyplay.common.files import error_text
+from polyplay.common.files import refusal_text
 
 
 class ReplayShard:
@@ -83,7 +83,7 @@ class ReplayShard:
                 self._write(CheckpointPart(ctx.directory, version), lost)
             except OSError as e:
                 failed = True
-                ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {error_text(e)}")
+                ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {refusal_text(e)}")
         self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:

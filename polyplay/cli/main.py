@@ -71,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reason(e: Exception) -> str:
     if not isinstance(e, OSError):
         return str(e)
-    from polyplay.common.files import error_text
+    from polyplay.common.files import refusal_text
 
-    return f"{e.filename}: {error_text(e)}" if e.filename else error_text(e)
+    return f"{e.filename}: {refusal_text(e)}" if e.filename else refusal_text(e)
 
 
 def _notes(e: Exception) -> list[str]:

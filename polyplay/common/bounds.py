@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+LARGEST = 1e30  # of a number that networks compute with: it is a float32, and so are sums of it
+
 
 @dataclass(frozen=True)
 class Range:
@@ -25,8 +27,13 @@ class Range:
         high = f"{self.high:g}".replace("e+0", "e").replace("e+", "e")
         high = high if float(high) == self.high else str(self.high)  # 1e12, but every digit of 2**63 - 1
         if self.but == "low":
-            return f"above {self.low}" + (f", at most {high}" if self.high < math.inf else "")
-        return f"from {self.low} " + ("up" if self.high == math.inf else f"to {'below ' * (self.but == 'high')}{high}")
+            return f"above {self.low}" + (f", at most {high}" if self.high < LARGEST else "")
+        return f"from {self.low} " + ("up" if self.high >= LARGEST else f"to {'below ' * (self.but == 'high')}{high}")
+
+    @property
+    def whole(self) -> str:
+        """With the bound that nobody needs to know who is within it."""
+        return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
@@ -40,7 +47,6 @@ VAST = 10**9  # what only a slip of the finger gives
 SEATS = 2048  # workers at once: of a role, and of a run, on all machines
 PLAYERS = 64  # of a match, and agents that learn in one run
 MATCH = 10_000  # games of a match, all played at once
-LARGEST = 1e30  # of a number that networks compute with: it is a float32, and so are sums of it
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]

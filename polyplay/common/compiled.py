@@ -26,7 +26,7 @@ UNCACHED = (
 )
 
 
-class State:
+class CompileState:
     """Of this process. uncached: a loop has no cache; told: the person knows."""
 
     uncached = told = False
@@ -38,8 +38,8 @@ class _Compiling(Listener):
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
             call()
-        if State.uncached and not State.told and not processes.served:
-            State.told = True
+        if CompileState.uncached and not CompileState.told and not processes.served:
+            CompileState.told = True
             print(f"polyplay: {UNCACHED}", file=sys.stderr)
 
     def on_end(self, event: Event) -> None:
@@ -58,7 +58,7 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
         try:
             loop = njit(cache=True, **how)(function)
         except RuntimeError:  # there is no folder that can be written
-            State.uncached = True
+            CompileState.uncached = True
             return njit(**how)(function)
         _save_if_possible(loop)
         # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
@@ -80,7 +80,7 @@ def _save_if_possible(loop: Any) -> None:
         try:
             save(signature, data)
         except OSError:
-            State.uncached = True
+            CompileState.uncached = True
 
     cache.save_overload = attempt  # type: ignore[union-attr]
 

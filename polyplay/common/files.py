@@ -91,7 +91,7 @@ LIMITS = {  # what a system says, and what it means
 }
 
 
-def error_text(e: BaseException) -> str:
+def refusal_text(e: BaseException) -> str:
     """What the system says, without its number, and what to do where that is known."""
     number, said = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
     return f"{said}; {LIMITS[number]}" if number in LIMITS else said
@@ -108,7 +108,7 @@ class LogWrites:
         try:
             write()
         except OSError as e:
-            self.fail(name, error_text(e))
+            self.fail(name, refusal_text(e))
         except UserError as e:  # it could not be opened
             self.fail(name, str(e))
 

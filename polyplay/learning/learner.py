@@ -17,7 +17,7 @@ from torch import Tensor
 from polyplay.common import checkpoint, tree
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import NotFinite
-from polyplay.common.files import JsonLines, LogWrites, error_text
+from polyplay.common.files import JsonLines, LogWrites, refusal_text
 from polyplay.common.schedule import SchedulePoint
 from polyplay.common.tree import Batch
 from polyplay.learning.epochs import run_epochs
@@ -351,7 +351,7 @@ class Learner:
                 checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
                 where = str(path)
             except OSError as e:
-                where = f"nowhere ({error_text(e)})"
+                where = f"nowhere ({refusal_text(e)})"
         return (
             f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
             "A NaN in it from the environment is the usual cause; else lower --learning-rate or --max-grad-norm"
@@ -383,7 +383,7 @@ class Learner:
             self.marks.tell(None)
         except OSError as e:
             self.marks.tell(None, failed=True)
-            ctx.say("unsaved", f"checkpoint of update 0: {error_text(e)}")
+            ctx.say("unsaved", f"checkpoint of update 0: {refusal_text(e)}")
 
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
@@ -414,7 +414,7 @@ class Learner:
                 self.marks.tell(number)
             except OSError as e:
                 self.marks.tell(number, failed=True)
-                ctx.say("unsaved", f"checkpoint of update {number}: {error_text(e)}")
+                ctx.say("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
         if not self.vector.finite():

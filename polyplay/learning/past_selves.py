@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import error_text
+from polyplay.common.files import refusal_text
 from polyplay.common.past_selves import self_path, write_self
 from polyplay.learning.learner import Learner
 from polyplay.nets.device import to_host
@@ -49,4 +49,4 @@ class PastSelves:
             write_self(path, arrays)
             self.written = version
         except OSError as e:
-            self.ctx.say("warning", f"past self {path.name} was not written: {error_text(e)}")
+            self.ctx.say("warning", f"past self {path.name} was not written: {refusal_text(e)}")

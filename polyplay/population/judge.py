@@ -23,7 +23,7 @@ from polyplay.acting.search.evaluators import NetworkEvaluator
 from polyplay.acting.search.positions import PositionSearch
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext, seed_of
-from polyplay.common.files import Row, error_text
+from polyplay.common.files import Row, refusal_text
 from polyplay.envs.boards.game import Game
 from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.pool import Envs
@@ -185,4 +185,4 @@ class Matches:
         try:
             checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
         except OSError as e:
-            self.ctx.say("warning", f"champion {self.champion.version} was not saved: {error_text(e)}")
+            self.ctx.say("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")

@@ -22,7 +22,7 @@ from polyplay.acting.team_match import TeamPlayer, both_side_steps, policy_playe
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext, seed_of
 from polyplay.common.errors import UserError
-from polyplay.common.files import JsonLines, Row, error_text, read_lines, write_json
+from polyplay.common.files import JsonLines, Row, read_lines, refusal_text, write_json
 from polyplay.envs.bots import load_bot
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.nets.factory import build_network
@@ -177,7 +177,7 @@ class Rater:
             except OSError as e:
                 if not self.warned:
                     later = "versions are rated once it can be written again"
-                    self.ctx.say("warning", f"{name}: {error_text(e)}; {later}")
+                    self.ctx.say("warning", f"{name}: {refusal_text(e)}; {later}")
                 self.warned = True
                 time.sleep(self.ctx.patience)
             yield

@@ -20,7 +20,7 @@ import numpy as np
 
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import LogWrites, Row, error_text
+from polyplay.common.files import LogWrites, Row, refusal_text
 from polyplay.common.machine import now
 from polyplay.common.rng import uniform
 from polyplay.population.copies import CopyRule
@@ -126,7 +126,7 @@ class Referee:
             self.log.write(lines)
         except OSError as e:
             if not self.failed:
-                self.ctx.say("warning", f"{LOG}: {error_text(e)}; matches are rated once it can be written again")
+                self.ctx.say("warning", f"{LOG}: {refusal_text(e)}; matches are rated once it can be written again")
             self.failed = True
             time.sleep(self.ctx.patience)
             return False
@@ -249,7 +249,7 @@ class Referee:
         try:
             self.log.save(self.state.save())
         except OSError as e:
-            self.ctx.say("warning", f"{SUMMARY}: {error_text(e)}; it is written again later")
+            self.ctx.say("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
 
     def close(self) -> None:
         """Take what is left, and write league.json."""

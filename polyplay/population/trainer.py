@@ -16,7 +16,7 @@ from typing import Literal
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import Row, error_text
+from polyplay.common.files import Row, refusal_text
 from polyplay.common.machine import take_share
 from polyplay.population import inherit
 from polyplay.population.evolution import GAMES, Evolution, is_over, may_train
@@ -55,7 +55,7 @@ def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunM
         try:
             trained = _train_next(ctx, store, evolution, run)
         except OSError as e:
-            raise WorkerLost(f"{e.filename or store.directory}: {error_text(e)}") from None
+            raise WorkerLost(f"{e.filename or store.directory}: {refusal_text(e)}") from None
         if not trained:
             time.sleep(REST)
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
-from polyplay.common.files import Row, error_text, read_lines
+from polyplay.common.files import Row, read_lines, refusal_text
 from polyplay.runs.directory import GAME
 from polyplay.runs.going_on import BEGINNING
 from polyplay.runs.reports.crew_metrics import CrewMetrics
@@ -67,7 +67,7 @@ class CheckpointCompleter:
             checkpoint.complete(self.directory, version, self._counters(version))
         except (OSError, ValueError) as e:
             checkpoint.discard(self.directory, version)
-            self.fail(f"checkpoint of update {version}: {error_text(e)}")
+            self.fail(f"checkpoint of update {version}: {refusal_text(e)}")
             return
         self.failure = ""
         for old in checkpoint.partial_versions(self.directory):  # a save that not all agents made: a newer one came

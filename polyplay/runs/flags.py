@@ -292,7 +292,7 @@ def allowed(hint: object) -> str:
     if origin in UNIONS:
         return ", or ".join("none for the default" if kind is NONE else allowed(kind) for kind in args)
     if origin is Annotated:
-        return f"{TYPE_NAMES[args[0]].replace('finite ', '')} {args[1]}"
+        return f"{TYPE_NAMES[args[0]].replace('finite ', '')} {args[1].whole}"
     if origin is Literal:
         return ", ".join(map(str, args))
     if origin is tuple and args[-1:] == (...,):

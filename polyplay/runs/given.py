@@ -30,7 +30,7 @@ def remember(directory: Path, settings: Settings) -> None:
     _given[directory.resolve()] = objects_of(settings)
 
 
-def recall(directory: Path, config: Row) -> dict[str, Any]:
+def recall_objects(directory: Path, config: Row) -> dict[str, Any]:
     """Those that `remember` was told of this run. config: of config.json."""
     known = _given.get(directory.resolve(), {})
     return {name: thing for name, thing in known.items() if json_value(thing) == config.get(name)}

@@ -20,7 +20,7 @@ from polyplay.population.match_log import has_league
 from polyplay.runs.changes import parse_changes
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
-from polyplay.runs.given import find_by_name, recall
+from polyplay.runs.given import find_by_name, recall_objects
 from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
 from polyplay.runs.trust import check_trust
 from polyplay.systems import System
@@ -98,7 +98,7 @@ def load_run(
     `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
-    objects = {**recall(directory, config["config"]), **(given or {})}
+    objects = {**recall_objects(directory, config["config"]), **(given or {})}
     for line in check_trust(directory, config, trust, objects):
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))

@@ -68,6 +68,15 @@ class DirectoryLock:
         """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
         return _same(self.path.parent, self.place)
 
+    @property
+    def moved_to(self) -> Path | None:
+        """Where the directory that we locked is, if it has another path now and the system says it."""
+        try:
+            there = Path(os.readlink(f"/proc/self/fd/{self.place}"))
+        except OSError:
+            return None
+        return there if _same(there, self.place) and not self.in_place else None
+
     def close(self) -> None:
         """May be called again."""
         for fd in (self.fd, self.place):

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.common.files import Row, error_text, is_row, parse_json, read_lines, write_json
+from polyplay.common.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.population.evolution import GAMES
 from polyplay.population.store import Store
 from polyplay.population.trainer import MemberSession
@@ -66,7 +66,7 @@ class MemberRunner:
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
-            raise WorkerLost(f"{name}: {error_text(e)}") from None
+            raise WorkerLost(f"{name}: {refusal_text(e)}") from None
         counters = _newest_counters(directory)
         games = last_returns(directory, m["copied"], self.score)
         seconds = time.monotonic() - begun

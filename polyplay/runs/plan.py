@@ -88,9 +88,9 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     ]
     if any(r.held_replay for r in crew.roles):
         from polyplay.buffers.replay import rng, row_kernels  # with numba
-        from polyplay.common.compiled import State
+        from polyplay.common.compiled import CompileState
 
-        lines += [] if State.uncached or rng.is_compiled(row_kernels.append) else [("once", COMPILES)]
+        lines += [] if CompileState.uncached or rng.is_compiled(row_kernels.append) else [("once", COMPILES)]
     left = max(0.0, total - done)
     passes = spec.passes.updates if spec.passes else 1
     return Plan(parts, limit, checkpoint, int(total * skip), left, passes, _warning(crew, total), lines)

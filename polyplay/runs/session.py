@@ -15,7 +15,7 @@ from types import FrameType
 
 from polyplay.common import checkpoint, signals
 from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, error_text, parse_json, read_object, write_json
+from polyplay.common.files import LogWrites, Row, parse_json, read_object, refusal_text, write_json
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
@@ -222,9 +222,11 @@ class Session:
                 self.warned_at = time.monotonic()
 
     def _restore_directory(self, lock: DirectoryLock) -> None:
-        """The run's directory was deleted: write it anew, with all lines, and then a checkpoint. If only its lock was,
-        lock it again. Raises UserError: another run is there now, or was.
+        """The run's directory was moved, or deleted: write it anew, with all lines, and then a checkpoint. If only its
+        lock was, lock it again. Raises UserError: another run is there now, or was.
         """
+        if (moved := lock.moved_to) is not None:
+            return self._follow(moved, lock)
         same = lock.in_place
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -236,7 +238,7 @@ class Session:
             if not there:
                 write_json(self.directory / "config.json", self.config)
         except OSError as e:
-            self.writes.fail(str(self.directory), error_text(e))
+            self.writes.fail(str(self.directory), refusal_text(e))
             return
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
@@ -245,6 +247,19 @@ class Session:
         self._warn(f"{self.directory} was deleted: it is written anew{lost}")
         self.reporter.restore()
         self.crew.control.save()
+
+    def _follow(self, there: Path, lock: DirectoryLock) -> None:
+        """Go on in the place that the directory was moved to, by a link at the old one. Raises UserError: there can be
+        none, and files of the run would be in two places.
+        """
+        try:
+            self.directory.parent.mkdir(parents=True, exist_ok=True)
+            self.directory.symlink_to(there)
+        except OSError as e:
+            lock.close()
+            how = f"`polyplay resume {there}` goes on from its last checkpoint"
+            raise UserError(f"RUN: {self.directory} was moved to {there} ({refusal_text(e)}): {how}") from None
+        self._warn(f"{self.directory} was moved to {there}: the run goes on there, and its old name is a link to it")
 
     def _is_ours(self) -> bool:
         try:

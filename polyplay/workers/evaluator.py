@@ -19,7 +19,7 @@ import numpy as np
 from polyplay.acting import play
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import Row, error_text
+from polyplay.common.files import Row, refusal_text
 from polyplay.common.statistics import mean_interval
 from polyplay.envs.pool import Envs
 from polyplay.nets.factory import build_network
@@ -100,6 +100,6 @@ def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
         checkpoint.save_best_weights(ctx.directory, checkpoint.policy_name(0), arrays, counters)
     except OSError as e:
-        ctx.say("warning", f"the best weights were not saved: {error_text(e)}")
+        ctx.say("warning", f"the best weights were not saved: {refusal_text(e)}")
         return False
     return True

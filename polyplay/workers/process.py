@@ -111,9 +111,9 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 def _compiling() -> tuple[str, str]:
     """The message about it."""
-    from polyplay.common.compiled import UNCACHED, State
+    from polyplay.common.compiled import UNCACHED, CompileState
 
-    return ("caution", UNCACHED) if State.uncached else ("note", COMPILES)
+    return ("caution", UNCACHED) if CompileState.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:

@@ -74,7 +74,7 @@ def wired(system: str, change: tuple[str, ...], **config: Any) -> tuple[Any, Any
         ("ppo", "epsilon=1@0", "--change: epsilon given, allowed here: learning_rate, entropy_cost"),
         ("ppo", "left=1@0", "--change: left given, allowed here: learning_rate, entropy_cost"),
         ("dqn", "learning_rat=1@0", "--change: learning_rat given, allowed here: learning_rate; did you mean"),
-        ("ppo", "entropy_cost=-1@0", "--change entropy_cost: '-1.0' given, allowed: a number from 0 to 1e30"),
+        ("ppo", "entropy_cost=-1@0", "--change entropy_cost: '-1.0' given, allowed: a number from 0 up, at most 1e30"),
         ("ppo", "entropy_cost=1@0.5,2@100", "entropy_cost from 500, 100 agent steps on given, allowed: each later"),
         ("ppo", "entropy_cost=1@0.5,2@500", "entropy_cost from 500, 500 agent steps on given, allowed: each later"),
     ],

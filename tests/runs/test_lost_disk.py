@@ -87,8 +87,10 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
     logs = ["metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl", "tensorboard/"]
     logs += ["deliveries-0.jsonl"] if system == "impala" else []
     for name in logs:
-        assert said.count(f"{name}: No space left on device; the run continues") == 1, name
-    assert "No space left on device; the previous checkpoint remains" in said
+        assert (
+            said.count(f"{name}: No space left on device; the disk is full: free some space; the run continues") == 1
+        ), name
+    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in said
     assert (run / "metrics.jsonl").stat().st_size > sizes[0]  # written again
     for path in run.glob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_bytes().splitlines())
@@ -122,6 +124,38 @@ def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, c
     assert json.loads((run / "summary.json").read_text())["reason"] == "enough"
     assert checkpoint.flaw(checkpoint.everything(run)[-1]) is None
     assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
+
+
+def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
+    run, there = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run"
+    at_ticks |= {10: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 20: lambda: None}
+    result = polyplay.train("impala", run=str(run), steps=100_000_000, **{**KW, **SYSTEMS["impala"]})
+    assert (result.exit_code, result.reason) == (0, "enough")
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert said.count(f"{run} was moved to {there}: the run goes on there, and its old name is a link to it") == 1
+    assert run.is_symlink()
+    assert not there.is_symlink()
+    assert [row["update"] for row in rows(there / "updates.jsonl")] == list(range(1, result.summary["updates"] + 1))
+    assert len(rows(there / "episodes.jsonl")) == result.summary["episodes"]
+    assert checkpoint.flaw(checkpoint.everything(there)[-1]) is None
+    assert polyplay.resume(there, steps=result.summary["steps"] + 200).exit_code == 0
+
+
+def test_a_directory_that_is_moved_and_replaced_ends_the_run(tmp_path, at_ticks):
+    """No checkpoint is written in the other place, so the run has one history."""
+    run, there = tmp_path / "run", tmp_path / "there"
+
+    def move() -> None:
+        run.rename(there)
+        run.mkdir()
+
+    at_ticks[10] = move
+    with pytest.raises(
+        UserError, match=f"was moved to {there} .*: `polyplay resume {there}` goes on from its last check"
+    ):
+        polyplay.train("impala", run=str(run), steps=100_000_000, **{**KW, **SYSTEMS["impala"], "eval_every": None})
+    assert not {path.name for path in run.iterdir()} & {"config.json", "checkpoints", "summary.json"}
+    assert polyplay.resume(there, steps=50_000).exit_code == 0
 
 
 def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):

@@ -260,7 +260,9 @@ def test_a_full_disk_during_a_checkpoint_is_reported_and_leaves_nothing_half_wri
 
     monkeypatch.setattr(os, "fsync", full)
     assert main.main(training("a2c", run, "--steps", "2000", "--serial")) == 1
-    assert "No space left on device; the previous checkpoint remains" in "".join(capfd.readouterr())
+    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in "".join(
+        capfd.readouterr()
+    )
     assert checkpoint.everything(run) == []
     assert not [p for p in (run / "checkpoints").rglob("*") if p.is_file()]
     assert "not saved" in json.loads((run / "summary.json").read_text())["reason"]

@@ -160,7 +160,9 @@ def test_while_the_disk_is_full_the_checkpoint_before_remains(tmp_path, monkeypa
     assert run.exit_code == 0
     assert len(refused) == 3
     assert len(set(refused)) == 1
-    assert "No space left on device; the previous checkpoint remains" in "".join(capfd.readouterr())
+    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in "".join(
+        capfd.readouterr()
+    )
     assert update(directory) == run.summary["updates"] > refused[0]
     for learner in range(2):
         assert whole_windows(directory, newest(directory), learner) == 64

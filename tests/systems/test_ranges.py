@@ -141,13 +141,15 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
         (Range(0, but="low"), "above 0"),
         (Range(0, 10**9, but="low"), "above 0, at most 1e9"),
         (Range(-1, 10**12), "from -1 to 1e12"),
-        (Range(0, LARGEST, but="low"), "above 0, at most 1e30"),
+        (Range(0, LARGEST, but="low"), "above 0"),
+        (Range(0, LARGEST), "from 0 up"),
         (Range(0, 2**63 - 1), "from 0 to 9223372036854775807"),
         (Range(2, 16_384), "from 2 to 16384"),
     ],
 )
 def test_a_range_in_words(numbers: Range, said: str):
     assert str(numbers) == said
+    assert numbers.whole == said + ", at most 1e30" * (numbers.high == LARGEST)
 
 
 def test_a_systems_name_is_found_whatever_its_case():

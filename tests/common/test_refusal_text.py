@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.common.files import LIMITS, LogWrites, error_text
+from polyplay.common.files import LIMITS, LogWrites, refusal_text
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from polyplay.common.files import LIMITS, LogWrites, error_text
 )
 def test_no_number_alone_reaches_the_person(number: int, said: str, monkeypatch, tmp_path: Path, capsys):
     error = OSError(number, os.strerror(number))
-    assert error_text(error) == said
+    assert refusal_text(error) == said
     warned: list[str] = []
 
     def write() -> None:
@@ -41,6 +41,6 @@ def test_no_number_alone_reaches_the_person(number: int, said: str, monkeypatch,
 
 
 def test_what_has_no_number_is_told_as_it_is():
-    assert error_text(OSError("the fork server was killed by SIGKILL")) == "the fork server was killed by SIGKILL"
-    assert error_text(ValueError("x")) == "x"
-    assert all("[Errno" not in error_text(OSError(number, os.strerror(number))) for number in LIMITS)
+    assert refusal_text(OSError("the fork server was killed by SIGKILL")) == "the fork server was killed by SIGKILL"
+    assert refusal_text(ValueError("x")) == "x"
+    assert all("[Errno" not in refusal_text(OSError(number, os.strerror(number))) for number in LIMITS)
