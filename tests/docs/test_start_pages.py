@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,19 @@ def extras_on(page: Path) -> set[str]:
     return {extra for extra in known if any(re.search(rf"`{extra}`|\b{extra}\b.*\]", s) for s in sentences)}
 
 
+def is_installed(extra: str) -> bool:
+    """Whether the machine that runs the tests has it."""
+    try:
+        return bool(packages({extra}))
+    except metadata.PackageNotFoundError:
+        return False
+
+
 def walk(page: str, folder: Path) -> Path:
     """Run every command of the page in a folder; the folder."""
     path, there = START / page, folder / "here"
     there.mkdir()
-    python = make_environment(folder / "environment", extras_on(path))
+    python = make_environment(folder / "environment", {extra for extra in extras_on(path) if is_installed(extra)})
     test_code.write_files(path, there)
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "PYTHONPATH", "SDL_VIDEODRIVER")
     environment = {k: v for k, v in os.environ.items() if k not in hidden}
