@@ -23,7 +23,7 @@ from polyplay.common.findings import Finding, as_json, status
 from polyplay.common.machine import cores, stamp, version
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
-EXTRAS = {"ale-py": "atari", "av": "video", "matplotlib": "plots"}
+EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
 STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
 PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
@@ -43,7 +43,7 @@ def versions() -> Iterator[Finding]:
     )
     absent = [name for name in EXTRAS if not found[name]]
     if absent:
-        extras = ",".join(EXTRAS[name] for name in absent)
+        extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
         yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
 
 

