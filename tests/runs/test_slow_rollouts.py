@@ -37,6 +37,8 @@ KW: dict[str, Any] = {"network": "mlp", "hidden": (8,), "trace": True, "tensorbo
 KW |= {"unroll": 400, "report_every": 0.1, "steps": 100_000_000}
 AT = 3  # the update after which a step takes a quarter of a second, and a rollout more than a minute
 LONG = pytest.mark.long
+IDS = ["a2c serial", "a2c replicas", "impala", "learners", "a3c", "ppo", "dqn", "impala serial", "ppo in turns"]
+IDS += ["r2d2", "apex"]
 
 
 @pytest.fixture
@@ -77,10 +79,7 @@ def slows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> Callable[
         pytest.param("r2d2", {"actors": 2, "start": 100, "capacity": 2000, "on": "thread"}, marks=LONG),
         pytest.param("apex", {"actors": 2, "memories": 1, "start": 100, "on": "thread"}, marks=LONG),
     ],
-    ids=[
-        *("a2c serial", "a2c replicas", "impala", "learners", "a3c", "ppo"),
-        *("dqn", "impala serial", "ppo in turns", "r2d2", "apex"),
-    ],
+    ids=IDS,
 )
 def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, slows, tmp_path, capfd):
     run, sent = tmp_path / "run", list[float]()
