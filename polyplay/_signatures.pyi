@@ -81,7 +81,8 @@ class A2C(RunOptions, total=False):
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given (80M steps)
 
@@ -110,7 +111,8 @@ class A3C(RunOptions, total=False):
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given ("1 day")
 
@@ -139,7 +141,8 @@ class Accel(RunOptions, total=False):
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
@@ -159,7 +162,7 @@ class AccelDqn(RunOptions, total=False):
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     dueling: bool  # separate streams for value and advantages; rainbow: always
     bound: float  # largest return of the value distribution; the smallest is its negative
     epsilon: float  # probability of a random action at the end of the schedule
@@ -220,7 +223,7 @@ class Apex(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
@@ -288,7 +291,8 @@ class Appo(RunOptions, total=False):
     value_cost: float  # weight of the value loss (v − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Dqn(RunOptions, total=False):
@@ -301,7 +305,7 @@ class Dqn(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal['plain', 'shared', 'dueling']  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: int  # transitions in one update, over all replicas
@@ -402,6 +406,7 @@ class Ga3C(RunOptions, total=False):
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
     inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Gorila(RunOptions, total=False):
@@ -417,7 +422,7 @@ class Gorila(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     batch: int  # transitions of one gradient, which is their mean; as in DQN
     ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: int  # transitions in each replay
@@ -458,7 +463,8 @@ class Impala(RunOptions, total=False):
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class League(RunOptions, total=False):
@@ -486,7 +492,8 @@ class League(RunOptions, total=False):
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Pbt(RunOptions, total=False):
@@ -524,7 +531,8 @@ class Ppo(RunOptions, total=False):
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
@@ -539,7 +547,7 @@ class R2D2(RunOptions, total=False):
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
     ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
@@ -565,7 +573,7 @@ class Rainbow(RunOptions, total=False):
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale real numbers
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     code: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
     bound: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
