@@ -48,7 +48,7 @@ def checked(seed: int, taken: str) -> None:
     assert found.status == 0, [f for f in found.findings if f.level == "failed"]
 
 
-@pytest.mark.parametrize(("seed", "system"), [(0, "ppo"), (7, "a2c"), (13, "impala")])
+@pytest.mark.parametrize(("seed", "system"), [(0, "ppo"), (13, "impala")])
 def test_what_check_accepts_trains(seed: int, system: str, tmp_path: Any):
     checked(seed, "drawn")
     trained(system, POLICIES[system], seed, "drawn", tmp_path)
