@@ -184,7 +184,10 @@ def test_a_member_is_a_run_as_any_other(population):
         ("train a2c --serial --run RUN", "holds a run already; `polyplay resume "),
         ("train a2c --serial --run RUN --resume auto", "is a population, name one of its members: the best first, "),
         (f"train pbt {A2C} {RATE} --run RUN", "holds a run already; `polyplay resume "),
-        (f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8", "--lanes: 8 given, but "),
+        (
+            f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8",
+            "--lanes: a population decides what its members have",
+        ),
         (f"train pbt {A2C} {RATE} --run MEMBER --resume auto", "SYSTEM: pbt given, but "),
     ],
 )
