@@ -233,15 +233,15 @@ def _lost_lanes(crew: Crew) -> str:
     return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
 
 
-def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources) -> str:
-    """The figure of a system, drawn from its wiring."""
+def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
+    """The figure of a system, drawn from its wiring. Without sources all settings are as they are to be."""
 
     def draw(other: Settings) -> str:
         crew = crew_of(options)
         systems.load(system).build(other, crew)
         return crew.diagram()
 
-    return str(fitted(settings, sources, draw)[1])
+    return draw(settings) if sources is None else str(fitted(settings, sources, draw)[1])
 
 
 def complete_plan(
