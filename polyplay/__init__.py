@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
     from polyplay.common import import_guard
 
     if name in STARTING and import_guard.refused():  # at once, though the rest takes seconds to load
-        return lambda *args, **kwargs: import_guard.check(f"polyplay.{name}")
+        return lambda *args, **kwargs: import_guard.refuse(f"polyplay.{name}")
     from polyplay import api
 
     return getattr(api, name)

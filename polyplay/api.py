@@ -61,7 +61,7 @@ def train(
     options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
     with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
     """
-    import_guard.check("polyplay.train")
+    import_guard.refuse("polyplay.train")
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
@@ -77,7 +77,7 @@ def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[objec
     """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
     elsewhere and executes a module by name. callbacks: as in `train`.
     """
-    import_guard.check("polyplay.resume")
+    import_guard.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
@@ -89,7 +89,7 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
 
 
 def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
-    import_guard.check("polyplay.evaluate")
+    import_guard.refuse("polyplay.evaluate")
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
     given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
@@ -127,7 +127,7 @@ def export(
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
     """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
-    import_guard.check("polyplay.check")
+    import_guard.refuse("polyplay.check")
     from polyplay.envs.check import report
 
     return report.check_env(env, **options)

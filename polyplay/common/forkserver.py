@@ -54,7 +54,7 @@ class ForkServer:
 
     def ensure_running(self) -> None:
         """Raises UserError where nothing may start, see import_guard."""
-        import_guard.check("a process")
+        import_guard.refuse("a process")
         with self._lock:
             if not self._pid or self._ended(0.0):
                 self._start()

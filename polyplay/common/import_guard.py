@@ -43,7 +43,7 @@ def refused() -> bool:
     return _closed > 0
 
 
-def check(what: str) -> None:
+def refuse(what: str) -> None:
     """Raises UserError while nothing may start; what: what was to start."""
     if not refused():
         return

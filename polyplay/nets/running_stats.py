@@ -66,7 +66,7 @@ class RunningMoments(nn.Module):
         self.count.fill_(min(known + len(rows), MOST) if known else 1.0)
 
 
-def is_image(field: Field) -> bool:
+def is_pixels(field: Field) -> bool:
     """Whether bytes are pixels: [C, H, W]."""
     return field.dtype == "uint8" and len(field.shape) == 3
 
@@ -81,7 +81,7 @@ class Normalize(nn.Module):
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
         super().__init__()
-        leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_image(x)]
+        leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_pixels(x)]
         if not leaves:
             kinds = {path: "classes" if path in classes else x.dtype for path, x in tree.leaves(obs)}
             given = ", ".join(f"{path} {kind}".strip() for path, kind in kinds.items())

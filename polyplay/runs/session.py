@@ -19,6 +19,7 @@ from polyplay.common.files import LogWrites, Row, parse_json, read_object, refus
 from polyplay.runs.callbacks import Callbacks
 from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
 from polyplay.runs.directory import RunDescription, origin, read_config
+from polyplay.runs.going_on import steps_learnt
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
@@ -336,14 +337,15 @@ class Session:
         if self.owns_directory:
             checkpoint.remove_partial(self.directory)
         part, total = self.setup.part, self.setup.plan.frames / self.setup.frames_per_step
-        if self.reason == "done" and part is not None and part.until < total:
+        saved = checkpoint.everything(self.directory)
+        learnt = steps_learnt(saved[-1] if saved else None)
+        if self.reason == "done" and part is not None and max(part.until, learnt) < total:
             self.reason = part.paused
         if self.reason == "done" and not self.metrics.updates:
             self.reason = "done, but nothing was learnt: no update was made"
         if self.checkpoints.failure:
             ended = f"{self.reason}; " * bool(self.exit_code)
             self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
-        saved = checkpoint.everything(self.directory)
         last = saved[-1].name if saved else None
         faults = self._describe_faults(saved)
         self.reporter.closed = not self.owns_directory

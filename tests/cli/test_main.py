@@ -206,7 +206,11 @@ def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
         (EnvFailure("lane 3\nTraceback"), 1, "polyplay: failed: lane 3\nTraceback\n"),
         (WorkerLost("actor 0: signal 9"), 1, "polyplay: failed: actor 0: signal 9\n"),
         (NotFinite("loss is NaN"), 1, "polyplay: failed: loss is NaN\n"),
-        (OSError(28, "No space left on device"), 1, "polyplay: failed: [Errno 28] No space left on device\n"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "polyplay: failed: No space left on device; the disk is full: free some space\n",
+        ),
         (KeyboardInterrupt(), 130, "polyplay: ended by SIGINT\n"),
         (Stopped(signal.SIGHUP), 129, "polyplay: ended by SIGHUP\n"),
         (SystemExit(5), 5, ""),

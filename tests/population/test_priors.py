@@ -268,7 +268,7 @@ BAD = [
     ("rate=log:a:1", float, "--rate: 'a' given, allowed: a finite number"),
     ("rate=log:1:inf", float, "--rate: 'inf' given, allowed: a finite number"),
     ("rate=uniform:nan:1", float, "--rate: 'nan' given, allowed: a finite number"),
-    ("rate=uniform:0:1", SMALL, "--rate: '0' given, allowed: a number above 0"),
+    ("rate=uniform:0:1", SMALL, "--rate: '0' given, allowed: a number above 0, at most 1e30"),
     ("lanes=uniform:1:2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
     ("lanes=1,2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
     ("torso=log:a:b", str, "'a' given, allowed: a finite number; of anything else a list as in torso=a,b,c"),

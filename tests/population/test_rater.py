@@ -185,7 +185,11 @@ def test_while_the_disk_is_full_nothing_is_lost_and_it_is_said_once(whole, tmp_p
     run.work(until=3)
     assert told(run) == told(whole)[:3]
     assert run.heard == [
-        ("warning", f"{RATINGS}: No space left on device; versions are rated once it can be written again")
+        (
+            "warning",
+            f"{RATINGS}: No space left on device; the disk is full: free some space; "
+            "versions are rated once it can be written again",
+        )
     ]
 
 

@@ -260,7 +260,9 @@ def test_while_the_disk_is_full_nothing_is_rated_and_nothing_lost(tmp_path, monk
         assert office.turn() is True
         office.turn()
     assert league.games.sum() == 0
-    assert [text for _, text in heard] == [f"{LOG}: No space left; matches are rated once it can be written again"]
+    assert [text for _, text in heard] == [
+        f"{LOG}: No space left; the disk is full: free some space; matches are rated once it can be written again"
+    ]
     office.turn()
     assert league.games.sum() == 10
 

@@ -297,7 +297,7 @@ def test_a_full_disk_ends_the_trainer_with_one_line_and_loses_nobody(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace)
-        with pytest.raises(WorkerLost, match=r"^/.*: No space left on device$"):
+        with pytest.raises(WorkerLost, match=r"^/.*: No space left on device; the disk is full: free some space$"):
             train(store, evolution, FakeRun(store))
     is_whole(store)
     train(store, evolution, FakeRun(store))

@@ -81,7 +81,10 @@ def test_a_checkpoint_that_cannot_be_saved_ends_the_population(runner, monkeypat
 
     assert session(runner, 200).ended == "ready"
     monkeypatch.setattr(checkpoint, "complete", refused)
-    with pytest.raises(WorkerLost, match=r"^member 00: not saved: checkpoint of update \d+: No space left on device$"):
+    with pytest.raises(
+        WorkerLost,
+        match=r"^member 00: not saved: checkpoint of update \d+: No space left on device; the disk is full: free .*$",
+    ):
         session(runner)
     monkeypatch.undo()
     assert session(runner).ended == "done"

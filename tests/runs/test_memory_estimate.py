@@ -139,7 +139,9 @@ def test_more_workers_and_environment_processes_take_more():
 
 
 def test_a_real_run_takes_about_what_was_predicted(tmp_path: Path):
-    words = "train a2c --env toy:catch --network mlp --lanes 8 --replicas 1 --report-every 0.2 --steps 8000 --run"
+    words = (
+        "train a2c --env toy:catch --network mlp --lanes 8 --replicas 1 --report-every 0.2 --steps 8000 --verbose --run"
+    )
     command = [sys.executable, "-m", "polyplay", *words.split(), str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr

@@ -52,15 +52,20 @@ def own_policy(spec):
     return make("mlp", spec)
 
 
-@pytest.mark.parametrize("env", [Numbered, Flags, Bytes])
-def test_inputs_of_a_preset_that_scale_real_numbers(env):
+@pytest.mark.parametrize("env", [Flags, Bytes])
+def test_numbers_of_any_type_are_normalized(env):
     settings, left = wired("ppo", env=env, preset="mujoco")
+    assert (settings.inputs, left) == ("normalize", [])
+
+
+def test_inputs_of_a_preset_that_scale_numbers():
+    settings, left = wired("ppo", env=Numbered, preset="mujoco")
     assert settings.inputs == "raw"
     assert len(left) == 1
-    assert left[0].startswith("inputs normalize (preset mujoco): takes real numbers")
+    assert left[0].startswith("inputs normalize (preset mujoco): takes numbers that are neither")
     assert left[0].endswith("; raw instead")
-    with pytest.raises(UserError, match=r"^--inputs normalize: takes real numbers"):
-        wired("ppo", env=env, preset="mujoco", inputs="normalize")
+    with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are neither"):
+        wired("ppo", env=Numbered, preset="mujoco", inputs="normalize")
 
 
 def test_what_a_policy_of_ones_own_does_itself():

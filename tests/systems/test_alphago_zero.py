@@ -303,7 +303,7 @@ def test_its_metrics_are_reported(tmp_path, capfd):
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
         ("--simulations 8 --leaves 1 --cheap 9", "--cheap: 9 given; allowed: 0 to its 8 simulations"),
         ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
-        ("--root gumbel --simulations 8", "--considered: 16 given; allowed: 1 to its 8 simulations"),
+        ("--root gumbel --simulations 8", "considered 16 (default); allowed: 1 to its 8 simulations"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
         (
             "--batch 64 --capacity 63 --start 9",
@@ -331,7 +331,9 @@ def test_weights_of_another_board_are_refused(tmp_path):
     config = json.loads((run / "config.json").read_text())
     config["config"]["env"] = "game:connect:4x5x3"
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"the network differs: logits.weight is .* there and .* here"):
+    with pytest.raises(
+        UserError, match=r"game:connect:4x5x3 shows float32 \[3, 4, 5\], but .* was trained on float32 \[3, 3, 3\]"
+    ):
         polyplay.evaluate(run, episodes=1)
 
 

@@ -100,7 +100,7 @@ def test_it_learns_with_two_learners(on: str, tmp_path: Path):
     run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, steps=6_000, on=on)
     assert run.reason == "done"
     page = systems.load("alphago_zero")
-    config = page.Config(**{k: v for k, v in settings.items() if k not in ("tensorboard", "report_every")})
+    config = page.Config(**{k: v for k, v in settings.items() if k not in ("tensorboard", "report_every", "precision")})
     assert "AllReduce(sgd) of 2" in diagram("alphago_zero", config, RunOptions())
     assert run.summary["updates"] > 100
     assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.6, "against random moves"

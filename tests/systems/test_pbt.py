@@ -114,20 +114,22 @@ def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
 
 @pytest.mark.parametrize("exploit", ["truncation", "none"])
 def test_a_member_whose_numbers_are_not_finite_copies_another_or_has_failed(exploit, tmp_path):
-    """Its first founder's learning rate makes every weight infinite."""
-    lists = {"vary": ("learning_rate=1e38,1e-3",), "exploit": exploit, "explore": "none"}
+    """Its first founder's learning rate soon makes every weight infinite."""
+    lists = {"vary": ("learning_rate=1e30,1e-3",), "exploit": exploit, "explore": "none"}
     run = train("a2c", tmp_path, **EXACT, **lists, population=2, optimizer="adam", seed=1)
     lines, (first, second) = read_lineage(run.directory), members(run)
-    assert [line["new"]["learning_rate"] for line in lines[:2]] == [1e38, 1e-3]
+    assert [line["new"]["learning_rate"] for line in lines[:2]] == [1e30, 1e-3]
     assert (run.exit_code, second["state"]) == (0, DONE)
     if exploit == "none":
-        assert (first["state"], first["steps"]) == (FAILED, 0)
-        assert "loss nan" in first["why"]
+        assert first["state"] == FAILED
+        assert first["steps"] <= 100
+        assert "gradient norm nan" in first["why"]
         return
     assert (first["state"], first["values"]) == (DONE, {"learning_rate": 1e-3})
     copy = next(line for line in lines if line["donor"] == 1)
-    assert (copy["member"], copy["steps"]) == (0, 0)
-    assert "loss nan" in copy["why"]
+    assert copy["member"] == 0
+    assert copy["steps"] <= 100
+    assert "gradient norm nan" in copy["why"]
 
 
 @pytest.mark.parametrize("more", [{"core": "lstm"}, {"vary": ("unroll=5,8,16",)}])
@@ -169,9 +171,9 @@ def test_lanes_begin_anew_only_where_their_number_or_their_rollouts_change(vary,
 
 
 def test_a_member_that_goes_beyond_its_end_at_once_is_done_without_a_decision(tmp_path, capfd):
-    """A rollout has 400 agent steps, a decision is due after 300, and the end after 350."""
-    run = train("a2c", tmp_path, **EXACT, unroll=100, every=300, steps=350)
-    assert [(m["steps"] >= 350, m["turns"], m["state"]) for m in members(run)] == [(True, 0, DONE)] * 3
+    """A rollout has 800 agent steps, a decision is due after 300, and the end after 310 learned ones."""
+    run = train("a2c", tmp_path, **EXACT, unroll=200, every=300, steps=310)
+    assert [(m["steps"] >= 310, m["turns"], m["state"]) for m in members(run)] == [(True, 0, DONE)] * 3
     assert len(read_lineage(run.directory)) == 3
     assert "is finished" not in capfd.readouterr().err
 

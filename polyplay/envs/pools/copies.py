@@ -15,7 +15,7 @@ INNER = ("env", "aec_env", "par_env", "unwrapped")  # where wrappers have what t
 _taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environment of this process, and whose it is
 
 
-def parts_of(env: Any) -> list[Any]:
+def wrapped_parts(env: Any) -> list[Any]:
     """An environment and all that it wraps, the outermost first."""
     found = [env]
     for part in found:
@@ -28,7 +28,7 @@ def parts_of(env: Any) -> list[Any]:
 
 def take(env: Any, owner: object, title: str) -> None:
     """From now on it is this owner's. Raises UserError: it, or what it wraps, is another's."""
-    parts = parts_of(env)
+    parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
             raise twice(title, part)
@@ -46,8 +46,8 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
         second = build()
     except UserError:  # there can be one at a time, perhaps
         return
-    known = parts_of(first)
-    twin = [part for part in parts_of(second) if any(part is other for other in known)]
+    known = wrapped_parts(first)
+    twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
     with contextlib.suppress(Exception):
         second.close()
     if twin:

@@ -81,7 +81,7 @@ def test_a_lane_that_begins_anew_and_a_pool_after_another_may_have_it(monkeypatc
 
 def test_environments_of_their_own_are_let_be():
     assert Envs(Obedient, 2, inline=True).spec.action.n == 10
-    known = copies.parts_of(gymnasium.make("CartPole-v1"))
+    known = copies.wrapped_parts(gymnasium.make("CartPole-v1"))
     assert len(known) == len({id(part) for part in known}) > 1
     assert any(part is known[0].unwrapped for part in known)
 
