@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -35,8 +36,17 @@ def _own_data_home(tmp_path_factory):
         yield
 
 
+SLOW = Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Without a GPU the tests that are marked gpu say why they do nothing."""
+    """The tests of slow.txt are long: each takes seconds, and tests what others or bench/ also show. Without a GPU the
+    tests that are marked gpu say why they do nothing.
+    """
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.long)
     if not device.available():
         skip = pytest.mark.skip(
             reason="needs a CUDA GPU; what can be tested without one is in test_device and test_far"

@@ -61,3 +61,11 @@ def test_nothing_speaks_of_modules_by_their_former_names():
         text=True,
     )
     assert done.returncode == 1, done.stdout
+
+
+def test_every_line_of_slow_names_a_test():
+    root, lines = Path(__file__).parents[1], Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines()
+    assert lines == sorted(set(lines))
+    for line in lines:
+        file, _, name = line.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (root / file).read_text("utf-8"), line
