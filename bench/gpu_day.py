@@ -4,7 +4,8 @@
     bash bench/gpu_day.sh WHEELS OUT         # there: installs them beside, and runs this script; no network needed
     python bench/gpu_day.py --device cpu --short     # a rehearsal on a CPU: every part, no result
 
-Each part has its own process and time limit. It prints its table as it ends and writes PART.json and PART.md. A part that fails is a line with its error, and the next part begins. No part begins after --minutes.
+Each part has its own process and time limit. It prints its table as it ends and writes PART.json and PART.md. A part
+that fails is a line with its error, and the next part begins. No part begins after --minutes.
 """
 
 from __future__ import annotations
