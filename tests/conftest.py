@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -36,16 +37,21 @@ def _own_data_home(tmp_path_factory):
         yield
 
 
-SLOW = Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines()
+SLOW = set(Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines())
+FIRST = {name: int(n) for name, _, n in (line.rpartition(" ") for line in SLOW) if "[" not in name and n.isdigit()}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """The tests of slow.txt are long: each takes seconds, and tests what others or bench/ also show. Without a GPU the
-    tests that are marked gpu say why they do nothing.
+    """Mark the tests of slow.txt long: each takes seconds, and tests what others or bench/ also show. A line that ends
+    in a number names a test of many cases: those after its first so many are long. Without a GPU, the tests that are
+    marked gpu say why they do nothing.
     """
+    cases = Counter[str]()
     for item in items:
-        if item.nodeid in SLOW:
+        name = item.nodeid.partition("[")[0]
+        cases[name] += 1
+        if item.nodeid in SLOW or cases[name] > FIRST.get(name, len(items)):
             item.add_marker(pytest.mark.long)
     if not device.available():
         skip = pytest.mark.skip(
