@@ -3,10 +3,12 @@ the main process and to its group, once and twice.
 
     python bench/signals.py                    # everything; again: what is missing
     python bench/signals.py --systems a2c --most 10 --part 1/2
+    python bench/signals.py --random 200 --out bench/results/signals_random   # and kills, at random moments
     python bench/signals.py --report           # out of what there is
 
 Wrong is: a traceback, another exit status than 130 and 143, processes, shared memory or temporary files that are left
 when the command has returned, and a run that was signalled after its first update without a checkpoint that resumes.
+After SIGKILL wrong is: a process that is left, a whole checkpoint that is gone, and one that doesn't resume.
 Python itself starts before our first instruction; what it does with a signal then is counted apart ("interpreter").
 Every case is a line of OUT.jsonl; what is written at the end: OUT.json, OUT.md.
 """
@@ -17,6 +19,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -37,15 +40,25 @@ from polyplay.common.files import read_lines
 STEP = 0.05  # seconds between two moments
 GAPS = (0.1, 1.3)  # seconds between the first and the second signal
 RESUMED = 10  # of so many runs that have to resume one is resumed, for some updates
+KILLED = 3  # of so many that were killed, one
 LIMIT = 60.0  # seconds that a command may take to end
 SYSTEMS = {
-    "a2c": "--env toy:catch --lanes 8",
-    "impala": "--env CartPole-v1 --actors 2 --lanes 4 --batch 8 --unroll 5",
-    "ga3c": "--env CartPole-v1 --agents 4 --predictors 1 --trainers 1 --schedule off",
-    "apex": "--env CartPole-v1 --actors 2 --memories 1 --lanes 2 --unroll 5 --batch 16 --capacity 10k --start 200",
+    "a2c": "--network mlp --env toy:catch --lanes 8",
+    "impala": "--network mlp --env CartPole-v1 --actors 2 --lanes 4 --batch 8 --unroll 5",
+    "ga3c": "--network mlp --env CartPole-v1 --agents 4 --predictors 1 --trainers 1 --schedule off",
+    "apex": "--network mlp --env CartPole-v1 --actors 2 --memories 1 --lanes 2 --unroll 5 --batch 16 --capacity 10k "
+    "--start 200",
+    "alphago_zero": "--env game:tic_tac_toe --players 2 --games 16 --simulations 8 --blocks 1 --filters 8 --batch 32 "
+    "--capacity 4k --start 100 --learners 1 --evaluator torch --precision float32",
+    "five": "--preset quick --env arena:lanes+team=1+lanes=1+length=300 --core-size 16 --lanes 16 --unroll 20 "
+    "--window 5 --batch 32 --capacity 64 --publish 1 --rated 0 --learners 2",
+    "ftw": "--env toy:skirmish --network mlp --lanes 16 --matches 10 --agents 2 --points kill=1 death=-0.5 --core-size 16 --unroll 20 --memory 0 "
+    "--batch 4 --auxiliary reward --copies 20",
 }
-COMMON = "--network mlp --tensorboard false --trace --report-every 0.5 --steps 1000M"
+SWEPT = ["a2c", "impala", "ga3c", "apex"]  # moment by moment
+COMMON = "--tensorboard false --trace --report-every 0.5 --steps 1000M"
 WAYS = list(itertools.product(("SIGINT", "SIGTERM"), ("main", "group"), ("once", "twice")))
+MOMENTS = 400  # of a random case: so many of STEP
 Case = tuple[str, str, str, str, int]  # system, signal, target, times, number of the moment
 
 
@@ -54,7 +67,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and what it starts
     if not asked.report:
         commit = about()["commit"]
-        for number, case in enumerate(missing(asked)):
+        for number, case in enumerate(drawn(asked) if asked.random else missing(asked)):
             if asked.most is not None and number >= asked.most:
                 break
             line = json.dumps({"commit": commit, **harm(case)})
@@ -70,7 +83,8 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = command_line(__doc__)
-    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
+    parser.add_argument("--systems", nargs="+", default=SWEPT, choices=list(SYSTEMS))
+    parser.add_argument("--random", type=int, default=0, help="so many random cases instead, kills among them")
     parser.add_argument("--begin", type=int, default=0, help="the first moment's number")
     parser.add_argument("--most", type=int, default=None, help="cases, then end")
     parser.add_argument("--part", default="0/1", help="I/N: every Nth case from the Ith on, for several at once")
@@ -94,6 +108,19 @@ def missing(asked: argparse.Namespace) -> Iterator[Case]:
             yield from (case for case in alive if case not in seen and cases.index(case) % parts == part)
 
 
+def drawn(asked: argparse.Namespace) -> Iterator[Case]:
+    """Random cases without a line yet, the same in every call: a third of them kills."""
+    generator, done = random.Random(0), {key(row) for row in read_lines(asked.out.with_suffix(".jsonl"))}
+    part, parts = map(int, asked.part.split("/"))
+    for number in range(asked.random):
+        killed, moment = generator.random() < 1 / 3, generator.randrange(MOMENTS)
+        name, to, times = generator.choice(WAYS)
+        way = ("SIGKILL", to, "once") if killed else (name, to, times)
+        case = (asked.systems[number % len(asked.systems)], *way, moment)
+        if case not in done and number % parts == part:
+            yield case
+
+
 def key(row: Row) -> Case:
     return row["system"], row["signal"], row["to"], row["times"], row["number"]
 
@@ -108,6 +135,7 @@ def harm(case: Case) -> Row:
         run, temporary = Path(place) / "run", Path(place) / "tmp"
         temporary.mkdir()
         words = ["train", system, *SYSTEMS[system].split(), *COMMON.split(), "--run", str(run)]
+        words += ["--checkpoint-every", "1"] if name == "SIGKILL" else []
         shared, mark = set(os.listdir(lives.SHM)), f"POLYPLAY_SWEEP={os.getpid()}-{time.monotonic_ns()}"
         with (Path(place) / "said").open("w+") as said:
             begun = time.monotonic()
@@ -115,10 +143,11 @@ def harm(case: Case) -> Row:
             time.sleep(max(0.0, begun + number * STEP - time.monotonic()))
             row: Row = {"system": system, "signal": name, "to": to, "times": times, "number": number}
             row |= {"at": round(time.monotonic() - begun, 3), **seen(child, run)}
+            before = checkpoint.everything(run)[-1:]
             row["signals"] = send(child, name, to, times, number)
             row |= ended(child, mark, shared, temporary)
             said.seek(0)
-            row |= judge(row, said.read(), run)
+            row |= judge_kill(row, said.read(), run, before) if name == "SIGKILL" else judge(row, said.read(), run)
         return row
 
 
@@ -163,6 +192,10 @@ def ended(child: subprocess.Popen, mark: str, shared: set[str], temporary: Path)
         os.killpg(child.pid, signal.SIGKILL)
         status = None
     seconds = round(time.monotonic() - asked, 3)
+    if status == -signal.SIGKILL:  # workers see the end of their parent, and end
+        until = time.monotonic() + lives.GONE
+        while family(mark) and time.monotonic() < until:
+            time.sleep(0.1)
     left = family(mark)
     names = {name for name in set(os.listdir(lives.SHM)) - shared if not lives._held(name)}
     files = [str(p.relative_to(temporary)) for p in temporary.rglob("*")]
@@ -204,6 +237,20 @@ def judge(row: Row, said: str, run: Path) -> Row:
     lines = said.strip().splitlines()
     kept = {"said": said[-3000:]} if wrong else {}
     return {"resumes": resumes, "traceback": told, "last": lines[-1] if lines else "", "wrong": wrong, **kept}
+
+
+def judge_kill(row: Row, said: str, run: Path, before: list[Path]) -> Row:
+    """Everything that should not be so after SIGKILL: what was whole before is whole, and resumes."""
+    wrong = ["status"] if row["status"] != -signal.SIGKILL else []
+    wrong += ["traceback"] if "Traceback" in said else []
+    wrong += ["leftover"] if row["processes"] else []
+    resumes = None
+    if before:
+        newest = max(map(checkpoint.update_of, checkpoint.everything(run)), default=-1)
+        resumes = newest >= checkpoint.update_of(before[0]) and resumable(run, row["number"] % KILLED == 0)
+        wrong += [] if resumes else ["checkpoint"]
+    kept = {"said": said[-3000:]} if wrong else {}
+    return {"resumes": resumes, "traceback": "Traceback" in said, "last": "", "wrong": wrong, **kept}
 
 
 def resumable(run: Path, really: bool) -> bool:

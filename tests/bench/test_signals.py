@@ -39,3 +39,22 @@ def test_every_case_comes_once_coarse_before_fine(tmp_path):
     first = [case for case, _ in zip(sweep.missing(asked), range(24), strict=False)]
     assert len(set(first)) == 24
     assert [case[4] for case in first] == [0] * 8 + [8] * 8 + [16] * 8
+
+
+def test_random_cases_are_the_same_in_every_call_and_a_part_of_them_kills(tmp_path):
+    asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c", "five"], "random": 60})
+    cases = list(sweep.drawn(asked))
+    assert cases == list(sweep.drawn(asked)) and len(cases) == 60
+    assert 5 < sum(case[1] == "SIGKILL" for case in cases) < 35
+    assert {case[0] for case in cases} == {"a2c", "five"}
+
+
+def test_what_is_wrong_after_a_kill_is_seen(tmp_path):
+    row = {"status": 0, "number": 1, "processes": {1: "x"}}
+    gone = [tmp_path / "checkpoints" / "000000000001-steps-8"]
+    assert sweep.judge_kill(row, "Traceback", tmp_path, gone)["wrong"] == [
+        "status",
+        "traceback",
+        "leftover",
+        "checkpoint",
+    ]
