@@ -52,7 +52,8 @@ SYSTEMS = {
     "--capacity 4k --start 100 --learners 1 --evaluator torch --precision float32",
     "five": "--preset quick --env arena:lanes+team=1+lanes=1+length=300 --core-size 16 --lanes 16 --unroll 20 "
     "--window 5 --batch 32 --capacity 64 --publish 1 --rated 0 --learners 2",
-    "ftw": "--env toy:skirmish --network mlp --lanes 16 --matches 10 --agents 2 --points kill=1 death=-0.5 --core-size 16 --unroll 20 --memory 0 "
+    "ftw": "--env toy:skirmish --network mlp --lanes 16 --matches 10 --agents 2 --points kill=1 death=-0.5 "
+    "--core-size 16 --unroll 20 --memory 0 "
     "--batch 4 --auxiliary reward --copies 20",
 }
 SWEPT = ["a2c", "impala", "ga3c", "apex"]  # moment by moment
