@@ -224,7 +224,8 @@ def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> 
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
-    return CentredImages(obs.shape) if how == "centre" else SignedImages()
+    low, high = atari.image_ends(spec)
+    return CentredImages(obs.shape, high - low) if how == "centre" else SignedImages(low, high)
 
 
 @dataclass(frozen=True)
