@@ -92,8 +92,12 @@ def make(
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
-        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary), "latent layers": width > 0}
-        asked |= {"guarded probabilities": not log_prob.exact, "rewards of events": bool(rewards)}
+        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
+        asked |= {f"--correction {guard}": not log_prob.exact}
+        if width or rewards:  # the system's own, which nobody can leave out
+            raise UserError(
+                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
+            )
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
