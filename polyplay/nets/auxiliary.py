@@ -34,7 +34,7 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
     if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
         return view[1], view[2]
     raise UserError(
-        f"--auxiliary pixel: a view {list(view)} given, allowed: [C, 84, 84], or planes [C, H, W] of 3 to 83 cells a side"
+        f"--auxiliary pixel: a view {list(view)} given, allowed: [C, 84, 84], or planes of 3 to 83 cells a side"
     )
 
 
