@@ -25,6 +25,7 @@ from polyplay.common.lookup import look_up
 from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules, user_modules
 from polyplay.envs.pool import EnvSpec, closest_names
+from polyplay.envs.pools.global_random import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, outline, recurrent
 from polyplay.nets.actor_critic import ActorCritic
@@ -374,7 +375,9 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building, outline.drawn():
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns, and
+    environments that step in this process have one of their own.
+    """
+    with _building, outside(), outline.drawn():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -118,11 +118,11 @@ def test_a_correction_for_probabilities_is_left_out_of_real_actions(preset):
 
 
 def test_a_correction_is_left_out_of_a_policy_of_ones_own():
-    settings, left = wired("ga3c", env="CartPole-v1", network=own_policy)
+    settings, left = wired("ga3c", env="CartPole-v1", network=own_policy, preset="paper")
     assert settings.correction == "none"
     assert "guarded" not in "".join(left)
     with pytest.raises(UserError, match=r"^--network: 'own_policy' is a whole policy; leave out --correction plus$"):
-        wired("ga3c", env="CartPole-v1", network=own_policy, correction="plus")
+        wired("ga3c", env="CartPole-v1", network=own_policy, preset="paper", correction="plus")
 
 
 def test_a_system_with_layers_of_its_own_asks_for_a_torso():
