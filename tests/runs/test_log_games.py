@@ -12,13 +12,15 @@ import polyplay
 from polyplay import systems
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
+from polyplay.runs import session
 from polyplay.runs.directory import games_of
 from polyplay.runs.options import parse
-from polyplay.runs.requests import request_save
+from polyplay.runs.requests import SAVE
 from tests.reports import rows
 
 CATCH: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "replicas": 1, "unroll": 5, "serial": True}
 CATCH |= {"seed": 3, "trace": True, "tensorboard": False, "anneal": "constant", "report_every": 1e-4, "steps": 1_600}
+CATCH["quiet"] = True
 
 
 def games(run: Path) -> int:
@@ -37,13 +39,14 @@ class Copied:
     def on_report(self, run: Any, row: dict[str, Any]) -> None:
         if row["steps"] > 500 and not self.asked:
             self.asked = True
-            request_save(run.directory)
+            (run.directory / SAVE).touch()
         if self.saved and row["steps"] > self.saved + 200 and not self.to.exists():
             shutil.copytree(run.directory, self.to, ignore=shutil.ignore_patterns(".lock"))
 
 
 @pytest.mark.parametrize("bound", [20, pytest.param(0, marks=pytest.mark.long)])
-def test_a_run_with_a_thinned_log_is_killed_and_goes_on(bound, tmp_path, capfd):
+def test_a_run_with_a_thinned_log_is_killed_and_goes_on(bound, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(session, "TICK", 1e-3)  # a look after every round
     whole = polyplay.train("a2c", run=tmp_path / "whole", **CATCH)
     copied = Copied(tmp_path / "cut")
     thin = polyplay.train("a2c", run=tmp_path / "thin", callbacks=[copied], log_games=bound, **CATCH)
