@@ -302,10 +302,10 @@ class SignedImages(nn.Module):
     def __init__(self, low: int = 0, high: int = 255):
         super().__init__()
         ends = (0, 256) if (low, high) == (0, 255) else (low, max(high, low + 1))
-        self.middle, self.half = sum(ends) / 2, (ends[1] - ends[0]) / 2
+        self.middle, self.reach = sum(ends) / 2, (ends[1] - ends[0]) / 2
 
     def forward(self, obs: Tensor) -> Tensor:
-        return _scaled(obs, torch.tensor(self.middle), 1.0 / self.half)
+        return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
         """Nothing to learn."""
