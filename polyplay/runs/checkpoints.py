@@ -12,7 +12,7 @@ from pathlib import Path
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.files import Row, read_lines, refusal_text
-from polyplay.runs.directory import GAME, games_of, lanes_of
+from polyplay.runs.directory import GAME, games_of, worker_lanes
 from polyplay.runs.going_on import BEGINNING
 from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
@@ -45,7 +45,9 @@ class CheckpointCompleter:
         for game in read_lines(directory / "episodes.jsonl", *GAME):
             self.games_before[game["lane"]] += games_of(game)
         for worker, n in (games or {}).items():
-            self.games_before[lanes_of(worker)[0]] += max(0, n - sum(self.games_before[k] for k in lanes_of(worker)))
+            self.games_before[worker_lanes(worker)[0]] += max(
+                0, n - sum(self.games_before[k] for k in worker_lanes(worker))
+            )
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
     def fail(self, text: str) -> None:

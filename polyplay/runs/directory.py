@@ -78,7 +78,7 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
     totals = {k: counters[k] for k in ("frames", "steps")}
     games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
-    owner = {lane: worker for worker in games for lane in lanes_of(worker)}
+    owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
 
     def stays(row: Row) -> bool:
         worker = owner.get(row["lane"])
@@ -114,7 +114,7 @@ def games_of(row: Row) -> int:
     return max(1, int(games)) if is_number(games) else 1
 
 
-def lanes_of(name: str) -> range:
+def worker_lanes(name: str) -> range:
     """The lanes of a worker, as a checkpoint's counters name it."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
