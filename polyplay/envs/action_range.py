@@ -54,5 +54,5 @@ def _scaling(box: Box, scaled: bool) -> str:
         return "without bounds: a policy's numbers, at first of mean 0 and deviation 1, are taken as they are"
     if scaled and not known.unit:
         return f"a policy's −1 … 1 is scaled to {ends}"
-    flaw = ", of which a new policy reaches next to nothing: leave out --actions clip" if known.far else ""
+    flaw = ", of which a new policy reaches next to nothing: give --actions scale" if known.far else ""
     return f"a policy's numbers are clipped to {ends}{flaw}"

@@ -276,8 +276,8 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = Tru
     leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
     if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
         raise UserError(
-            f"guard={guard.kind}: this is for actions with probabilities, the environment's are real numbers; "
-            "use guard=none (ga3c: --correction none)"
+            f"--correction {guard.kind}: it is for actions with probabilities, the environment's are real numbers; "
+            "use none, or vtrace"
         )
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}

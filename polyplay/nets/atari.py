@@ -36,16 +36,26 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
     )
 
 
-def image_scale(spec: EnvSpec, path: str = "") -> float:
-    """What bytes of the image at `path` are multiplied with: 1/255, or one by the highest number that was declared."""
-    ends = byte_bounds(spec).get(path)
-    return 1.0 / max(int(ends[1].max(initial=0)), 1) if ends else 1.0 / 255.0
+def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
+    """The lowest and the highest byte of the image at `path`, as declared; 0 and 255 where nothing was."""
+    if (ends := byte_bounds(spec).get(path)) is None:
+        return 0, 255
+    low = int(ends[0].min(initial=255))
+    return low, max(int(ends[1].max(initial=0)), low + 1)
+
+
+def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
+    """What bytes of the image at `path` are multiplied with, and what is taken from them first: 1/255 and 0 of pixels;
+    see layers.pixels.
+    """
+    low, high = image_ends(spec, path)
+    return 1.0 / (high - low), float(low)
 
 
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    hidden: that layer's width; 0 for none. scale: of bytes.
+    hidden: that layer's width; 0 for none. scale: of bytes, see image_scale.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class Conv(nn.Module):
         hidden: int,
         init: str = "torch",
         padding: Padding = (),
-        scale: float = 1.0 / 255.0,
+        scale: tuple[float, float] = (1.0 / 255.0, 0.0),
     ):
         super().__init__()
         self.scale = scale
@@ -78,7 +88,7 @@ class Conv(nn.Module):
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
         """tape: gets every layer's output."""
-        x = pixels(obs, self.scale)
+        x = pixels(obs, *self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
             if tape is not None:
@@ -92,7 +102,7 @@ class Conv(nn.Module):
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
-        x = pixels(obs, self.scale)
+        x = pixels(obs, *self.scale)
         for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
             x = activation_reuse.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
         if self.fc is None:
@@ -173,7 +183,7 @@ class Impala(nn.Module):
         initialise(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = F.relu(self.sections(pixels(obs, self.scale)), inplace=True).flatten(1)
+        x = F.relu(self.sections(pixels(obs, *self.scale)), inplace=True).flatten(1)
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
 
     def axes(self) -> Axes:

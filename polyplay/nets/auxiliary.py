@@ -14,7 +14,7 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Batch, Tree
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import ActionSpec, describe_fields
+from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
 from polyplay.nets.layers import Linear, initialise
 
 PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
@@ -34,7 +34,7 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
     if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
         return view[1], view[2]
     raise UserError(
-        f"pixel control: a view {list(view)} given, allowed: [C, 84, 84], or planes [C, H, W] of 3 to 83 cells a side"
+        f"--auxiliary pixel: a view {list(view)} given, allowed: [C, 84, 84], or planes of 3 to 83 cells a side"
     )
 
 
@@ -54,7 +54,8 @@ class PixelControl(nn.Module):
         super().__init__()
         leaves = dict(tree.leaves(action))
         if not all(leaf.classes for leaf in leaves.values()):
-            raise UserError(f"pixel control: actions {action} given, allowed: those that are whole numbers")
+            shown = describe_actions(action)
+            raise UserError(f"--auxiliary pixel: takes actions that are whole numbers, here they are {shown}")
         self.cells, self.paths = cells, tuple(leaves)
         self.parts = [n for leaf in leaves.values() for n in leaf.classes]
         options = torch.tensor(self.parts)

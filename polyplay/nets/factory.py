@@ -25,6 +25,7 @@ from polyplay.common.lookup import look_up
 from polyplay.common.tree import Field, Spec
 from polyplay.envs import rules, user_modules
 from polyplay.envs.pool import EnvSpec, closest_names
+from polyplay.envs.pools.global_random import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, atari, outline, recurrent
 from polyplay.nets.actor_critic import ActorCritic
@@ -92,8 +93,12 @@ def make(
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
     if isinstance(torso, Policy):
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
-        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary), "latent layers": width > 0}
-        asked |= {"guarded probabilities": not log_prob.exact, "rewards of events": bool(rewards)}
+        asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
+        asked |= {f"--correction {guard}": not log_prob.exact}
+        if width or rewards:  # the system's own, which nobody can leave out
+            raise UserError(
+                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
+            )
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
@@ -224,7 +229,8 @@ def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> 
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
-    return CentredImages(obs.shape) if how == "centre" else SignedImages()
+    low, high = atari.image_ends(spec)
+    return CentredImages(obs.shape, high - low) if how == "centre" else SignedImages(low, high)
 
 
 @dataclass(frozen=True)
@@ -369,7 +375,9 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns."""
-    with _building, outline.drawn():
+    """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns, and
+    environments that step in this process have one of their own.
+    """
+    with _building, outside(), outline.drawn():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -12,10 +12,11 @@ from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs.pool import EnvSpec
+from polyplay.envs.space_files import byte_bounds
 from polyplay.envs.spaces import describe_fields
 from polyplay.nets.atari import image_scale
 from polyplay.nets.axes import Axes, AxisSegment, linear_axes, observed_axis
-from polyplay.nets.layers import Conv2d, Linear, initialise, pixels
+from polyplay.nets.layers import ByteScale, Conv2d, Linear, initialise, pixels
 
 LARGE = 36  # pixels of a side, from which on it is the paper's
 
@@ -47,6 +48,8 @@ class FTWTorso(nn.Module):
             raise UserError(
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
+        bounds = {path: ends for path, ends in byte_bounds(spec).items() if path != self.view}
+        self.scaled, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
         view = AxisSegment("view", (channels, *sides), fixed=True)
         self.columns = view, *observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
@@ -55,12 +58,18 @@ class FTWTorso(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        x = pixels(leaves[self.view], self.scale)
+        x = pixels(leaves[self.view], *self.scale)
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y
-        numbers = [leaves[path].reshape(len(x), -1).to(x.dtype) for path in self.paths if path != self.view]
+        numbers = [self._floats(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
+
+    def _floats(self, path: str, x: Tensor) -> Tensor:
+        """A leaf [N, ...] as [N, numbers], bytes in [0, 1]; those that were normalized before are none any more."""
+        flat = x.reshape(x.shape[0], -1)
+        scaled = x.dtype == torch.uint8 and path in self.scaled
+        return self.scales[self.scaled.index(path)](flat) if scaled else flat
 
     def axes(self) -> Axes:
         """See nets.axes."""

@@ -191,8 +191,9 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
             nn.init.zeros_(layer.bias)
 
 
-def pixels(obs: Tensor, scale: float = 1.0 / 255.0) -> Tensor:
-    """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by 255.
+def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
+    """Images [N, C, H, W] as float32, channels last in memory; bytes are scaled to [0, 1], those of pixels by 255. low:
+    the lowest byte, 0 of pixels.
 
     With contiguous weights, channels last is the faster input on a CPU for every net's training pass and for
     the deep net's acting; shallow nets act a little slower. Acting and training must use the same to agree.
@@ -200,8 +201,9 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0) -> Tensor:
     if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
     if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
-        return obs.to(torch.bfloat16, memory_format=torch.channels_last).mul_(scale)
-    return _scaled(obs, None, scale)
+        x = obs.to(torch.bfloat16, memory_format=torch.channels_last)
+        return (x.sub_(low) if low else x).mul_(scale)
+    return _scaled(obs, torch.tensor(low) if low else None, scale)
 
 
 class ByteScale(nn.Module):
@@ -261,7 +263,7 @@ class CentredImages(nn.Module):
     """Images [N, C, H, W] of bytes minus their mean picture: what never changes on the screen vanishes.
 
     The mean is learnt from the first `ROWS` rows a learner sees, then stays. It is a floating buffer, so it is
-    published, saved and averaged over replicas with the weights.
+    published, saved and averaged over replicas with the weights. span: from the lowest byte to the highest.
     """
 
     ROWS = 20_000
@@ -270,15 +272,16 @@ class CentredImages(nn.Module):
     mean: Tensor
     count: Tensor
 
-    def __init__(self, shape: tuple[int, int, int]):
+    def __init__(self, shape: tuple[int, int, int], span: float = 255.0):
         super().__init__()
+        self.scale = self.GAIN / span
         channels, height, width = shape
         # [H, W, C], so that its [C, H, W] view lies in memory as channels-last images do
         self.register_buffer("mean", torch.zeros(height, width, channels))
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, obs: Tensor) -> Tensor:
-        return _scaled(obs, self.mean.permute(2, 0, 1), self.GAIN / 255.0)
+        return _scaled(obs, self.mean.permute(2, 0, 1), self.scale)
 
     @torch.no_grad()
     def observe(self, obs: Tensor) -> None:
@@ -292,10 +295,17 @@ class CentredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input."""
+    """Images [N, C, H, W] of bytes as x/128 − 1, in [−1, 0.9921875]: GA3C's input. Bytes from `low` to `high` that are
+    no pixels are in [−1, 1].
+    """
+
+    def __init__(self, low: int = 0, high: int = 255):
+        super().__init__()
+        ends = (0, 256) if (low, high) == (0, 255) else (low, max(high, low + 1))
+        self.middle, self.reach = sum(ends) / 2, (ends[1] - ends[0]) / 2
 
     def forward(self, obs: Tensor) -> Tensor:
-        return _scaled(obs, torch.tensor(128.0), 1.0 / 128.0)
+        return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
         """Nothing to learn."""

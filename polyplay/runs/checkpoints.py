@@ -6,13 +6,13 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.files import Row, read_lines, refusal_text
-from polyplay.runs.directory import GAME
+from polyplay.runs.directory import GAME, games_of, worker_lanes
 from polyplay.runs.going_on import BEGINNING
 from polyplay.runs.reports.crew_metrics import CrewMetrics
 from polyplay.runs.reports.reporter import Reporter
@@ -25,16 +25,29 @@ class CheckpointCompleter:
     """The main process's share in a checkpoint: makes one of the parts in a run's directory once every learner has
     written its own of the same update, and removes all but the newest and the best.
 
-    failure: why the newest could not be saved; empty: it was.
+    failure: why the newest could not be saved; empty: it was. games: by worker, of the checkpoint that the run goes on
+    from: its log may have none.
     """
 
     def __init__(
-        self, directory: Path, metrics: CrewMetrics, reporter: Reporter, keep: int, warn: Callable[[str], None]
+        self,
+        directory: Path,
+        metrics: CrewMetrics,
+        reporter: Reporter,
+        keep: int,
+        warn: Callable[[str], None],
+        games: Mapping[str, int] | None = None,
     ):
         self.directory, self.metrics, self.reporter = directory, metrics, reporter
         self.keep, self.warn = keep, warn
         self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
-        self.games_before = Counter(game["lane"] for game in read_lines(directory / "episodes.jsonl", *GAME))
+        self.games_before = Counter[int]()  # by lane
+        for game in read_lines(directory / "episodes.jsonl", *GAME):
+            self.games_before[game["lane"]] += games_of(game)
+        for worker, n in (games or {}).items():
+            self.games_before[worker_lanes(worker)[0]] += max(
+                0, n - sum(self.games_before[k] for k in worker_lanes(worker))
+            )
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
     def fail(self, text: str) -> None:

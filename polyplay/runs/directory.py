@@ -30,6 +30,7 @@ SHOWN = 3  # members of a population that a message names
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
+STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, itself included; left out: 1
 SHAPE = {  # of config.json: what every part of it is
     **dict.fromkeys(("config", "options", "sources", "environment", "versions", "machine"), dict),
     "system": str,
@@ -53,20 +54,9 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     """Cut what came after a checkpoint out of a run's lines, because it is done again, and what is damaged, with a line
     about that. Each file stays whole.
 
-    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters.
-    Raises OSError.
+    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. For
+    those that have no line of their own, the line before them stands. Raises OSError.
     """
-    totals = {k: counters[k] for k in ("frames", "steps")}
-    games, found = counters.get("games", {}), Counter[str]()
-    owner = {lane: worker for worker in games for lane in _lanes(worker)}
-
-    def game(row: Row) -> bool:
-        worker = owner.get(row["lane"])
-        if worker is None:
-            return row["frames"] <= totals["frames"]
-        found[worker] += 1
-        return found[worker] <= games[worker]
-
     steps, updates = counters["steps"], counters["updates"]
     learnt = counters.get("agents", {"0": updates})
     _cut(directory / "metrics.jsonl", _rows(METRICS), _up_to("steps", steps), say)
@@ -80,12 +70,52 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     _cut(directory / RATINGS, _rows(("version", "steps")), lambda row: row["version"] <= rated, say)
     for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
         _cut(path, _rows(("update",)), _up_to("update", learnt.get(path.stem.partition("-")[2] or "0", 0)), say)
-    _cut(directory / "episodes.jsonl", _rows(GAME), game, say, totals)
+    _cut_games(directory / "episodes.jsonl", counters, say)
     for path in directory.glob("deliveries-*.jsonl"):
         _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
 
 
-def _lanes(name: str) -> range:
+def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    totals = {k: counters[k] for k in ("frames", "steps")}
+    games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
+    owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
+
+    def stays(row: Row) -> bool:
+        worker = owner.get(row["lane"])
+        if worker is None:
+            return row["frames"] <= totals["frames"]
+        found[worker] += games_of(row)
+        if found[worker] <= games[worker]:
+            kept[worker] = found[worker]
+        return found[worker] <= games[worker]
+
+    _cut(path, _rows(GAME), stays, say, totals)
+    if missing := +(Counter(games) - kept):
+        _let_stand(path, owner, missing)
+
+
+def _let_stand(path: Path, owner: Mapping[int, str], missing: Counter[str]) -> None:
+    """Add games that have no line to the last line of their worker."""
+    before = path.read_bytes() if path.is_file() else b""
+    lines = before.splitlines(keepends=True)
+    for i in reversed(range(len(lines))):
+        row = parse_json(lines[i])
+        if more := missing.pop(owner.get(row["lane"], ""), 0):
+            lines[i] = (json.dumps(row | {STANDS_FOR: games_of(row) + more}) + "\n").encode()
+        if not missing:
+            break
+    if b"".join(lines) != before:
+        write_bytes(path, b"".join(lines))
+
+
+def games_of(row: Row) -> int:
+    """How many games a line of episodes.jsonl stands for."""
+    games = row.get(STANDS_FOR, 1)
+    return max(1, int(games)) if is_number(games) else 1
+
+
+def worker_lanes(name: str) -> range:
+    """The lanes of a worker, as a checkpoint's counters name it."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
 

@@ -309,7 +309,8 @@ def episodes(envs: Any) -> str:
     if envs.title.startswith("ALE/"):
         life = " or life" if facts.get("life loss", "ignored") != "ignored" else ""
         ended, cut = f" by a lost game{life}", f" after {_number(facts.get('max frames'))} frames"
-    return f"terminated{ended}: value 0; truncated{cut}: value of the last observation"
+    resets = f"; resets: {text}" if (text := facts.get("resets", "")) else ""
+    return f"terminated{ended}: value 0; truncated{cut}: value of the last observation{resets}"
 
 
 def _scaling(wired: Any) -> str:

@@ -113,9 +113,8 @@ class Session:
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
         self.reporter = self._make_reporter(before)
-        self.checkpoints = CheckpointCompleter(
-            self.directory, self.metrics, self.reporter, self.options.keep, self._warn
-        )
+        keep, games = self.options.keep, setup.counters.get("games", {})
+        self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish_once)
         self.reporter.listen, self.checkpoints.listen = self.callbacks.line, self.callbacks.checkpoint
         self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
@@ -123,13 +122,15 @@ class Session:
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
         options, wall = self.options, self.setup.counters.get("wall_seconds", 0.0)
+        start = {**before, "frames": before["steps"] * self.setup.frames_per_step, "wall_seconds": wall}
         return Reporter(
             self.directory,
-            start={**before, "frames": before["steps"] * self.setup.frames_per_step, "wall_seconds": wall},
+            start={**start, "episodes": sum(self.setup.counters.get("games", {}).values())},
             tensorboard=options.tensorboard,
             warn=self._warn,
             style=options.metrics_style,
             tracker=WandbLogger(options.wandb, self.directory, warn=self._warn) if options.wandb else None,
+            log_games=options.log_games,
         )
 
     # ---------------------------------------------------------------------------------------------- the loop

@@ -43,6 +43,7 @@ WISHES: dict[str, Callable[[Any, str], Any]] = {  # what is taken instead of a v
     "previous": lambda value, text: False,
     "reward": lambda value, text: "none" if value == "scale" else value,
     "auxiliary": _fewer,
+    "correction": lambda value, text: "none",
     "lanes": _rounded,
     "minibatches": _lowered,
 }

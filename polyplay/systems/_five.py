@@ -32,6 +32,7 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
         raise UserError(f"{spirit}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
     size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
     given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
+    given["actions"] = c.actions
     return NetworkFactory(c.network, spec, {**given, "bound": BOUND, "returns": size, "rewards": rewards})
 
 

@@ -57,6 +57,7 @@ def network(c: Any, envs: Envs) -> NetworkFactory:
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
     given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(auxiliary_of(c, TASKS))}
+    given |= {"actions": c.actions}
     return NetworkFactory(c.network, envs.spec, given)
 
 

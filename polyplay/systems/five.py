@@ -58,6 +58,7 @@ class Config:
     network: str = "five"  # five (sets of units), or as other systems
     core_size: Count = 4096  # of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Budget = 1_700_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
 
 

@@ -52,6 +52,7 @@ class Config:
     core_size: Count = 256  # of each LSTM, and numbers of z
     auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
     memory: Whole = 450  # words of the memory that both clocks share (0: there is none)
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of V-trace
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)

@@ -6,17 +6,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces as gym
 from torch import Tensor, nn
 
 from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
+from polyplay.envs.space_files import space_to_json
 from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import ActorCritic
 
 
 def discrete(obs: Spec, n: int = 6, **more: Any) -> EnvSpec:
     return EnvSpec(obs, Discrete(n), **more)
+
+
+def declared(shown: gym.Space, obs: Spec) -> EnvSpec:
+    """Of an environment whose space of observations is `shown`."""
+    spaces = {"observation": space_to_json(shown), "action": space_to_json(gym.Discrete(2))}
+    return discrete(obs, 2, spaces=spaces)
 
 
 def continuous(obs: Spec, *shape: int) -> EnvSpec:

@@ -102,14 +102,16 @@ def test_cells_of_what_capture_the_flag_shows() -> None:
     assert control_cells(World(view="window").obs["view"].shape) == (11, 11)
     assert control_cells((2, 5, 8)) == (5, 8)
     for view in ((3, 96, 96), (3, 84, 60), (1, 2, 9), (12,)):
-        with pytest.raises(UserError, match=r"pixel control: a view \[.*\] given, allowed: \[C, 84, 84\]"):
+        with pytest.raises(UserError, match=r"--auxiliary pixel: a view \[.*\] given, allowed: \[C, 84, 84\]"):
             control_cells(view)
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_real_numbers_are_no_choice_to_value(nested: bool) -> None:
     box = Box((2,), np.full(2, -1, np.float32), np.full(2, 1, np.float32))
-    with pytest.raises(UserError, match=r"pixel control: actions .* given, allowed: those that are whole numbers"):
+    with pytest.raises(
+        UserError, match=r"^--auxiliary pixel: takes actions that are whole numbers, here they are .*\[2\] real"
+    ):
         PixelControl(4, (11, 11), {"a": Discrete(2), "b": box} if nested else box)
 
 

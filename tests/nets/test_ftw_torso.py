@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces as gym
 
 from polyplay import nets
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field
 from polyplay.nets.ftw import FTWTorso
-from tests.nets.helpers import discrete, image, observations, parameters, vector
+from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
 
 PICTURE = {"view": image(3), "numbers": vector(12)}
 WINDOW = {"view": image(10, 11), "health": Field((), "float32"), "flags": Field((2,), "bool")}
@@ -82,3 +84,33 @@ def test_it_is_made_by_name(obs):
     step = {"obs": observations(obs, 2), "reward": torch.zeros(2), "first": torch.ones(2, dtype=torch.bool)}
     out, _ = policy.act({**step, "noise": torch.rand(2, policy.noise)}, policy.initial(2))
     assert out["value"].shape == (2,)
+
+
+BESIDE = {  # declared bounds of bytes beside a view, bytes, and what the last layer hears of them
+    "flags": (0, 1, [0, 1, 1], [0.0, 1.0, 1.0]),
+    "health": (0, 200, [0, 50, 200], [0.0, 0.25, 1.0]),
+    "kinds": (2, 10, [2, 6, 10], [0.0, 0.5, 1.0]),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "given", "taken"), BESIDE.values(), ids=BESIDE)
+def test_bytes_beside_a_view_are_scaled_by_their_declared_bounds(low, high, given, taken):
+    shown = gym.Dict({"view": gym.Box(0, 255, (2, 5, 5), np.uint8), "own": gym.Box(low, high, (3,), np.uint8)})
+    spec = declared(shown, {"view": image(2, 5), "own": Field((3,), "uint8")})
+    torso, heard = FTWTorso(spec, hidden=4), list[torch.Tensor]()
+    torso.fc.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    obs = {"view": torch.zeros(1, 2, 5, 5, dtype=torch.uint8), "own": torch.tensor([given], dtype=torch.uint8)}
+    torso(obs)
+    order = slice(None, -3), slice(-3, None)
+    torch.testing.assert_close(heard[0][:, order[1]], torch.tensor([taken]))
+    torso({**obs, "own": torch.tensor([[3.0, -4.0, 9.0]])})  # normalized before: as they are
+    torch.testing.assert_close(heard[1][:, order[1]], torch.tensor([[3.0, -4.0, 9.0]]))
+    assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
+
+
+def test_a_view_is_scaled_by_its_own_bounds():
+    torso = FTWTorso(declared(gym.Box(10, 30, (2, 5, 5), np.uint8), image(2, 5)), hidden=4)
+    heard: list[torch.Tensor] = []
+    torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso(torch.full((1, 2, 5, 5), 15, dtype=torch.uint8))
+    torch.testing.assert_close(heard[0], torch.full((1, 2, 5, 5), 0.25))

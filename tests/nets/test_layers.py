@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces as gym
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from polyplay import nets
 from polyplay.common.errors import UserError
+from polyplay.common.tree import Field
 from polyplay.nets import layers
 from polyplay.nets.layers import INITS, CentredImages, Linear, RepeatedLinear, SignedImages, initialise, pixels
+from tests.nets.helpers import declared
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -228,3 +233,30 @@ def test_without_gradients_an_unroll_is_the_plain_layer_to_the_bit():
         layer(mine).sum().backward()
     assert layer.weight.grad is None
     assert torch.equal(mine.grad, layer.weight.sum(0).expand(4, 5))
+
+
+RANGES = {  # declared bounds of an image, bytes in it, and these as signed inputs
+    "pixels": (0, 255, [0, 128, 255], [-1.0, 0.0, 127 / 128]),
+    "flags": (0, 1, [0, 1, 1], [-1.0, 1.0, 1.0]),
+    "planes of kinds": (0, 10, [0, 5, 10], [-1.0, 0.0, 1.0]),
+    "from 100 on": (100, 180, [100, 140, 160], [-1.0, 0.0, 0.5]),
+    "always the same": (7, 7, [7, 7, 7], [-1.0, -1.0, -1.0]),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "given", "signed"), RANGES.values(), ids=RANGES)
+@pytest.mark.parametrize("planes", [3, 4])
+def test_inputs_of_images_are_by_their_declared_bounds(planes, low, high, given, signed):
+    shape = planes, 84, 84
+    spec = declared(gym.Box(low, high, shape, np.uint8), Field(shape, "uint8"))
+    row = torch.tensor(given, dtype=torch.uint8).repeat(28).expand(2, *shape).contiguous()
+    as_signed, as_centre, raw = (nets.make("a3c", spec, inputs=how) for how in ("signed", "centre", "raw"))
+    torch.testing.assert_close(as_signed.inputs(row)[0, 0, 0, :3], torch.tensor(signed))
+    span = max(high - low, 1)
+    as_centre.inputs.mean.fill_(float(low))
+    expected = CentredImages.GAIN * (row.float() - low) / span
+    torch.testing.assert_close(as_centre.inputs(row), expected)
+    heard = []
+    raw.torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    raw.torso(row)
+    torch.testing.assert_close(heard[0], (row.float() - low) / span)

@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused():
     ):
         with pytest.raises(UserError, match=says):
             nets.make("mlp", discrete(vector(2)), **options)
-    with pytest.raises(UserError, match="for actions with probabilities, the environment's are real numbers"):
+    with pytest.raises(UserError, match=r"^--correction max: it is for actions with probabilities, the environment's"):
         nets.make("mlp", continuous(vector(2), 3), guard="max")
 
 

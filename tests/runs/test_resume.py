@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
 import polyplay
 from polyplay import systems
@@ -71,6 +75,46 @@ def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path)
 @pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
 def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
     assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 10
+
+
+class Shared(gymnasium.Env):
+    """Draws from the generators that all of a process share, as much older code does; its own state can be saved."""
+
+    observation_space = spaces.Box(-10.0, 10.0, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def see(self):
+        drawn = random.random(), np.random.normal(), float(torch.rand(()))
+        return np.clip(np.array(drawn, np.float32), -10.0, 10.0)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.steps += 1
+        reward = random.gauss(0.0, 1.0) * action
+        return self.see(), reward, self.steps >= 3 and np.random.random() < 0.2, False, {}
+
+    def get_state(self):
+        return {"steps": np.array(self.steps)}
+
+    def set_state(self, state):
+        self.steps = int(state["steps"])
+
+
+@pytest.mark.parametrize(
+    ("system", "more"),
+    [
+        ("a2c", {"replicas": 1}),
+        ("impala", {"actors": 2, "batch": 4}),
+        pytest.param("ppo", {"replicas": 1, "unroll": 10, "minibatches": 2, "epochs": 2}, marks=pytest.mark.long),
+        pytest.param("appo", {"actors": 3, "batch": 4}, marks=pytest.mark.long),
+    ],
+)
+def test_environments_that_draw_from_global_generators_go_on_to_the_bit(system, more, tmp_path, capfd):
+    assert compare(system, tmp_path, capfd, **{**CARTPOLE, "env": Shared, "serial": True, **more}) > 10
 
 
 def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):

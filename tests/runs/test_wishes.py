@@ -104,6 +104,33 @@ def test_tasks_for_images_are_left_out_elsewhere():
     assert left[0].startswith("auxiliary pixel=0.001,reward,value (preset unreal): ")
 
 
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_a_correction_for_probabilities_is_left_out_of_real_actions(preset):
+    """ga3c's default, and that of its released code."""
+    settings, left = wired("ga3c", env="Pendulum-v1", network="mlp", inputs="raw", preset=preset)
+    assert settings.correction == "none"
+    source = "default" if preset == "paper" else "preset released"
+    assert left[0].startswith(f"correction {'plus' if preset == 'paper' else 'max'} ({source})")
+    assert "guard" not in left[0]
+    with pytest.raises(UserError, match=r"^--correction max: it is for actions with probabilities, .* use none, or vt"):
+        wired("ga3c", env="Pendulum-v1", network="mlp", correction="max")
+    assert wired("ga3c", env="Pendulum-v1", network="mlp", correction="vtrace")[0].correction == "vtrace"
+
+
+def test_a_correction_is_left_out_of_a_policy_of_ones_own():
+    settings, left = wired("ga3c", env="CartPole-v1", network=own_policy, preset="paper")
+    assert settings.correction == "none"
+    assert "guarded" not in "".join(left)
+    with pytest.raises(UserError, match=r"^--network: 'own_policy' is a whole policy; leave out --correction plus$"):
+        wired("ga3c", env="CartPole-v1", network=own_policy, preset="paper", correction="plus")
+
+
+def test_a_system_with_layers_of_its_own_asks_for_a_torso():
+    with pytest.raises(UserError, match=r"^--network: 'own_policy' is a whole policy; here a torso is needed") as e:
+        wired("ftw", env="toy:skirmish", network=own_policy, points=(), core="none", auxiliary="none")
+    assert str(e.value).count("--") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

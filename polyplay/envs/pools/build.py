@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.common.lookup import look_up
@@ -26,18 +26,12 @@ from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_
 from polyplay.envs.pools import copies
 from polyplay.envs.pools.global_random import seed_torch
 from polyplay.envs.pools.kinds import not_an_env
-from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, mask_note, single_lane
+from polyplay.envs.pools.vector_modes import describe_resets, factory_keywords, mask_note, single_lane
 
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
 SCREENS = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)?-v([04])")  # ids of Atari games before ALE/NAME-v5
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-RESETS = {  # of vector environments
-    AutoresetMode.NEXT_STEP: "its own, in the next step",
-    AutoresetMode.SAME_STEP: "its own, in the same step",
-    AutoresetMode.DISABLED: "by us, lane by lane",
-    None: "",
-}
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
     "--wrapper": "module:callable, a function that takes an environment and returns one",
@@ -258,7 +252,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
     """`env`, which `make` made, also by what it shows at a reset. Raises UserError."""
     spec = inspect(env, title)
     if isinstance(env, VectorEnv):
-        text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": RESETS[autoreset_mode(env)]}
+        text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
         width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
         return replace(spec, describe=text, vector=True, width=width)
     if spec.kinds:

@@ -2,17 +2,22 @@
 
 An environment process has them to itself. Pools that step in a process of others (`--serial`, the workers of a3c,
 vector environments) have generators of their own, which are in place while they step. The order of sets follows from
-PYTHONHASHSEED, see common/processes.
+PYTHONHASHSEED, see common/processes. They are saved with a pool's lanes: a resumed run draws what comes next.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from polyplay.common.tree import Batch
 
 _seed: int | None = None  # what they were seeded with last; None: this process has no environments
 _forks = 0  # processes that this one has forked since
@@ -81,6 +86,65 @@ class GlobalGenerators:
         if _here is self:
             _here = _seed = None
             _restore(_outside)
+
+    def save(self) -> Batch:
+        """Where they are, as arrays. Raises ValueError: NumPy's is of an unknown kind."""
+        return _to_arrays(_states() if _here is self or not self._states else self._states)
+
+    def load(self, saved: Batch) -> None:
+        """Go on from there."""
+        self.enter()
+        load_generators(saved)
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Meanwhile the generators of the process itself are in place: what it draws and seeds is no pool's."""
+    pool = _here
+    if pool is None:
+        yield
+        return
+    pool._states = _states()
+    pool.leave()
+    try:
+        yield
+    finally:
+        pool.enter()
+
+
+def save_generators() -> Batch:
+    """Where those in place are, as arrays; of torch where it is loaded. Raises ValueError, as GlobalGenerators.save."""
+    return _to_arrays(_states())
+
+
+def load_generators(saved: Batch) -> None:
+    """Those in place go on from there."""
+    global _late
+    gauss = {name: float(saved[name]["gauss"]) for name in ("python", "numpy")}
+    numbers = saved["python"]["numbers"].tolist(), saved["numpy"]["numbers"]
+    states: dict[str, Any] = {"python": (3, tuple(numbers[0]), None if np.isnan(gauss["python"]) else gauss["python"])}
+    kept = (0, 0.0) if np.isnan(gauss["numpy"]) else (1, gauss["numpy"])
+    states["numpy"] = ("MT19937", numbers[1][:-1].astype(np.uint32), int(numbers[1][-1]), *kept)
+    if "torch" in saved:
+        torch = importlib.import_module("torch")  # which the environment had loaded
+        states["torch"], _late = torch.from_numpy(np.array(saved["torch"])), None
+    _restore(states)
+    if "late" in saved:
+        _late = int(saved["late"])
+        seed_torch()
+
+
+def _to_arrays(states: dict[str, Any]) -> Batch:
+    _, numbers, gauss = states["python"]
+    python = {"numbers": np.array(numbers, np.int64), "gauss": np.array(np.nan if gauss is None else gauss)}
+    kind, keys, at, kept, number = states["numpy"]
+    if kind != "MT19937":
+        raise ValueError(f"NumPy's global generator is {kind}; only MT19937, its usual one, is known")
+    numpy = {"numbers": np.append(keys.astype(np.int64), at), "gauss": np.array(number if kept else np.nan)}
+    of_torch = {"torch": states["torch"].numpy().copy()} if "torch" in states else {}
+    if not of_torch and _late is not None:
+        of_torch = {"late": np.array(_late, np.int64)}
+    return {"python": python, "numpy": numpy, **of_torch}
 
 
 def _states() -> dict[str, Any]:

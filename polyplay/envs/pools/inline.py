@@ -91,20 +91,25 @@ class InlinePool(BasePool):
     def state(self) -> Batch | None:
         """See Pool."""
         self._check_open()
+        self._random.enter()
         try:
             lanes = {str(i): unit.save() for i, unit in self._units.items()}
+            random = self._random.save()
         except Exception as e:
             self.unsaved = saved_state.reason_of(e)
             return None
-        return saved_state.pool_state(self._board, self._turns, lanes)
+        return {**saved_state.pool_state(self._board, self._turns, lanes), "random": random}
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         if self.seating is not None:
             self.seating.load(state["seating"])
+        self._random.enter()
         for i, unit in self._units.items():
             try:
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{unit.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
         saved_state.load_pool_state(self._board, self._turns, state)
+        if "random" in state:  # not of earlier versions
+            self._random.load(state["random"])

@@ -10,12 +10,18 @@ import copy
 import inspect
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from polyplay.common.errors import UserError
 from polyplay.envs.pool import Envs, EnvSpec, Factory
 
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
+
+RESETS = {
+    AutoresetMode.NEXT_STEP: "its own, in the next step",
+    AutoresetMode.DISABLED: "by us, lane by lane",
+    None: "",
+}
 
 
 def factory_keywords(make: Factory) -> set[str]:
@@ -55,6 +61,20 @@ def autoreset_mode(env: object) -> AutoresetMode | None:
         with contextlib.suppress(ValueError):
             return AutoresetMode(env.metadata.get("autoreset_mode"))
     return None
+
+
+def resets_lanes(env: VectorEnv) -> bool:
+    """Whether it can reset some lanes at any time, whatever its mode: Gymnasium's own can."""
+    return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+
+def describe_resets(env: VectorEnv) -> str:
+    """How the episodes of its lanes begin, and what no row shows of them."""
+    mode = autoreset_mode(env)
+    if mode is not AutoresetMode.SAME_STEP:
+        return RESETS[mode]
+    more = "is reset once more" if resets_lanes(env) else "makes the first step of its next episode unseen"
+    return f"its own, in the same step: a lane that ends while others go on {more}"
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Tree
 from polyplay.envs import rules, spaces
+from polyplay.envs.pools.vector_modes import resets_lanes
 from polyplay.envs.pools.vector_rows import Reader, lane_flags, observation_reader
 
 FINAL = "final_obs", "final_observation"  # keys of info; the second is of older ones
@@ -33,7 +34,7 @@ class BegunEpisodes:
     def __init__(self, env: VectorEnv, obs: Tree, title: str, read: Reader):
         self.env, self.obs, self.title, self.read, self.n = env, obs, title, read, env.num_envs
         space = env.single_observation_space
-        self.undone = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self.undone = resets_lanes(env)
         self.first = tree.map(np.zeros_like, obs)  # of the lanes that ended
         self.keep = observation_reader(space, self.first, self.n)
         self.write = [spaces.observation_writer(space, obs, i) for i in range(self.n)]

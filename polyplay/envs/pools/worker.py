@@ -30,7 +30,7 @@ from polyplay.envs import rules, user_modules
 from polyplay.envs.pool import Factory
 from polyplay.envs.pools.board import SharedRows
 from polyplay.envs.pools.build import describe, factory, one_line
-from polyplay.envs.pools.global_random import seed_process
+from polyplay.envs.pools.global_random import load_generators, save_generators, seed_process
 from polyplay.envs.pools.lane import Lane
 from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
@@ -68,7 +68,8 @@ def serve(
             for number in np.frombuffer(order, np.int32).tolist():
                 board.busy[ctx] = number
                 lane = mine[number % SAVE]
-                done.append(take_turn(lane) if number < SAVE else serve_state(lane, number, mail))
+                last = lane.lane == lanes[-1]
+                done.append(take_turn(lane) if number < SAVE else serve_state(lane, number, mail, last))
                 board.deadline[ctx] = 0.0
                 if each:
                     os.write(sink, np.array(done, np.int32).tobytes())
@@ -80,15 +81,19 @@ def serve(
         lane.close()
 
 
-def serve_state(lane: Unit, order: int, mail: StateMail) -> int:
+def serve_state(lane: Unit, order: int, mail: StateMail, last: bool) -> int:
     """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
-    on the board.
+    on the board. With its last lane go its global generators.
     """
     try:
         if order >= LOAD:
-            lane.load(mail.take())
+            saved = mail.take()
+            random = saved.pop("random", None)
+            lane.load(saved)
+            if random is not None:
+                load_generators(random)
         else:
-            mail.put(lane.save())
+            mail.put({**lane.save(), **({"random": save_generators()} if last else {})})
         return order
     except BaseException as e:
         lane.board.note(lane.lane, UNSAVED, reason_of(e))

@@ -73,19 +73,19 @@ class CrewMetrics:
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
-        counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
+        counts, games = self.counters.column("episodes").astype(np.int64), list[tuple[np.ndarray, int]]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if (missed := first - self.reported.get(row, 0)) and not self.missed:
                 warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
             self.missed = self.missed or bool(missed)
-            games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
+            games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
             self.reported[row] = count
         several = any(role.served for role in self.crew.roles)
-        for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
+        for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
             whose = int(agent) if several else None
-            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose)
+            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose, row)
 
     def snapshot(self) -> Snapshot:
         """The next report's numbers."""

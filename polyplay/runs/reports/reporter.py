@@ -17,14 +17,17 @@ from typing import Any
 
 from polyplay.common.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.common.machine import now
-from polyplay.runs.directory import GAME, METRICS
+from polyplay.runs.directory import GAME, METRICS, games_of
 from polyplay.runs.reports import metric_names
 from polyplay.runs.reports.growth import Growth
 from polyplay.runs.reports.metric_names import KINDS
+from polyplay.runs.reports.thinned_games import ThinnedGames
 from polyplay.runs.reports.wandb import WandbLogger
 
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
+THINNED = """episodes.jsonl: after {:,} games (--log-games) about every 2nd is written, later every 4th, 8th, …; \
+`games` in a line says how many it stands for"""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
     `style`: whose names TensorBoard and `tracker` get (metric_names). `start`: frames, steps, updates,
-    wall_seconds of the checkpoint resumed from (default: of the last report). Games ended after it do not count: they
-    are played again. wall_seconds goes on from the last line written.
+    wall_seconds and episodes of the checkpoint resumed from (default: of the last report). Games ended after it do not
+    count: they are played again. wall_seconds goes on from the last line written. log_games: how many games have a line
+    each in episodes.jsonl, and an event (ThinnedGames); all count in reports.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
@@ -71,12 +75,14 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
         style: str = "polyplay",
         tracker: WandbLogger | None = None,
+        log_games: int = 1_000_000,
     ) -> None:
         self.style, self.tracker = style, tracker
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
+        self.warn, self.thinned, self.is_thinned = warn, ThinnedGames(log_games), False
         self.closed = False
         self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
@@ -102,7 +108,8 @@ class Reporter:
         for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:
-                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"))
+                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"), games_of(game))
+        self.episodes = max(self.episodes, int(start.get("episodes", 0)))
         return row, wall
 
     @property
@@ -126,16 +133,30 @@ class Reporter:
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(
-        self, return_: float, length: int, frames: int, steps: int, lane: int | str, agent: int | None = None
+        self,
+        return_: float,
+        length: int,
+        frames: int,
+        steps: int,
+        lane: int | str,
+        agent: int | None = None,
+        worker: int = 0,
     ) -> None:
         """A full game ended: unclipped return, length in agent steps, the run's counters, where it was; in a run of
         several agents also whose it was.
         """
         game = {"episodic_return": float(return_), "episodic_length": int(length)}
-        counters = {"frames": int(frames), "steps": int(steps)}
         self._count(float(return_), int(length), agent)
-        self._append("episodes", {**counters, **game, "lane": lane, **({} if agent is None else {"agent": agent})})
-        self._event(int(steps), metric_names.of_episode(self.style, game))
+        own = {"lane": lane, **({} if agent is None else {"agent": agent})}
+        row = self._line({"frames": int(frames), "steps": int(steps), **game, **own})
+        line = self.thinned.take(row, worker, self.episodes)
+        if line is not None:
+            self._write("episodes", line)
+            self._event(int(steps), metric_names.of_episode(self.style, game))
+        elif not self.is_thinned and self.thinned.bound:
+            self.is_thinned = True
+            self.warn(THINNED.format(self.thinned.bound))
+        self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
         """Write one decision of a scheduler (autoscale.worker.decision_row); its line of decisions.jsonl."""
@@ -237,6 +258,8 @@ class Reporter:
         )
         if not self.closed:
             self.closed = True
+            for line in self.thinned.rest():
+                self._write("episodes", line)
             self.writes.attempt("summary.json", lambda: write_json(self.directory / "summary.json", summary))
             for file in self.files.values():
                 file.close()
@@ -246,8 +269,9 @@ class Reporter:
                 self.tracker.close(summary)
         return summary
 
-    def _count(self, return_: float, length: int, agent: int | None = None) -> None:
-        self.episodes += 1
+    def _count(self, return_: float, length: int, agent: int | None = None, games: int = 1) -> None:
+        """games: that this one stands for, itself included."""
+        self.episodes += games
         if agent is not None:
             self.agents.setdefault(agent, deque(maxlen=WINDOW)).append(return_)
         self.returns.append(return_)
@@ -257,8 +281,18 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line of NAME.jsonl, a file that is made when it is first needed; the line."""
+        """Write a line of NAME.jsonl; the line."""
+        line = self._line(row)
+        self._write(name, line)
+        self.listen(name, line)
+        return line
+
+    def _line(self, row: Mapping[str, Any]) -> Row:
         line: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **row})
+        return line
+
+    def _write(self, name: str, line: Row) -> None:
+        """The file is made when it is first needed."""
 
         def write() -> None:
             if name not in self.files:
@@ -266,8 +300,6 @@ class Reporter:
             self.files[name].write(line)
 
         self.writes.attempt(f"{name}.jsonl", write)
-        self.listen(name, line)
-        return line
 
     def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
         if self.tracker and scalars:

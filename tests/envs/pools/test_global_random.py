@@ -14,8 +14,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.envs import Envs
-from polyplay.envs.pools.global_random import GlobalGenerators, seed_process, seed_torch
+from polyplay.envs.pools.global_random import (
+    GlobalGenerators,
+    load_generators,
+    outside,
+    save_generators,
+    seed_process,
+    seed_torch,
+)
 from polyplay.envs.random_actions import action_sampler
+from polyplay.nets import NetworkFactory
+from polyplay.nets.factory import build_network
 
 STEPS = 24
 
@@ -159,3 +168,84 @@ def test_torch_is_seeded_once_it_is_loaded(monkeypatch):
     seed_torch()
     assert torch.initial_seed() == 0, "once"
     generators.leave()
+
+
+class Kept(Draws):
+    """Its own state can be saved; what it draws from is not its own."""
+
+    def get_state(self):
+        return {"steps": np.array(self.steps)}
+
+    def set_state(self, state):
+        self.steps = int(state["steps"])
+
+
+LATE = pytest.param({"workers": 1, "options": {"source": "torch"}}, marks=pytest.mark.long)
+SAVED = [
+    *({"inline": True, "options": {"source": source}} for source in ("python", "numpy", "torch")),
+    *({"workers": 1, "options": {"source": source}} for source in ("python", "numpy")),
+    LATE,
+]
+
+
+@pytest.mark.parametrize("kind", SAVED, ids=str)
+def test_a_pool_goes_on_with_the_numbers_that_come_next(kind):
+    envs = Envs(Kept, 3, **kind)
+    with closing(envs.open(3)) as pool:
+        rows(pool, 4)
+        state = pool.state()
+        expected = rows(pool)
+    with closing(envs.open(1_003)) as pool:  # as resumed lanes have it: of another seed
+        assert not np.array_equal(rows(pool, 3), expected[:3])
+        pool.load(state)
+        assert np.array_equal(rows(pool), expected)
+
+
+def test_generators_are_saved_to_the_last_bit():
+    """Between two numbers of a pair of normal ones, too."""
+    random.seed(1)
+    np.random.seed(2)
+    drawn = []
+    for before in (lambda: None, lambda: (random.gauss(0.0, 1.0), np.random.normal())):
+        before()
+        saved = save_generators()
+        for _ in range(2):
+            drawn.append([random.random(), random.gauss(0.0, 1.0), np.random.normal(), np.random.random()])
+            load_generators(saved)
+    assert drawn[0] == drawn[1]
+    assert drawn[2] == drawn[3]
+
+
+def test_torch_that_comes_later_is_seeded_as_it_would_have_been(monkeypatch):
+    import torch
+
+    generators = GlobalGenerators(0)
+    generators.enter()
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        seed_process(5)
+        saved = save_generators()
+        seed_process(6)
+    load_generators(saved)
+    assert torch.initial_seed() == 5
+    generators.leave()
+
+
+def test_an_unknown_generator_of_numpy_is_said(monkeypatch):
+    pool = Envs(Kept, 1, inline=True).open(3)
+    monkeypatch.setattr(np.random, "get_state", lambda: ("PCG64", np.zeros(4, np.uint64), 0, 0, 0.0))
+    assert pool.state() is None
+    assert "NumPy's global generator is PCG64; only MT19937" in pool.unsaved
+    monkeypatch.undo()
+    pool.close()
+
+
+def test_what_a_process_seeds_itself_is_no_pool_s():
+    """A learner's network in the same thread, say."""
+    alone = played(inline=True, options={"source": "torch"})
+    with closing(Envs(Draws, 1, inline=True, options={"source": "torch"}).open(3)) as pool:
+        first = rows(pool, 4)
+        build_network(NetworkFactory("mlp", pool.spec, {"hidden": (4,)}), 9)
+        with outside():
+            random.seed(1)
+        assert np.array_equal(np.concatenate([first, rows(pool, STEPS - 4)]), alone)

@@ -9,6 +9,7 @@ from gymnasium.vector import VectorEnv
 from polyplay.common.errors import UserError
 from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, factory_keywords, single_lane
+from polyplay.runs.plan import episodes
 from tests.envs import faulty, vectors
 from tests.envs.vectors import NEXT, OFF, SAME
 
@@ -56,12 +57,21 @@ def test_what_resets_in_the_same_step_becomes_single_environments():
     assert env.spec.max_episode_steps == 9
 
 
-def test_others_that_reset_in_the_same_step_are_taken_as_they_are():
-    for make in (vectors.Batched, vectors.wrapped):
-        env = single_lane(make, "it")
-        assert autoreset_mode(env) is SAME
-        spec = Envs(make, 2, inline=True).spec
-        assert spec.describe["resets"] == "its own, in the same step"
+@pytest.mark.parametrize(
+    ("make", "then"),
+    [
+        (vectors.Batched, "makes the first step of its next episode unseen"),
+        (vectors.Listed, "makes the first step of its next episode unseen"),
+        (vectors.wrapped, "is reset once more"),
+    ],
+)
+def test_others_that_reset_in_the_same_step_are_taken_as_they_are_and_say_what_is_unseen(make, then):
+    env = single_lane(make, "it")
+    assert autoreset_mode(env) is SAME
+    envs = Envs(make, 2, inline=True)
+    says = f"its own, in the same step: a lane that ends while others go on {then}"
+    assert envs.spec.describe["resets"] == says
+    assert episodes(envs).endswith(f"value of the last observation; resets: {says}")
 
 
 class Pooled(vectors.Counting):

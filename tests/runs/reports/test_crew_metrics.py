@@ -56,7 +56,7 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew):
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
-    assert (games, warnings) == ([(1.5, 20, 0, 0, 7, None)], [])
+    assert (games, warnings) == ([(1.5, 20, 0, 0, 7, None, 0)], [])
     for _ in range(EPISODES + 3):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)
