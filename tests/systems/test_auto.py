@@ -93,7 +93,8 @@ def test_the_precision_that_auto_stands_for_is_named(has: bool, numbers: str, mo
 
 
 @pytest.mark.parametrize(
-    ("resign", "words"), [("off", "resigns never"), ("-0.9", "resigns below a value of -0.9"), ("auto", "which are played")]
+    ("resign", "words"),
+    [("off", "resigns never"), ("-0.9", "resigns below a value of -0.9"), ("auto", "which are played")],
 )
 def test_when_a_game_is_given_up_is_told(resign: str, words: str):
     assert words in lines(planned("alphago_zero", resign=resign), WHOLE)
