@@ -1,5 +1,5 @@
-"""Self-play by a search in a plan: how it searches, and what it would take here, where the beginning of a run would show
-nothing for hours.
+"""Self-play by a search in a plan: how it searches, and what it would take on this machine. The beginning of such a run
+shows nothing for hours.
 
 Imports no torch by itself.
 """

@@ -52,8 +52,6 @@ def chosen_by_itself(name: str, words: str) -> list[str]:
 def test_what_auto_chose_is_in_the_plan(name: str):
     fields = [x for x in chosen_by_itself(name, r"\bauto\b") if x != "atari"]
     assert set(fields) <= set(TOLD), "say where the plan names what was chosen"
-    if name in ("five", "ftw"):  # networks for their own games
-        fields = [x for x in fields if x != "network"]
     made = planned(name, **dict.fromkeys(fields, "auto"))
     for field in fields:
         where, words = TOLD[field]
