@@ -120,26 +120,27 @@ def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], 
     """
     changed = dict[str, int]()
     for _ in range(ROUNDS):
-        found = _made_smaller(parts, limit, settings, changed, again)
-        if found is None:
+        order = sorted(parts, key=lambda k: (k == "processes" and parts[k] < limit, -parts[k]))
+        found = (_made_smaller(part, parts, limit, settings, changed, again) for part in order)
+        best = next((one for one in found if one is not None), None)
+        if best is None:
             return {}
-        changed, parts = found
+        changed, parts = best
         if sum(parts.values()) <= limit:
             return changed
     return {}
 
 
 def _made_smaller(
-    parts: Parts, limit: int, settings: Any, changed: dict[str, int], again: Callable[[Any], Parts]
+    part: str, parts: Parts, limit: int, settings: Any, changed: dict[str, int], again: Callable[[Any], Parts]
 ) -> tuple[dict[str, int], Parts] | None:
-    """Settings by which the largest part fits beside the others, or has its share of the limit, and the parts then; or
-    those that make it smallest. None: nothing makes it smaller.
+    """Settings by which a part fits beside the others, or into half of the limit, and the parts then; or those that make
+    it smallest. None: nothing makes it smaller.
     """
-    most = max(parts, key=lambda k: parts[k])
-    room = max(limit - sum(parts.values()) + parts[most], limit / len(parts))
-    halvings = max(1, math.ceil(math.log2(parts[most] / room)))
+    room = max(limit - sum(parts.values()) + parts[part], limit / 2)
+    halvings = max(1, math.ceil(math.log2(max(parts[part] / room, 1.0))))
     best, values = None, vars(settings) | changed
-    for names in map(str.split, SHRINKS.get(most, ())):
+    for names in map(str.split, SHRINKS.get(part, ())):
         numbers = [values.get(name) for name in names]
         if not all(type(n) is int and n > 1 for n in numbers):
             continue
@@ -147,9 +148,9 @@ def _made_smaller(
         other = changed | {name: values[name] >> by for name in names}
         with contextlib.suppress(UserError):
             smaller = again(replace(settings, **other))
-            if smaller[most] <= room:
+            if smaller[part] <= room and smaller[part] < parts[part]:
                 return other, smaller
-            if smaller[most] < min(parts[most], parts[most] if best is None else best[1][most]):
+            if smaller[part] < min(parts[part], parts[part] if best is None else best[1][part]):
                 best = other, smaller
     return best
 

@@ -110,10 +110,11 @@ def test_rows_that_auxiliary_tasks_are_learnt_from_are_counted_for_every_agent()
 
 @pytest.mark.parametrize(("name", "env"), [("a2c", "ALE/Pong-v5"), ("five", None), ("alphago_zero", None)])
 def test_nothing_is_computed_to_tell_what_is_needed(name: str, env: str | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.nn.Module, "__call__", lambda *_: pytest.fail("a network was run"))
     page, crew = systems.load(name), Crew(0, steps=1000)
-    settings = replace(page.PRESETS["quick"](), **({} if env is None else {"env": env}))
-    parts = predict(crew, page.build(settings, crew))
+    system = page.build(replace(page.PRESETS["quick"](), **({} if env is None else {"env": env})), crew)
+    net = system.policy()
+    monkeypatch.setattr(torch.nn.Module, "__call__", lambda *_: pytest.fail("a network was run"))
+    parts = memory.predict_memory(crew, system.envs.spec, net)
     assert parts["weights"] > 0
     assert parts["rollouts"] > 0
 
