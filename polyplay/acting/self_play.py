@@ -101,15 +101,15 @@ def self_play(
 def _evaluator(
     ctx: WorkerContext, policy: BoardNetworkFactory, batch: int, backend: str, saved: Batch
 ) -> NetworkEvaluator:
-    precision = ctx.precision
+    precision, chosen = ctx.precision, "auto" in (backend, ctx.precision)
     if "computed" in saved:
         before = saved["computed"]
         backend = BACKENDS[before[0]] if backend == "auto" else backend
         precision = PRECISIONS[before[1]] if precision == "auto" else precision
     evaluator = NetworkEvaluator(policy, batch, backend, precision, enter_device(ctx.device))
-    if backend == "auto":
-        way = f"{evaluator.backend} in {evaluator.precision}"
-        ctx.say("note", f"self-play: {way} computes the network, the fastest way on this machine")
+    if chosen:
+        why = "as before" if "computed" in saved else "the fastest way on this machine"
+        ctx.say("note", f"self-play: {evaluator.backend} in {evaluator.precision} computes the network, {why}")
     return evaluator
 
 

@@ -267,7 +267,11 @@ class NetworkFactory:
         chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
         inputs = self.options.get("inputs", "raw")
         read = rules.flat_images(self.spec.obs) if known in ("mlp", "separate") else []
-        return "; ".join([chosen, f"inputs {inputs}", *[f"it reads {' and '.join(read)}"] * bool(read)])
+        clauses = [chosen, f"inputs {inputs}", *[f"it reads {' and '.join(read)}"] * bool(read)]
+        if self.options.get("init") == "auto":
+            style = _resolve(name, self.spec, "auto")[2]
+            clauses.append(f"initial weights {style}")
+        return "; ".join(clauses)
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.common.errors import UserError
+from polyplay.nets import outline
 
 INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
@@ -165,7 +166,7 @@ def pad_lanes(lanes: int, device: torch.device) -> int:
 
 
 def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
-    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
+    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator; none of an outline.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
@@ -174,6 +175,8 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     """
     if style not in INITS:
         raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
+    if outline.undrawn():
+        return
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
             continue

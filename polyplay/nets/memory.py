@@ -53,7 +53,6 @@ class Memory(nn.Module):
         self.features = reads * word
         self._sizes = (word, word + reads + 2, 3 * reads, (1 + reads) * word, 1 + reads)
         self.interface = sum(self._sizes)
-        self.link_nbytes = 4 * slots**2  # of a lane's links
 
     def state_spec(self) -> Spec:
         """All zero where an episode begins."""

@@ -28,6 +28,7 @@ DRAWS = [
 ]
 # by factory; None: weights are drawn
 _known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
+_undrawn: ContextVar[bool] = ContextVar("_undrawn", default=False)
 
 
 class _Undrawn(TorchFunctionMode):
@@ -40,6 +41,11 @@ class _Undrawn(TorchFunctionMode):
         if getattr(func, "__name__", "") in DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
+
+
+def undrawn() -> bool:
+    """Whether a network is being made whose weights nobody draws: so what is computed of them can be left out, too."""
+    return _undrawn.get()
 
 
 @contextlib.contextmanager
@@ -75,6 +81,10 @@ def made(factory: object, make: Callable[[], N]) -> N:
     except Exception:  # a function that was written at a prompt
         return make()
     if key not in known:
-        with _Undrawn():
-            known[key] = make()
+        token = _undrawn.set(True)
+        try:
+            with _Undrawn():
+                known[key] = make()
+        finally:
+            _undrawn.reset(token)
     return cast("N", known[key])

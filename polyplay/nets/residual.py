@@ -161,6 +161,11 @@ class BoardNetworkFactory:
     def name(self) -> str:
         return f"residual, {self.blocks} × {self.filters}"
 
+    @property
+    def choice(self) -> str:
+        """For a plan."""
+        return f"{self.blocks} residual blocks of {self.filters} filters"
+
     def __call__(self) -> DualResidualNetwork:
         return outline.made(self, self._make)
 

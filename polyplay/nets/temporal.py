@@ -27,7 +27,7 @@ from polyplay.common import tree
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.nets.layers import Linear, RepeatedLinear, initialise
 from polyplay.nets.recurrent import lstm_step
-from polyplay.nets.temporal_links import TemporalLinks, links_held
+from polyplay.nets.temporal_links import TemporalLinks
 
 if TYPE_CHECKING:
     from polyplay.nets.memory import Memory
@@ -90,13 +90,6 @@ class Temporal(nn.Module):
             return spec
         reads = dict.fromkeys(("reads", "slow_reads"), Field((self.memory.features,), "float32"))
         return {**spec, **reads, "memory": self.memory.state_spec()}
-
-    def held_nbytes(self, rows: float) -> float:
-        """Bytes a lane of links, which autograd doesn't keep: to learn from so many rows, or, of 0, to act."""
-        if self.memory is None:
-            return 0.0
-        matrices = links_held(rows * (1.0 + 1.0 / float(self.period))) if rows else 2.0
-        return matrices * self.memory.link_nbytes
 
     def unroll(
         self,

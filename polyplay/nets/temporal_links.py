@@ -34,13 +34,6 @@ def follow_links(
     return links.end(), forward, backward
 
 
-def links_held(writes: float) -> float:
-    """Matrices a lane that learning holds at once, at most, of so many writes to all lanes: those kept, those from one
-    of them to the next, the newest, its gradient.
-    """
-    return 1 + writes / EVERY + min(writes, EVERY) + 2
-
-
 class TemporalLinks:
     """The link matrices of an unroll, from `link` [B, N, N] on, which is never written to."""
 

@@ -84,6 +84,9 @@ class Matches:
         self.champion, self.candidate = (
             NetworkEvaluator(policy, batch, precision=ctx.precision, device=device) for _ in range(2)
         )
+        if ctx.precision == "auto":
+            ways = " and ".join(dict.fromkeys(x.precision for x in (self.champion, self.candidate)))
+            ctx.say("note", f"the gate's matches: torch in {ways} computes the networks")
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
         self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
         self.reign_ends = gate.reign  # games of all players when other weights may follow

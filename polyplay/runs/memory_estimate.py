@@ -1,21 +1,23 @@
-"""How much memory a run will need, predicted from its wiring and specs, and how much there is.
+"""How much memory a run needs at least: the bytes of its replays, queues, weights and lanes by its wiring, what its
+processes take before they do anything, and how much there is. Nothing is computed for it. Imports no torch.
 
-Shared blocks are counted exactly; what a process of Python and torch takes by itself was measured (`IDLE_PROCESS_MB`),
-and so was how much more than the tensors kept for it a backward pass takes (`BACKWARD`). Imports no torch.
+What is not counted: what networks keep while they compute, and what environments take by themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
-import numpy as np
 import psutil
 
 from polyplay.buffers.rollout_slots import rows_of
 from polyplay.common import tree
+from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
 from polyplay.envs.make import native
 from polyplay.envs.pools.board import SharedRows
@@ -38,8 +40,17 @@ IDLE_PROCESS_MB = {
     "ale": 8,
     "ale lane": 0.7,
 }
-LARGE = 16 * MB  # of a network's weights
-BACKWARD = 1.5  # of the tensors kept for the backward pass: gradients of some of them stand beside them
+Parts = Mapping[str, float]  # bytes by what they are for
+SHRINKS = {  # of each part: what may be halved to make it smaller, in the order in which that is tried
+    "replay": ("capacity", "learners batch capacity"),
+    "recent rows": ("batch", "lanes batch", "unroll", "agents"),
+    "rollouts": ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "actors batch", "learners"),
+    "lanes": ("lanes", "lanes batch", "actors", "replicas"),
+    "trees": ("games", "players"),
+    "weights": ("learners", "replicas", "learners batch", "learners batch capacity", "actors", "actors batch"),
+    "processes": ("actors", "replicas", "learners", "workers", "agents", "actors batch", "learners batch"),
+}
+ROUNDS = 12  # parts that are made smaller, one after the other
 
 
 def size_text(n: float) -> str:
@@ -77,40 +88,71 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 
 
 def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
-    """Bytes by what they are for, all processes together: processes, learning, rollouts, replay, weights, lanes.
+    """Bytes by what they are for, all processes together: processes, rollouts, replay, weights, lanes, …
 
     spec: the environments'; net: one network, as every worker makes its own.
     """
-    weights, saved = bytes_of(net), _known_saved(net, spec)
-    parts = dict.fromkeys(("processes", "learning", "rollouts", "replay", "weights", "lanes"), 0.0)
+    weights = bytes_of(net)
+    parts = dict.fromkeys(("processes", "rollouts", "replay", "recent rows", "weights", "lanes", "trees"), 0.0)
     parts["processes"] = processes(crew)
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
             own *= _agents(role)
-            rows, lanes = _batch(role)
-            learning = lanes * (BACKWARD * saved * rows + _held_beside(net, rows))
-            parts["learning"] += role.n * learning * crew.where.on_cpu
-            parts["learning"] += role.n * _agents(role) * _recent_rows(net, spec, role)
+            parts["recent rows"] += role.n * _agents(role) * _recent_rows(net, spec, role)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
-        if role.agents is not None:
-            parts["learning"] += role.n * role.agents.served * (saved + _held_beside(net))
-            parts["lanes"] += _lanes(role.agents.envs)
-        if role.envs is not None:
-            parts["learning"] += role.n * role.envs.lanes * (saved + _held_beside(net))
-            parts["lanes"] += role.n * _lanes(role.envs)
-        if role.envs is not None and "board" in role.settings:  # a search's trees
-            trees = role.envs.lanes * role.settings["options"].nbytes(role.settings["board"])
-            searches = 2 if role.best is not None else 1  # a judge's candidate and champion
-            parts["trees"] = parts.get("trees", 0.0) + role.n * searches * trees
+        envs, pools = (role.agents.envs, 1) if role.agents is not None else (role.envs, role.n)
+        parts["lanes"] += 0.0 if envs is None else pools * _lanes(envs)
+        parts["trees"] += role.n * _trees(role)
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
+
+
+def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], Parts]) -> dict[str, int]:
+    """The settings to change and their values, so that all fits; {}: none were found. The largest part is made smaller,
+    as little as will do, until no part is too large. again: the parts of other settings, or UserError.
+    """
+    changed = dict[str, int]()
+    for _ in range(ROUNDS):
+        order = sorted(parts, key=lambda k: (k == "processes" and parts[k] < limit, -parts[k]))
+        found = (_made_smaller(part, parts, limit, settings, changed, again) for part in order)
+        best = next((one for one in found if one is not None), None)
+        if best is None:
+            return {}
+        changed, parts = best
+        if sum(parts.values()) <= limit:
+            return changed
+    return {}
+
+
+def _made_smaller(
+    part: str, parts: Parts, limit: int, settings: Any, changed: dict[str, int], again: Callable[[Any], Parts]
+) -> tuple[dict[str, int], Parts] | None:
+    """Settings by which a part fits beside the others, or into half of the limit, and the parts then; or those that make
+    it smallest. None: nothing makes it smaller.
+    """
+    room = max(limit - sum(parts.values()) + parts[part], limit / 2)
+    halvings = max(1, math.ceil(math.log2(max(parts[part] / room, 1.0))))
+    best, values = None, vars(settings) | changed
+    for names in map(str.split, SHRINKS.get(part, ())):
+        numbers = [values.get(name) for name in names]
+        if not all(type(n) is int and n > 1 for n in numbers):
+            continue
+        by = min(halvings, *(int(n).bit_length() - 1 for n in numbers))
+        other = changed | {name: values[name] >> by for name in names}
+        with contextlib.suppress(UserError):
+            smaller = again(replace(settings, **other))
+            if smaller[part] <= room and smaller[part] < parts[part]:
+                return other, smaller
+            if smaller[part] < min(parts[part], parts[part] if best is None else best[1][part]):
+                best = other, smaller
+    return best
 
 
 def processes(crew: Any) -> float:
@@ -172,40 +214,6 @@ def _lanes(envs: Any) -> float:
     return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
 
 
-_SAVED: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
-
-
-def _known_saved(net: Any, spec: Any) -> float:
-    """_saved_for_backward, measured once for a network."""
-    if net not in _SAVED:
-        _SAVED[net] = _saved_for_backward(net, spec)
-    return _SAVED[net]
-
-
-def _saved_for_backward(net: Any, spec: Any) -> float:
-    """Bytes per row that the network keeps for the backward pass, measured on a few rows of zeros."""
-    import torch
-
-    rows, lanes = 4, 8  # rows enough that what happens in first ones alone has its share
-    if not net.state_spec() and bytes_of(net) > LARGE:  # all rows are alike there, and each takes long
-        rows, lanes = 1, 1
-    own = {x.untyped_storage().data_ptr() for x in (*net.parameters(), *net.buffers())}
-    batch = tree.zeros(rows_of(spec, net.spec()), (rows, lanes))
-    if getattr(spec, "mask", None) is not None:
-        batch["mask"] = tree.map(np.ones_like, tree.zeros(spec.mask, (rows, lanes)))
-    kept: dict[int, int] = {}
-
-    def pack(x: Any) -> Any:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        out = net.unroll(tree.map(torch.from_numpy, batch), net.initial(lanes))  # held: so no address comes twice
-    return sum(kept.values()) / (rows * lanes) if out else 0.0
-
-
 def _batch(role: Role) -> tuple[float, float]:
     """Rows, the last of each rollout included, and lanes that one learner computes at once."""
     if role.drawn_replay is not None:
@@ -220,10 +228,12 @@ def _agents(role: Role) -> float:
     return max(1.0, len(role.served) / role.n)
 
 
-def _held_beside(net: Any, rows: float = 0) -> float:
-    """Bytes a lane beside what autograd keeps: learning from `rows`, or acting."""
-    held = getattr(getattr(net, "core", None), "held_nbytes", None)
-    return 0.0 if held is None else float(held(rows))
+def _trees(role: Role) -> float:
+    """Bytes of one worker's searches."""
+    if role.envs is None or "board" not in role.settings:
+        return 0.0
+    searches = 2 if role.best is not None else 1  # a judge's candidate and champion
+    return searches * role.envs.lanes * float(role.settings["options"].nbytes(role.settings["board"]))
 
 
 def _recent_rows(net: Any, spec: Any, role: Role) -> float:

@@ -6,7 +6,6 @@ Imports no torch.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -19,17 +18,12 @@ from polyplay.common.team import members
 from polyplay.envs.action_range import describe_scaling
 from polyplay.runs import memory_estimate
 from polyplay.runs.flags import flag
-from polyplay.runs.load import compute_threads
-from polyplay.runs.memory_estimate import GAMES, kind_of, size_text, workers_of
-from polyplay.runs.search_estimate import estimate_lines, moves_per_second, search_role
+from polyplay.runs.memory_estimate import GAMES, kind_of, nearest_fit, size_text, workers_of
+from polyplay.runs.search_estimate import estimate_lines, evaluator_text, moves_per_second, search_role, searching
 from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
-# what may be halved to make a plan fit, in the order in which that is tried
-FIELDS = ["lanes", "batch", "lanes batch", "unroll", "slots", "actors", "replicas", "learners", "actors batch"]
-FIELDS += ["capacity", "learners batch capacity"]
-HALVINGS = 12
 COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
@@ -38,7 +32,7 @@ ANEW = "environments start new episodes"
 class Plan:
     """`lines` for people; the rest for whoever decides."""
 
-    memory: Mapping[str, float]  # predicted bytes, by what they are for
+    memory: Mapping[str, float]  # bytes at least, by what they are for
     limit: int  # bytes there are
     checkpoint: int  # bytes of one
     frames: int  # in all
@@ -61,10 +55,9 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     envs = wired.envs
     skip = envs.spec.frames_per_step
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    with compute_threads(1):  # others may be at work on this machine: two threads that wait for each other lose most
-        with outlines():
-            net = wired.policy()
-        parts = memory_estimate.predict_memory(crew, envs.spec, net)
+    with outlines():
+        net = wired.policy()
+    parts = memory_estimate.predict_memory(crew, envs.spec, net)
     total, limit, weights = spec.total, memory_estimate.memory_limit(), memory_estimate.bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
@@ -74,7 +67,8 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
-        *([("network", _network(wired, net))] if hasattr(wired.policy, "choice") else []),
+        *([("network", _network(crew, wired, net))] if hasattr(wired.policy, "choice") else []),
+        *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
         *([("cores", crew.divided)] if crew.divided else []),
         *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
@@ -117,16 +111,16 @@ def _workers(crew: Any) -> str:
         how = "all workers take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
-    numbers = f"; networks in {crew.precision}" if crew.precision != "float32" else ""
-    numbers += _places(crew)
-    return (
-        f"{', '.join(roles)}; {how}; {cores()} core{'s' * (cores() != 1)}{numbers}; a lane is one parallel environment"
-    )
+    here = f"{cores()} core{'s' * (cores() != 1)}"
+    return f"{', '.join(roles)}; {how}; {here}; {_computing(crew)}; a lane is one parallel environment"
 
 
-def _network(wired: Any, net: Any) -> str:
+def _network(crew: Any, wired: Any, net: Any) -> str:
     """What was chosen."""
-    return f"{wired.policy.choice}; {sum(p.numel() for p in net.parameters()):,} parameters"
+    text = wired.policy.choice
+    if (role := search_role(crew)) is not None:
+        text += f"; self-play by {evaluator_text(crew, role)}"
+    return f"{text}; {sum(p.numel() for p in net.parameters()):,} parameters"
 
 
 def _gradient(crew: Any, net: Any) -> str:
@@ -142,31 +136,33 @@ def _gradient(crew: Any, net: Any) -> str:
     return ""
 
 
-def _places(crew: Any) -> str:
-    """Where networks compute, unless it is the CPU because that was asked for or is all there is."""
-    if crew.where.on_cpu:
-        return ""
+def _computing(crew: Any) -> str:
+    """In which numbers networks compute, and where: what --precision auto and --device auto stand for, too."""
     from polyplay.nets.device import device_name
+    from polyplay.nets.precision import is_half
 
+    devices, kind = crew.where.devices, crew.where.devices[0].partition(":")[0]
+    text = f"networks in {'bfloat16' if is_half(crew.precision, kind) else 'float32'}"
+    if crew.where.on_cpu:
+        return f"{text} on the CPU"
     acting = [r.name for r in crew.roles if r.envs and not r.spec]
-    others = acting if crew.where.actors_on == "cpu" else []
-    return f"; on {', '.join(crew.where.devices)}, {device_name(crew.where.devices[0])}" + (
-        f" ({others[0]} on the CPU)" if others else ""
-    )
+    others = f" ({acting[0]} on the CPU)" if acting and crew.where.actors_on == "cpu" else ""
+    return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}"
 
 
 def _steppers(envs: Any) -> str:
     n = envs.active or workers_of(envs)
     some = {"ale": f"{n} ale-py thread{'s' * (n > 1)}", "processes": f"{n} environment process{'es' * (n > 1)}"}
-    some |= {"inline": "stepped by the worker itself", "vector": "a vector environment, stepped by the worker itself"}
-    by = some.get(kind_of(envs))
-    return f" ({by})" if by else ""
+    some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
+    some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}
+    return f" ({some[kind_of(envs)]})"
 
 
 def _memory(parts: Mapping[str, float], limit: int) -> str:
     told = sorted((k for k in parts if parts[k] >= memory_estimate.MB), key=lambda k: -parts[k])
     text = ", ".join(f"{k} {size_text(parts[k])}" for k in told)
-    return f"about {size_text(sum(parts.values()))} of {size_text(limit)}, predicted: {text}"
+    least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)}"
+    return f"{least}; {text}; not counted: what networks and environments need while they compute"
 
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
@@ -327,36 +323,16 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is. `again`: the plan of other settings."""
+def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, float]]) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is. again: what other settings need."""
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
-    what = f"memory: this takes about {needs} ({most} {part}), there are {limit}"
-    found = nearest_fit(plan, settings, again)
+    what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
+    found = nearest_fit(plan.memory, plan.limit, settings, again)
     given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
     raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
-
-
-def nearest_fit(plan: Plan, settings: Any, again: Callable[[Any], Plan]) -> dict[str, int]:
-    """The fields to change and their values, halved as little as will do; empty if nothing fits."""
-    fixed = plan.memory.get("processes", 0.0)
-    over = (plan.needs - fixed) / (plan.limit - fixed) if fixed < plan.limit else 1.0
-    for k in range(max(1, math.ceil(math.log2(over))), HALVINGS + 1):
-        for names in FIELDS:
-            changed = {name: getattr(settings, name, 0) >> k for name in names.split()}
-            if all(changed.values()) and _fits(changed, settings, again):
-                return changed
-    return {}
-
-
-def _fits(changed: dict[str, int], settings: Any, again: Callable[[Any], Plan]) -> bool:
-    try:
-        other = again(dataclasses.replace(settings, **changed))
-    except UserError:
-        return False
-    return other.needs <= other.limit
 
 
 # -------------------------------------------------------------------------------------------------- measured
@@ -369,12 +345,12 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     from polyplay.runs.reports.process_usage import memory_mb
     from polyplay.runs.reports.terminal import clock_text
 
-    if (role := search_role(crew)) is not None:
-        moves, evaluations = moves_per_second(crew, role)
-        if plan.refused or first_sample(crew) > PATIENCE * moves:
-            return estimate_lines(role, moves, evaluations, plan.left)
     if plan.refused:
         return []
+    if (role := search_role(crew)) is not None:
+        moves, evaluations = moves_per_second(crew, role)
+        if first_sample(crew) > PATIENCE * moves:
+            return estimate_lines(role, moves, evaluations, plan.left)
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column("updates").max() >= 1, PATIENCE)

@@ -26,7 +26,7 @@ from polyplay.runs.given import objects_of, remember
 from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary, sizes_changed
 from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
-from polyplay.runs.memory_estimate import kind_of
+from polyplay.runs.memory_estimate import kind_of, predict_memory
 from polyplay.runs.options import (
     Page,
     RunOptions,
@@ -251,19 +251,20 @@ def complete_plan(
     resumed run has behind it. Raises UserError: what cannot work.
     """
 
-    def plan_of(other: Settings) -> Plan:
+    def parts_of(other: Settings) -> Mapping[str, float]:
         crew = crew_of(options)
-        return make_plan(crew, wire_system(page, other, crew), options, steps)
+        wired = wire_system(page, other, crew)
+        return predict_memory(crew, wired.envs.spec, wired.policy())
 
     from polyplay.nets.outline import outlines
 
     check_returns(crew, options)
     check_backends(crew)
-    resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `plan_of` measures nothing
+    resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `parts_of` measures nothing
     with outlines():  # one network for all plans
         plan = make_plan(crew, wired, options, steps)
         try:
-            plan = check_plan(plan, resolved, plan_of)
+            plan = check_plan(plan, resolved, parts_of)
         except UserError as e:
             if not options.dry_run:
                 raise

@@ -1,6 +1,7 @@
-"""What self-play by a search would take on this machine, where the beginning of a run would show nothing for hours.
+"""Self-play by a search in a plan: how it searches, and what it would take on this machine. The beginning of such a run
+shows nothing for hours.
 
-Imports no torch before it measures.
+Imports no torch by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,31 @@ SLOW = 0.1  # seconds of an evaluation
 def search_role(crew: Any) -> Any:
     """The role that plays with itself; None: there is none."""
     return next((r for r in crew.roles if "board" in r.settings and r.best is None), None)
+
+
+def searching(role: Any) -> str:
+    """How a move is found, and when a game is given up."""
+    options, board, resign = role.settings["options"], role.settings["board"], role.settings["resign"]
+    game = f", {options.simulations * game_length(board):,} of a game of {game_length(board)} moves" * board.placed
+    quits = "below a value that a tenth of the games teaches, which are played on" if resign.v is None else ""
+    quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
+    return f"{options.simulations:,} evaluations of a move at most{game}; resigns {quits}"
+
+
+def game_length(board: Any) -> int:
+    """Moves of a game in which they fill the board."""
+    return max(1, round(SHARE * board.cells))
+
+
+def evaluator_text(crew: Any, role: Any) -> str:
+    """What computes the network in self-play, or, where that is left open, what will be measured when players start."""
+    from polyplay.acting.search.evaluators import ways
+
+    found = ways(role.settings["backend"], crew.precision, crew.where.devices[0].partition(":")[0])
+    names = [f"{backend} in {precision}" for backend, precision in found]
+    if len(names) == 1:
+        return names[0]
+    return f"the fastest of {', '.join(names)}, measured when it starts"
 
 
 def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
@@ -52,16 +78,13 @@ def estimate_lines(role: Any, moves: float, evaluations: float, left: float) -> 
     """Lines of a plan. left: agent steps that are to go. Lengths of games are guessed where moves fill a board."""
     options, board = role.settings["options"], role.settings["board"]
     left /= options.full if options.cheap else 1.0  # moves of other searches are no agent steps
-    if not board.placed:
-        lines = [("search", f"{options.simulations:,} evaluations of a move at most")]
-        return [*lines, ("measured", f"{evaluations:,.1f} evaluations/s of one player, by the network alone")]
-    length = max(1, round(SHARE * board.cells))
-    a_game = f"{options.simulations * length:,} of a game of {length} moves"
     measured = f"{evaluations:,.1f} evaluations/s of one player, by the network alone"
+    if not board.placed:
+        return [("measured", measured)]
+    length = game_length(board)
     games, days = 3600 * moves / length, left / moves / 86_400
     how_long = f"{days / 365.25:,.0f} years" if days > 3_650 else f"{days:,.1f} days"
     return [
-        ("search", f"{options.simulations:,} evaluations of a move at most, {a_game}"),
         ("measured", f"{measured}; {games:,.2f} games/hour"),
         ("eta", f"{how_long} for {left / length:,.0f} games of self-play on this machine"),
     ]

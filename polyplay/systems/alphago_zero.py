@@ -52,7 +52,7 @@ class Config:
     filters: Count = 256  # of each convolution
     learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: Count = 2_048  # positions in one update, over all learners
-    ratio: Positive = 1.5  # how often each position is learnt from, on average
+    ratio: Positive = 1.46  # how often each position is learnt from, on average
     capacity: Count = 100_000_000  # positions kept: about 500,000 games
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     start: Count = 20_000  # moves before the first update
@@ -65,7 +65,7 @@ class Config:
     gate_games: Count = 400  # of a match; their first plies, half of `warm`, are drawn from the champion's policy
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
-    budget: Count = 1_000_000_000  # moves to train for when neither --frames nor --steps is given
+    budget: Count = 980_000_000  # moves to train for when neither --frames nor --steps is given
 
 
 def quick() -> Config:

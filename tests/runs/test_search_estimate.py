@@ -10,7 +10,7 @@ import pytest
 from polyplay import systems
 from polyplay.cli import main
 from polyplay.runs import search_estimate
-from polyplay.runs.search_estimate import estimate_lines, moves_per_second, search_role
+from polyplay.runs.search_estimate import estimate_lines, moves_per_second, search_role, searching
 from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:go+size=9", "blocks": 1, "filters": 8, "players": 3, "games": 2, "learners": 1}
@@ -38,8 +38,9 @@ def test_moves_are_what_the_network_allows_on_the_cores_there_are(monkeypatch):
 
 
 def test_the_lines_follow_from_the_board_and_the_rate():
-    lines = dict(estimate_lines(search_role(wired(simulations=1600)), 0.01, 8.0, 4_900_000 * 45))
-    assert lines["search"] == "1,600 evaluations of a move at most, 72,000 of a game of 45 moves"
+    role = search_role(wired(simulations=1600))
+    lines = dict(estimate_lines(role, 0.01, 8.0, 4_900_000 * 45))
+    assert searching(role).startswith("1,600 evaluations of a move at most, 72,000 of a game of 45 moves; ")
     assert lines["measured"] == "8.0 evaluations/s of one player, by the network alone; 0.80 games/hour"
     assert lines["eta"] == "699 years for 4,900,000 games of self-play on this machine"
 
@@ -56,10 +57,8 @@ def test_a_dry_run_of_what_does_not_fit_says_so_after_the_plan(capsys, tmp_path)
     words = ["--preset", "paper", "--blocks", "1", "--filters", "8", "--learners", "2", "--capacity", "10_000_000_000"]
     assert main.main(["train", "alphago_zero", *words, "--dry-run", "--run", str(tmp_path / "run")]) == 2
     out, err = capsys.readouterr()
-    assert re.search(r"^search +1,600 evaluations of a move at most, 318,400 of a game of 199 moves$", out, re.M)
-    assert re.search(
-        r"^measured +[\d,.e+]+ evaluations/s of one player, by the network alone; [\d,.]+ games/hour$", out, re.M
-    )
-    assert re.search(r"^memory +about [\d,.e+]+ GB of", out, re.M)
-    assert re.search(r"error: memory: this takes about .* what fits: --", err)
+    assert re.search(r"^search +1,600 evaluations of a move at most, 318,400 of a game of 199 moves; ", out, re.M)
+    assert re.search(r"^memory +at least [\d,.e+]+ GB of", out, re.M)
+    assert "measured" not in out, "a network was run for a plan that can't be"
+    assert re.search(r"error: memory: this takes at least .* what fits: --capacity \d+$", err, re.M)
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ import polyplay
 from polyplay import systems
 from polyplay.common.errors import UserError
 from polyplay.common.files import read_lines
-from polyplay.runs import memory_estimate, plan
+from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
@@ -137,15 +137,6 @@ def test_the_figure_and_the_plan_say_what_is_done():
     made = dict(plan.make_plan(crew, systems.load("appo").build(appo(), crew), RunOptions(steps=10_240)).lines)
     assert "about 160 updates: 10 rollouts of 1,024 rows, 4 epochs of 4 minibatches each" in made["updates"]
     assert made["repeat"].startswith("not bitwise")
-
-
-def test_memory_counts_a_minibatch_not_the_batch():
-    def learning(**settings: Any) -> float:
-        crew = Crew(0, steps=1000)
-        system = systems.load("appo").build(appo(unroll=64, lanes=8, batch=16, **settings), crew)
-        return memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["learning"]
-
-    assert learning(minibatches=1) > 3 * learning(minibatches=8)
 
 
 def test_presets_have_sample_factorys_numbers():

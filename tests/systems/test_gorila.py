@@ -182,7 +182,9 @@ def test_its_plan_and_memory_count_the_server_once():
     system = wired(crew, optimizer="adam")
     told = plan.make_plan(crew, system, RunOptions(steps=1_000))
     lines = dict(told.lines)
-    assert lines["workers"].startswith("bundle ×2 with 4 lanes each, serve_parameters ×2")
+    assert lines["workers"].startswith(
+        "bundle ×2 with 4 lanes each (stepped by the worker itself), serve_parameters ×2"
+    )
     assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
     assert lines["repeat"].startswith("not bitwise")
     assert lines["resume"].endswith("replays start empty")

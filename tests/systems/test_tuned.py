@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,6 +19,34 @@ from polyplay.workers.crew import Crew
 PAGES = {name: systems.load(name) for name in systems.ordinary()}
 SECTIONS = [(name, domain) for name, page in PAGES.items() for domain in _presets.tuned(page)]
 CLASSIC = [name for name in PAGES if name not in ("apex_dpg", "alphago_zero", "five", "ftw", "league")]
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "systems"
+COMMON: dict[str, Any] = {"normalize_advantage": True, "max_grad_norm": 0.5, "entropy_cost": 0.0, "clip_range": 0.2}
+COMMON |= {"optimizer_eps": 1e-5, "network": "separate"}  # 64 and 64 units, tanh
+THEIRS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, str]]] = {  # numbers, and words about those that differ
+    ("ppo", "mujoco"): (  # vwxyzjn/cleanrl, ppo_continuous_action.py
+        COMMON
+        | {"lanes": 1, "unroll": 2048, "epochs": 10, "minibatches": 32, "gamma": 0.99, "lam": 0.95}
+        | {"learning_rate": 3e-4, "anneal": "rate", "value_cost": 0.25, "value_clip": True, "actions": "clip"}
+        | {"inputs": "normalize", "reward": "scale", "budget": 1_000_000},
+        {
+            "lanes": "1 lane of 2,048 steps",
+            "unroll": "8 lanes of 256 steps",
+            "anneal": "a constant clip range",
+            "value_cost": "half of 0.5 (R − V)²",
+            "value_clip": "the change of the value is clipped",
+            "budget": "1M steps",
+        },
+    ),
+    ("ppo", "classic"): (  # DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, CartPole-v1; Stable-Baselines3's defaults
+        COMMON
+        | {"lanes": 8, "unroll": 32, "epochs": 20, "minibatches": 1, "gamma": 0.98, "lam": 0.8}
+        | {"learning_rate": 1e-3, "anneal": "linear", "value_cost": 0.5, "value_clip": False, "budget": 100_000}
+        | {"inputs": "raw", "reward": "none"},
+        {"epochs": "20 epochs", "budget": "100k steps"},
+    ),
+}
 
 
 def resolved(name: str, **given):
@@ -35,6 +65,23 @@ def test_every_section_is_of_known_fields_within_their_ranges_and_builds(name, d
         assert (getattr(c, "reward", "none") in _presets.CLIPPED) == (domain == "atari")
     if domain == "classic":
         assert page.build(_presets.settings(page, domain), Crew(0)).policy()
+
+
+@pytest.mark.parametrize(("name", "domain"), THEIRS)
+def test_what_differs_from_the_code_that_a_preset_is_named_after_is_told(name, domain):
+    theirs, words = THEIRS[name, domain]
+    ours, page = vars(_presets.settings(PAGES[name], domain)), (DOCS / f"{name}.md").read_text()
+    assert {k for k, value in theirs.items() if ours[k] != value} == set(words)
+    assert [text for text in words.values() if text not in page] == []
+
+
+def test_no_other_preset_names_code_that_it_is_after():
+    named = {(name, domain) for name, domain in SECTIONS if "tuned here" not in _source(name, domain)}
+    assert named == {*THEIRS, ("dqn", "atari"), ("apex_dpg", "classic")}  # those two are presets of their pages
+
+
+def _source(name, domain):
+    return _presets.tuned(PAGES[name])[domain]["source"]
 
 
 @pytest.mark.parametrize("name", CLASSIC)

@@ -144,29 +144,30 @@ def choose_backend(
     """(backend, precision) of the ways that these names leave and this machine has, the fastest in batches of this
     size. Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
     """
-    ways = list(_ways(backend, precision, network.output.weight.device))
+    tried = ways(backend, precision, network.output.weight.device.type)
     with computing_threads(threads):
-        computing = {way: _make_backend(network, batch, *way, threads) for way in ways}
-        seconds, rounds = dict.fromkeys(ways, math.inf), 0
-        until = time.perf_counter() + SECONDS * len(ways)
-        while len(ways) > 1 and (rounds < ROUNDS or time.perf_counter() < until):
-            for way in ways:
+        computing = {way: _make_backend(network, batch, *way, threads) for way in tried}
+        seconds, rounds = dict.fromkeys(tried, math.inf), 0
+        until = time.perf_counter() + SECONDS * len(tried)
+        while len(tried) > 1 and (rounds < ROUNDS or time.perf_counter() < until):
+            for way in tried:
                 begun = time.perf_counter()
                 computing[way].compute()
                 seconds[way] = min(seconds[way], time.perf_counter() - begun)
             rounds += 1
-    return min(ways, key=lambda way: seconds[way])
+    return min(tried, key=lambda way: seconds[way])
 
 
-def _ways(backend: str, precision: str, device: torch.device) -> Iterator[tuple[str, str]]:
-    """What to measure: instead of "auto" the backends that are here, and the precisions that the device has."""
+def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
+    """(backend, precision) to measure: instead of "auto" the backends that are here, and the precisions that a device,
+    cpu or cuda, has.
+    """
     on_cpu = ["winograd", *(["openvino"] if _has_openvino() else [])]
-    here = ["torch", *(on_cpu if device.type == "cpu" else [])]
+    here = ["torch", *(on_cpu if device == "cpu" else [])]
     backends = [name for name in BACKENDS if name in here] if backend == "auto" else [backend]
-    several = PRECISIONS if is_half("auto", device.type) else PRECISIONS[:1]
-    for way in itertools.product(backends, several if precision == "auto" else [precision]):
-        if way != ("winograd", "bfloat16"):
-            yield way
+    several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
+    every = itertools.product(backends, several if precision == "auto" else [precision])
+    return [way for way in every if way != ("winograd", "bfloat16")]
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:

@@ -17,10 +17,12 @@ from polyplay.common.files import Row
 from polyplay.runs.directory import RunDescription
 
 Fact = tuple[str, str]  # a heading and what is under it
-BRIEF = ("workers", "network")  # of a plan, the first clause of each
+BRIEF = ("workers", "network")  # of a plan, the first clause of each, and those that name what was chosen
+CHOICES = ("networks in ", "inputs ", "self-play by ")  # how these begin
 LAST = "length"  # with the memory
 DETAILS = (  # if --verbose
-    *("settings", "cores", "gradient", "memory", "disk", "updates", "repeat", "resume", "episodes", "actions", "once"),
+    *("settings", "search", "cores", "gradient", "memory", "disk", "updates"),
+    *("repeat", "resume", "episodes", "actions", "once"),
 )
 MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
@@ -36,8 +38,8 @@ def short_opening(
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     """A plan without its details."""
     whole = list(plan)
-    memory = next((f"; memory {_first_clause(text)}" for k, text in whole if k == "memory"), "")
-    short = {k: _first_clause(text) for k, text in whole if k in BRIEF}
+    memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
+    short = {k: _brief(text) for k, text in whole if k in BRIEF}
     short |= {k: f"{text}{memory} (--verbose: the whole plan)" for k, text in whole if k == LAST}
     return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
 
@@ -57,8 +59,9 @@ def _title_line(what: str, directory: Path | str, console: Console) -> Text:
     return Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
 
 
-def _first_clause(text: str) -> str:
-    return text.partition("; ")[0].partition(", predicted")[0]
+def _brief(text: str) -> str:
+    first, *others = text.split("; ")
+    return "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
 
 
 def _changed_settings(run: RunDescription) -> str:

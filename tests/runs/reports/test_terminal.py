@@ -135,10 +135,10 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
 
 WHOLE = [
     ("settings", "preset tuned: measured"),
-    ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; 2 cores"),
-    ("network", "mlp, chosen by --network auto; 9,155 parameters"),
+    ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; networks in float32"),
+    ("network", "mlp, chosen by --network auto; inputs raw; 9,155 parameters"),
     ("cores", "measured: acting 1 ms a row"),
-    ("memory", "about 520 MB of 8 GB, predicted: processes 500 MB, weights 20 MB"),
+    ("memory", "at least 520 MB of 8 GB; processes 500 MB, weights 20 MB"),
     ("disk", "1 MB per checkpoint"),
     ("length", "150,000 agent steps"),
     ("repeat", "bitwise reproducible"),
@@ -155,9 +155,9 @@ def test_a_first_run_begins_with_five_lines(tmp_path: Path, live: bool):
     assert lines == [
         "polyplay fake on ALE/Pong-v5  in runs/x",
         "settings preset quick; entropy_cost 0.02",
-        "workers  replica ×1 with 8 lanes each (2 environment processes)",
-        "network  mlp, chosen by --network auto",
-        "length   150,000 agent steps; memory about 520 MB of 8 GB (--verbose: the whole plan)",
+        "workers  replica ×1 with 8 lanes each (2 environment processes); networks in float32",
+        "network  mlp, chosen by --network auto; inputs raw",
+        "length   150,000 agent steps; memory at least 520 MB of 8 GB (--verbose: the whole plan)",
     ]
 
 
