@@ -211,6 +211,15 @@ def test_writer_writes_in_place():
         (gym.Box(0, 9, (2,), np.uint8), np.zeros(2, np.int64), r"declared uint8 \[2\], given int64 \[2\]"),
         (gym.Box(0, 1, (2,)), [0.0], r"declared float32 \[2\], given float32 \[1\]"),
         (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "given list that is no array"),
+        (gym.Box(0, 255, (2,), np.uint8), [300, 1], r"declared uint8, given \[300, 1\], which it can't hold"),
+        (gym.Box(0, 255, (2,), np.uint8), (-1, 1), "which it can't hold"),
+        (gym.Box(-9, 9, (1,), np.int64), [2**70], "which it can't hold"),
+        (gym.Box(0, 9, (2,), np.int64), [0.5, 1.0], r"given \[0.5, 1.0\], which it can't hold"),
+        (
+            gym.Dict(a=gym.Box(0, 1, (2,), bool)),
+            {"a": [1, 2]},
+            "at 'a' declared bool, given .1, 2., which it can't hold",
+        ),
         (gym.Box(0, 1, (2,)), None, r"given object \[\]"),
         (gym.Discrete(3), 3, r"declared Discrete\(3\), given 3"),
         (gym.Discrete(3), 1.0, "given float64"),
@@ -237,3 +246,6 @@ def test_writer_takes_what_casts_safely():
         into[:] = 0
         write(obs)
         assert into.tolist() == [[1, 2]]
+    whole = np.zeros((1, 2), np.int64)
+    spaces.observation_writer(gym.Box(0, 9, (2,), np.int64), whole, 0)([3.0, True])
+    assert whole.tolist() == [[3, 1]]

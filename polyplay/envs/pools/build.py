@@ -188,12 +188,13 @@ def build_env(make: Factory, title: str) -> Any:
     """
     try:
         env = single_lane(make, title)
+        flaw = not_an_env(env)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
     seed_torch()
-    if flaw := not_an_env(env):
+    if flaw:
         raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
     return pettingzoo.parallel_of(env)
 
