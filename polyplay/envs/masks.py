@@ -77,7 +77,7 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
     try:
         _, info = env.reset(seed=0)
         given = info.get(KEY) if isinstance(info, Mapping) else None
-    except Exception:
+    except (Exception, SystemExit):
         return None, ""
     if given is None and (method := mask_method(env)) is not None:
         source = f"{METHOD}()"

@@ -248,7 +248,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     try:
         spec = _described(env, make, title)
     finally:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             env.close()
     if took < copies.QUICK:
         copies.check_second(lambda: build_env(make, title), env, title)

@@ -48,7 +48,7 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
         return
     known = wrapped_parts(first)
     twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, SystemExit):
         second.close()
     if twin:
         raise twice(title, twin[0])

@@ -101,7 +101,7 @@ class VectorLanes:
             raise
         except spaces.SpaceViolation as e:
             raise EnvFailure(f"{self.who}: {rules.rule_message(e)}") from None
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             head = f"{self.who}: {what} failed: {one_line(e)}; a vector environment's lanes can't be restarted"
             raise EnvFailure(f"{head}\n{traceback.format_exc()[-3000:].rstrip()}") from None
 
@@ -141,7 +141,7 @@ class VectorPool(BasePool):
             seed_torch()
         except UserError:
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise UserError(f"{envs.title}: could not be built: {one_line(e)}") from e
         if not isinstance(env, VectorEnv) or env.num_envs != width:
             given = getattr(env, "num_envs", "none")
