@@ -158,6 +158,7 @@ LEAVES: dict[type, Callable[[Any], Leaf]] = {
     gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
     gym.Box: lambda space: Box(tuple(space.shape), *(_rounded(x) for x in (space.low, space.high))),
 }
+NUMBERS = 16  # that an action can be, at least
 SUPPORTED = {
     "observation": "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the environment "
     "(gymnasium.wrappers.FlattenObservation, TransformObservation)",
@@ -223,9 +224,22 @@ def action(space: gym.Space, title: str) -> ActionSpec:
                 "MultiDiscrete, MultiBinary and floating Box: declare it as MultiDiscrete "
                 "(gymnasium.wrappers.TransformAction)"
             )
+        if isinstance(space, gym.Box) and _is_narrow(space):
+            raise UserError(
+                f"{title}: action space {one_line(space)}: float32, in which policies act, has fewer than {NUMBERS} "
+                "numbers from low to high: declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
+            )
         return leaf_of(space)
 
     return _convert(space, title, "action", leaf)
+
+
+def _is_narrow(space: gym.Box) -> bool:
+    """Whether some part's bounds differ, but float32 has next to no numbers between them."""
+    low, high = space.low.astype(float), space.high.astype(float)
+    most = np.maximum(np.abs(low), np.abs(high))
+    near = (low < high) & (most < np.finfo(np.float32).max)
+    return bool((near & (NUMBERS * np.spacing(_rounded(most)).astype(float) > high - low)).any())
 
 
 def fields(action: ActionSpec) -> Spec:

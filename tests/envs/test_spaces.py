@@ -52,6 +52,26 @@ def test_actions_become_ours():
     assert (str(box), str(Discrete(3))) == ("[2] real, within [-1, 5]", "3 discrete")
 
 
+@pytest.mark.parametrize(
+    "box",
+    [
+        gym.Box(1e8, 1e8 + 1, (2,), np.float64),
+        gym.Box(np.array([0, 1.7e9]), np.array([1, 1.7e9 + 60]), dtype=np.float64),
+        gym.Dict(a=gym.Box(-3e7 - 1, -3e7, (), np.float64)),
+    ],
+)
+def test_ranges_without_numbers_of_float32_are_refused(box):
+    with pytest.raises(UserError, match="has fewer than 16 numbers from low to high: declare -1"):
+        spaces.action(box, "x")
+
+
+def test_other_narrow_ranges_are_taken():
+    for low, high in ((900, 1100), (1e6, 1e6 + 1), (-1e-3, 1e-3), (1.0, 1.0), (-np.inf, np.inf), (0, np.inf)):
+        spaces.action(gym.Box(low, high, (2,), np.float64), "x")
+    spaces.action(gym.Box(-1e300, 1e300, (2,), np.float64), "x")
+    spaces.action(gym.Box(-3.4e38, 3.4e38, (2,)), "x")
+
+
 def test_actions_of_several_parts_are_dicts():
     rest = {
         "0": MultiDiscrete((1, 2), (2, 3)),
