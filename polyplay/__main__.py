@@ -12,12 +12,10 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 from polyplay.common import processes, signals
 
-SERIAL = (["resume"], ["reproduce"])  # verbs of runs that may step their environments in this process
-
 
 def main() -> NoReturn:
     """Run the command line; nothing is left once it has returned."""
-    if "--serial" in sys.argv or sys.argv[1:2] in SERIAL:
+    if processes.may_step(sys.argv[1:]):
         processes.fix_sets()
     signals.install(signals.end_at_once)
     for stream in sys.stdout, sys.stderr:

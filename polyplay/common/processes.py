@@ -8,11 +8,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PDEATHSIG, SUBREAPER = 1, 36  # of prctl: the signal when the parent dies; be the parent of orphans below
 PREFIX = "polyplay: "
+STEPPING = ("resume", "reproduce", "evaluate", "verify", "starts", "tournament")  # verbs of runs that were begun
+SERIAL = ("--serial", "--config")  # options of others
 HASH_SEED = "PYTHONHASHSEED"  # Python reads it as it starts: the order of sets of texts follows from it
 label = ""  # what belongs to this process is called so: " [RUN]", " of act 1 [RUN]"
 served = False  # this process is a fork server, or was forked from one
@@ -72,6 +74,18 @@ def fix_sets() -> None:
     if not sets_are_fixed():
         with hash_seed():
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def may_step(words: Sequence[str]) -> bool:
+    """Whether a command may step environments in its own process, where the order of sets counts."""
+    return bool(words) and (words[0] in STEPPING or any(word.partition("=")[0] in SERIAL for word in words))
+
+
+def describe_sets(here: bool) -> str:
+    """A condition for repeating what is stepped `here`, in a program of the user's, whose sets have an order by chance;
+    "": there is none.
+    """
+    return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
 
 def raise_open_files() -> int:

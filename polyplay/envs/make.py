@@ -16,6 +16,7 @@ from polyplay.envs.pools.global_random import GlobalGenerators
 from polyplay.envs.pools.inline import InlinePool
 from polyplay.envs.pools.orders import check_groups
 from polyplay.envs.pools.process import ProcessPool
+from polyplay.envs.pools.surroundings import Surroundings
 from polyplay.envs.pools.vector import VectorPool
 from polyplay.envs.pools.vector_modes import check_lanes
 from polyplay.envs.toys import games, matches
@@ -113,11 +114,12 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """In this process, whose global generators stay as they are."""
+    """In this process, whose global generators and surroundings stay as they are."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
-        return build.describe(envs.name, envs.options)
+        with Surroundings():
+            return build.describe(envs.name, envs.options)
     finally:
         generators.leave()
 

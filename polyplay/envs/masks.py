@@ -71,16 +71,21 @@ def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | No
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
     """The same where info or a method has one, and where that was: resets `env`. A reset that fails has none; the run's
-    own reset reports that.
+    own reset reports that. Raises UserError: the method raises.
     """
     source = "info"
     try:
         _, info = env.reset(seed=0)
-        given = info.get(KEY)
-        if given is None and (method := mask_method(env)) is not None:
-            source, given = f"{METHOD}()", method()
-    except Exception:
+        given = info.get(KEY) if isinstance(info, Mapping) else None
+    except (Exception, SystemExit):
         return None, ""
+    if given is None and (method := mask_method(env)) is not None:
+        source = f"{METHOD}()"
+        try:
+            given = method()
+        except Exception as e:
+            why = f"raised {type(e).__name__}: {' '.join(str(e).split())}"
+            raise UserError(f"{title}: {source} {why}: repair it, or give it another name") from None
     return mask_spec(action, given, f"{title}: {source}'s"), f"from {source}"
 
 

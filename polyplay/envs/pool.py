@@ -163,6 +163,10 @@ class Envs:
     agents: int = 1  # that share the seats of matches, a group of the lanes each, see pools.seating
 
     def __post_init__(self) -> None:
+        if WRAPPERS in self.kwargs:
+            raise UserError(
+                f"--env-kwargs: {WRAPPERS} given, which no environment takes here: --wrapper module:callable"
+            )
         more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
         object.__setattr__(self, "options", {**self.options, **more})
         if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:

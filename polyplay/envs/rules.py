@@ -147,7 +147,7 @@ def _scalar(reward: Any) -> float:
     try:
         if number and not np.iscomplexobj(reward):
             return float(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise SpaceViolation(f"reward must be one finite number, given {describe_value(reward)}", "reward")
 
@@ -179,8 +179,12 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
     """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds.
     A line where it lies beyond them by no more than floats are rounded; "": it is in there.
     """
-    if space.contains(obs):
-        return ""
+    try:
+        if space.contains(obs):
+            return ""
+    except Exception as e:  # of a class derived from a space
+        why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
+        raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
     if isinstance(space, gym.Box):
         return _near_bounds(space, np.asarray(obs), path)
     if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():

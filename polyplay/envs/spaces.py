@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -18,6 +18,7 @@ from gymnasium import spaces as gym
 from polyplay.common import tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec, Tree
+from polyplay.envs.arrays import Casting, SpaceViolation, as_array, check_array, infinite, place_of
 
 # Every leaf has `field`, the array of one lane's action, `kinds`, the kinds of dtypes that are taken for one, and
 # `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in 0 … most - 1.
@@ -119,19 +120,10 @@ class Conditional(dict[str, Any]):
     __hash__ = None
 
 
-Casting = Literal["safe", "same_kind"]
 Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
 Whole = Discrete | MultiDiscrete | MultiBinary
 Leaf = Whole | Box
 ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
-
-
-class SpaceViolation(Exception):
-    """An environment broke a rule of `envs/rules`; the message says declared and given, on one line."""
-
-    def __init__(self, text: str, rule: str = "spaces"):
-        super().__init__(text)
-        self.rule = rule
 
 
 # --------------------------------------------------------------------------------- from Gymnasium
@@ -160,17 +152,13 @@ def inner_path(path: str, key: str) -> str:
     return f"{path}/{key}" if path else key
 
 
-def place_of(path: str) -> str:
-    """The place of a part, as messages begin with it."""
-    return f"at {path!r} " if path else ""
-
-
 LEAVES: dict[type, Callable[[Any], Leaf]] = {
     gym.Discrete: lambda space: Discrete(int(space.n)),
     gym.MultiDiscrete: lambda space: MultiDiscrete(tuple(space.shape), tuple(int(n) for n in space.nvec.flat)),
     gym.MultiBinary: lambda space: MultiBinary(tuple(space.shape)),
     gym.Box: lambda space: Box(tuple(space.shape), *(_rounded(x) for x in (space.low, space.high))),
 }
+NUMBERS = 16  # that an action can be, at least
 SUPPORTED = {
     "observation": "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these: wrap the environment "
     "(gymnasium.wrappers.FlattenObservation, TransformObservation)",
@@ -236,9 +224,22 @@ def action(space: gym.Space, title: str) -> ActionSpec:
                 "MultiDiscrete, MultiBinary and floating Box: declare it as MultiDiscrete "
                 "(gymnasium.wrappers.TransformAction)"
             )
+        if isinstance(space, gym.Box) and _is_narrow(space):
+            raise UserError(
+                f"{title}: action space {one_line(space)}: float32, in which policies act, has fewer than {NUMBERS} "
+                "numbers from low to high: declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
+            )
         return leaf_of(space)
 
     return _convert(space, title, "action", leaf)
+
+
+def _is_narrow(space: gym.Box) -> bool:
+    """Whether some part's bounds differ, but float32 has next to no numbers between them."""
+    low, high = space.low.astype(float), space.high.astype(float)
+    most = np.maximum(np.abs(low), np.abs(high))
+    near = (low < high) & (most < np.finfo(np.float32).max)
+    return bool((near & (NUMBERS * np.spacing(_rounded(most)).astype(float) > high - low)).any())
 
 
 def fields(action: ActionSpec) -> Spec:
@@ -351,7 +352,7 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
 
 def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
     """Numbers from `start` on, counted from 0."""
-    array = _as_array(obs, None, space)
+    array = as_array(obs, None, space, path)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         rule = "shape" if array.shape != row.shape else "dtype"
         raise SpaceViolation(f"{place_of(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
@@ -362,35 +363,13 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
-    shape, dtype = space.shape, space.dtype
-    floating = np.issubdtype(dtype, np.floating)
+    shape, dtype, floating = space.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
 
     def write(given: object) -> None:
-        obs = given if type(given) is np.ndarray else _as_array(given, dtype, dtype)
+        obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
         check_array(obs, shape, dtype, path, casting)
         if floating and not np.isfinite(obs).all():
-            raise SpaceViolation(f"{place_of(path)}{_infinite(obs)}", "finite")
+            raise SpaceViolation(f"{place_of(path)}{infinite(obs)}", "finite")
         row[...] = obs
 
     return write
-
-
-def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str, casting: Casting = "safe") -> None:
-    """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
-    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
-        rule = "shape" if obs.shape != shape else "dtype"
-        given = f"{obs.dtype} {list(obs.shape)}"
-        raise SpaceViolation(f"{place_of(path)}declared {dtype} {list(shape)}, given {given}", rule)
-
-
-def _infinite(obs: np.ndarray) -> str:
-    bad = np.argwhere(~np.isfinite(obs))
-    return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
-
-
-def _as_array(obs: object, dtype: np.dtype | None, declared: object) -> np.ndarray:
-    """Lists and Python numbers have no dtype of their own: they take the declared one, as in Gymnasium."""
-    try:
-        return np.asarray(obs, dtype if isinstance(obs, list | tuple | bool | int | float) else None)
-    except (TypeError, ValueError):
-        raise SpaceViolation(f"declared {declared}, given {type(obs).__name__} that is no array", "shape") from None

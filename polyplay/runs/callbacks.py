@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,40 @@ class CurrentRun:
 
 
 def check_callbacks(callbacks: Sequence[object]) -> None:
-    """Raises UserError: one of them is neither a function nor has one of the methods."""
+    """Raises UserError: one of them is neither a function nor has one of the methods, or can't be called."""
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
         if not callable(callback) and not any(hasattr(callback, method) for method in METHODS):
             text = f"callbacks: {_name(callback)} given, allowed: a function, or an object with one of"
             raise UserError(f"{text} {', '.join(METHODS)}")
+        if isinstance(callback, type):
+            raise UserError(
+                f"callbacks: the class {_name(callback)} given, allowed: an object of it, {_name(callback)}()"
+            )
+        for method in METHODS:
+            if (function := _function(callback, method)) is not None:
+                _check_call(function, _name(callback))
+
+
+def _check_call(function: Callable[..., Any], name: str) -> None:
+    """Raises UserError: it does not take two arguments, or nobody would await it."""
+    if inspect.iscoroutinefunction(function):
+        raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as e:
+        raise UserError(f"callbacks: {name} is called with (run, row), and does not take that: {e}") from None
+    except ValueError:  # of compiled code: its first call tells
+        pass
+
+
+def _function(callback: Any, method: str) -> Callable[..., Any] | None:
+    """What is called of a callback; a function stands for on_report."""
+    function = getattr(callback, method, None)
+    if function is None and method == "on_report" and not any(hasattr(callback, name) for name in METHODS):
+        return callback
+    return function
 
 
 class Callbacks:
@@ -71,10 +99,7 @@ class Callbacks:
 
     def _call(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
-            function = getattr(callback, method, None)
-            if function is None and method == "on_report" and not any(hasattr(callback, name) for name in METHODS):
-                function = callback
-            if function is None:
+            if (function := _function(callback, method)) is None:
                 continue
             name = _name(callback)
             run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]

@@ -14,6 +14,7 @@ from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.common.machine import cores
+from polyplay.common.processes import describe_sets
 from polyplay.common.team import members
 from polyplay.envs.action_range import describe_scaling
 from polyplay.runs import memory_estimate
@@ -241,7 +242,8 @@ def _repeats(crew: Any) -> str:
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
     why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
-    return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{why}"
+    sets = describe_sets(crew.serial)
+    return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
 
 
 def _fixed(crew: Any) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Collection
@@ -24,6 +25,7 @@ OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that
 MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
 CLUSTER = "ray:"  # its machines and this one execute what they send each other
 PROGRAM = "gtp:"
+NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
 WORD = "read that, then say --trust"
 
 
@@ -68,7 +70,7 @@ def names_same_code(config: Row, own: Row) -> bool:
 def code_of(config: Row) -> dict[str, str]:
     """What a run executes by name, by what that is. config: config.json, or its `config` and `options`."""
     settings, options = config["config"], config.get("options", {})
-    others = {"network": settings.get("network"), **_wrappers(options), **_varied(settings)}
+    others = {"network": settings.get("network"), **_wrappers(options), **_arguments(options), **_varied(settings)}
     found = {what: name for what, name in others.items() if isinstance(name, str) and ":" in name}
     if isinstance(hosts := options.get("hosts"), str) and hosts.startswith(CLUSTER) and hosts != CLUSTER:
         found["cluster"] = hosts
@@ -78,6 +80,13 @@ def code_of(config: Row) -> dict[str, str]:
 def _wrappers(options: Row) -> dict[str, Any]:
     wrappers = options.get("wrapper")
     return {f"wrapper {i}": name for i, name in enumerate(wrappers if isinstance(wrappers, list | dict) else [])}
+
+
+def _arguments(options: Row) -> dict[str, str]:
+    """What is named in values that an environment is built with: some build others by name."""
+    words = options.get("env_kwargs")
+    found = [str(word).partition("=")[::2] for word in (words if isinstance(words, list | dict) else [])]
+    return {f"argument {name} {i}": code for name, value in found for i, code in enumerate(NAMED.findall(value))}
 
 
 def _varied(settings: Row) -> dict[str, str]:

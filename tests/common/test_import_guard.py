@@ -88,3 +88,20 @@ def test_a_serial_command_begins_anew_unless_the_user_chose(monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED")
     processes.fix_sets()
     assert begun == ["0"]
+
+
+def test_commands_that_may_step_environments_themselves_have_sets_in_order():
+    for line in ("train a2c --serial", "train a2c --serial=true", "train a2c --config r", "train --config=f.toml"):
+        assert processes.may_step(line.split()), line
+    for line in ("resume r", "evaluate r --video v.mp4", "verify r", "tournament a b", "reproduce r"):
+        assert processes.may_step(line.split()), line
+    for line in ("", "train a2c --env CartPole-v1", "runs", "systems"):
+        assert not processes.may_step(line.split()), line
+
+
+def test_a_program_whose_sets_have_no_order_is_told(monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert "PYTHONHASHSEED=0" in processes.describe_sets(True)
+    assert processes.describe_sets(False) == ""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert processes.describe_sets(True) == ""

@@ -335,3 +335,30 @@ def test_a_method_of_another_form_and_of_a_vector_is_told():
         Envs(Wrong, 1, inline=True).spec  # noqa: B018
     with pytest.raises(UserError, match="has action masks, which vector environments can't have here"):
         Envs(lambda: gymnasium.vector.SyncVectorEnv([Masked]), 1, inline=True).spec  # noqa: B018
+
+
+class Raising(Masked):
+    def action_masks(self):
+        raise RuntimeError("the game\nis not there")
+
+
+class Asking(Masked):
+    def action_masks(self, player):
+        return np.ones(4)
+
+
+class Silent(Free):
+    """Its reset gives no dict."""
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), None
+
+    def action_masks(self):
+        return np.array([False, True, False, True])
+
+
+def test_a_method_that_raises_is_told_and_not_passed_over():
+    for make, why in ((Raising, "RuntimeError: the game is not there"), (Asking, "TypeError: .*argument: 'player'")):
+        with pytest.raises(UserError, match=rf"{make.__name__}: action_masks\(\) raised {why}: repair it"):
+            Envs(make, 1, inline=True).spec  # noqa: B018
+    assert Envs(Silent, 1, inline=True).spec.mask is not None

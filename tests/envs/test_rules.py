@@ -52,6 +52,7 @@ def test_numbers_are_rewards(reward: Any):
         (float("nan"), "given nan"),
         (np.float32("inf"), "given inf"),
         (1e300, "of float32, given 1e\\+300"),
+        (10**400, "given int 1000"),
         (np.zeros(2), r"given ndarray \[2\]"),
         (np.zeros((1,)), r"given ndarray \[1\]"),
         ([1.0], "given a list of 1"),
@@ -110,6 +111,17 @@ def test_inside_tells_where_an_observation_lies_outside():
             rules.check_contains(space, obs)
         assert e.value.rule == rule
     rules.check_contains(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
+
+
+class Moody(gym.Box):
+    def contains(self, x: Any) -> bool:
+        raise RuntimeError("not\ntoday")
+
+
+def test_a_space_whose_contains_raises_is_told_on_one_line():
+    for space, obs in ((Moody(0, 1, (2,)), np.zeros(2)), (gym.Dict(a=Moody(0, 1, ())), {"a": np.zeros(())})):
+        with pytest.raises(SpaceViolation, match=r"contains\(\) raised RuntimeError: not today$"):
+            rules.check_contains(space, obs)
 
 
 STEP = float(np.finfo(np.float32).eps)

@@ -52,6 +52,26 @@ def test_actions_become_ours():
     assert (str(box), str(Discrete(3))) == ("[2] real, within [-1, 5]", "3 discrete")
 
 
+@pytest.mark.parametrize(
+    "box",
+    [
+        gym.Box(1e8, 1e8 + 1, (2,), np.float64),
+        gym.Box(np.array([0, 1.7e9]), np.array([1, 1.7e9 + 60]), dtype=np.float64),
+        gym.Dict(a=gym.Box(-3e7 - 1, -3e7, (), np.float64)),
+    ],
+)
+def test_ranges_without_numbers_of_float32_are_refused(box):
+    with pytest.raises(UserError, match="has fewer than 16 numbers from low to high: declare -1"):
+        spaces.action(box, "x")
+
+
+def test_other_narrow_ranges_are_taken():
+    for low, high in ((900, 1100), (1e6, 1e6 + 1), (-1e-3, 1e-3), (1.0, 1.0), (-np.inf, np.inf), (0, np.inf)):
+        spaces.action(gym.Box(low, high, (2,), np.float64), "x")
+    spaces.action(gym.Box(-1e300, 1e300, (2,), np.float64), "x")
+    spaces.action(gym.Box(-3.4e38, 3.4e38, (2,)), "x")
+
+
 def test_actions_of_several_parts_are_dicts():
     rest = {
         "0": MultiDiscrete((1, 2), (2, 3)),
@@ -211,6 +231,15 @@ def test_writer_writes_in_place():
         (gym.Box(0, 9, (2,), np.uint8), np.zeros(2, np.int64), r"declared uint8 \[2\], given int64 \[2\]"),
         (gym.Box(0, 1, (2,)), [0.0], r"declared float32 \[2\], given float32 \[1\]"),
         (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "given list that is no array"),
+        (gym.Box(0, 255, (2,), np.uint8), [300, 1], r"declared uint8, given \[300, 1\], which it can't hold"),
+        (gym.Box(0, 255, (2,), np.uint8), (-1, 1), "which it can't hold"),
+        (gym.Box(-9, 9, (1,), np.int64), [2**70], "which it can't hold"),
+        (gym.Box(0, 9, (2,), np.int64), [0.5, 1.0], r"given \[0.5, 1.0\], which it can't hold"),
+        (
+            gym.Dict(a=gym.Box(0, 1, (2,), bool)),
+            {"a": [1, 2]},
+            "at 'a' declared bool, given .1, 2., which it can't hold",
+        ),
         (gym.Box(0, 1, (2,)), None, r"given object \[\]"),
         (gym.Discrete(3), 3, r"declared Discrete\(3\), given 3"),
         (gym.Discrete(3), 1.0, "given float64"),
@@ -237,3 +266,6 @@ def test_writer_takes_what_casts_safely():
         into[:] = 0
         write(obs)
         assert into.tolist() == [[1, 2]]
+    whole = np.zeros((1, 2), np.int64)
+    spaces.observation_writer(gym.Box(0, 9, (2,), np.int64), whole, 0)([3.0, True])
+    assert whole.tolist() == [[3, 1]]

@@ -124,3 +124,24 @@ def test_mistakes_are_one_line_and_nothing_is_made(tmp_path: Path):
     with pytest.raises(UserError, match="callbacks: enough given, allowed: a list"):
         polyplay.train("a2c", **TOY, run=tmp_path / "run", callbacks=enough)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+class Later:
+    async def on_report(self, run: Any, row: dict[str, Any]) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        (Stopper, r"the class Stopper given, allowed: an object of it, Stopper\(\)"),
+        (lambda row: False, r"<lambda> is called with \(run, row\).*too many positional arguments"),
+        (lambda run, row, more: False, r"missing a required argument: 'more'"),
+        (Later(), "Later is async"),
+    ],
+)
+def test_what_could_not_be_called_is_refused_before_anything_starts(callback: Any, says: str, tmp_path: Path):
+    with pytest.raises(UserError, match=says):
+        polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=[callback])
+    assert not (tmp_path / "run").exists()
+    polyplay.train("a2c", **TOY, steps=1600, callbacks=[print, lambda *both, more=1: None], dry_run=True)

@@ -178,6 +178,26 @@ def test_a_network_or_wrapper_is_a_modules_whatever_its_name_begins_with(
     assert not (tmp_path / f"{name}.ran").exists()
 
 
+@pytest.mark.parametrize("words", [["wrappers=['evil:fn']"], ["env_id=evil:fn"], ["make={'a': ['evil:fn']}"]])
+def test_an_argument_of_an_environment_may_name_code(words: list[str], tmp_path: Path, monkeypatch):
+    run = made.run(tmp_path / "run")
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    edit(run / "config.json", env_kwargs=words)
+    name = words[0].partition("=")[0]
+    for call in (polyplay.evaluate, polyplay.resume, polyplay.load):
+        with pytest.raises(UserError, match=f"its argument {name} 0 evil:fn would execute {tmp_path}/evil.py"):
+            call(run)
+    assert not (tmp_path / "evil.ran").exists()
+    harmless = ["gravity=-9.8", "map_name='8x8'", "desc=['SF', 'HG']", "size={'a':1}", "at=12:30", "page=http://x/y"]
+    assert trust.code_of({"config": {}, "options": {"env_kwargs": harmless}}) == {}
+
+
+def test_wrappers_are_no_argument(tmp_path: Path):
+    with pytest.raises(UserError, match=r"--env-kwargs: wrappers given, .*: --wrapper module:callable"):
+        polyplay.train("ppo", env="CartPole-v1", env_kwargs={"wrappers": ["evil:fn"]}, dry_run=True)
+
+
 def test_a_list_that_is_no_list_hides_no_name(tmp_path: Path):
     run = made.run(tmp_path / "run")
     edit(run / "config.json", wrapper={"strange:wrap": 0})

@@ -192,6 +192,9 @@ class EnvTrial:
             always = any(("broke", rule) in self.reported for rule in rules.SHOWN)  # then it is no matter of the end
             if e.rule != "final-observation" or not always:
                 self.broke(e.rule, str(e))
+        except Exception as e:  # of its action_masks(), or of what it calls an array
+            self.raised += 1
+            self.broke(STAGES[int(self.clock[1])], one_line(e))
         leaves = [leaf.tobytes() for _, leaf in tree.leaves(self.board.rows["obs"])]
         self.facts.prints.append(zlib.crc32(b"".join(leaves), zlib.crc32(repr(flags).encode())))
 

@@ -182,12 +182,13 @@ def build_env(make: Factory, title: str) -> Any:
     """
     try:
         env = single_lane(make, title)
+        flaw = not_an_env(env)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
     seed_torch()
-    if flaw := not_an_env(env):
+    if flaw:
         raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
     return pettingzoo.parallel_of(env)
 
@@ -241,7 +242,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     try:
         spec = _described(env, make, title)
     finally:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             env.close()
     if took < copies.QUICK:
         copies.check_second(lambda: build_env(make, title), env, title)

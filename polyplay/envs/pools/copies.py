@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from polyplay.common.errors import UserError
@@ -16,14 +17,20 @@ _taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environmen
 
 
 def wrapped_parts(env: Any) -> list[Any]:
-    """An environment and all that it wraps, the outermost first."""
+    """An environment and all that it wraps or has as an attribute and steps, the outermost first."""
     found = [env]
     for part in found:
         inner = [getattr(part, name, None) for name in INNER] + list(getattr(part, "envs", None) or ())
-        for other in inner:
-            if callable(getattr(other, "step", None)) and all(other is not known for known in found):
+        inner = [other for other in inner if callable(getattr(other, "step", None))]
+        for other in [*inner, *filter(_is_stepped, getattr(part, "__dict__", {}).values())]:
+            if all(other is not known for known in found):
                 found.append(other)
     return found
+
+
+def _is_stepped(part: Any) -> bool:
+    """Whether it has a step() of its own, as environments and simulators do."""
+    return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
@@ -48,7 +55,7 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
         return
     known = wrapped_parts(first)
     twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, SystemExit):
         second.close()
     if twin:
         raise twice(title, twin[0])

@@ -19,6 +19,7 @@ from polyplay.envs.pools.global_random import GlobalGenerators
 from polyplay.envs.pools.lane import Lane
 from polyplay.envs.pools.match import Match
 from polyplay.envs.pools.orders import Orders, seating_of
+from polyplay.envs.pools.surroundings import Surroundings
 from polyplay.envs.pools.turn import LaneJob, Unit, lane_seed, take_turn
 
 
@@ -36,13 +37,15 @@ class InlinePool(BasePool):
         self._orders, self._asynchronous = Orders(self.seating, self._turns), self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
+        self._around = Surroundings()
         kind: type[Lane] | type[Match] = Lane if self.seating is None else Match
         numbers = self._orders.numbers.tolist()
         try:
             self._random.enter()
-            make = factory(envs.name, envs.options)  # it may import a module, which may draw
-            self._units |= {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
-            self._turn(numbers)
+            with self._around:
+                make = factory(envs.name, envs.options)  # it may import a module, which may draw
+                self._units |= {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
+                self._turn(numbers)
         except BaseException:
             self.close()
             raise
@@ -69,7 +72,8 @@ class InlinePool(BasePool):
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
         ordered = self._orders.complete(numbers).tolist()
-        self._turn(ordered)
+        with self._around:
+            self._turn(ordered)
         if self._asynchronous:
             self._turns.back(self._orders.lanes(ordered))
 
@@ -84,8 +88,9 @@ class InlinePool(BasePool):
     def close(self) -> None:
         """Close every environment."""
         super().close()
-        for unit in self._units.values():
-            unit.close()
+        with self._around:
+            for unit in self._units.values():
+                unit.close()
         self._random.leave()
 
     def state(self) -> Batch | None:

@@ -26,6 +26,7 @@ from polyplay.envs.pools import copies
 from polyplay.envs.pools.base import BasePool
 from polyplay.envs.pools.build import factory, one_line
 from polyplay.envs.pools.global_random import GlobalGenerators, seed_torch
+from polyplay.envs.pools.surroundings import Surroundings
 from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, mask_note
 from polyplay.envs.pools.vector_rows import action_writer, lane_flags, observation_reader
 from polyplay.envs.pools.vector_same_step import BegunEpisodes
@@ -100,7 +101,7 @@ class VectorLanes:
             raise
         except spaces.SpaceViolation as e:
             raise EnvFailure(f"{self.who}: {rules.rule_message(e)}") from None
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             head = f"{self.who}: {what} failed: {one_line(e)}; a vector environment's lanes can't be restarted"
             raise EnvFailure(f"{head}\n{traceback.format_exc()[-3000:].rstrip()}") from None
 
@@ -114,21 +115,25 @@ class VectorPool(BasePool):
         super().__init__(envs)
         self._groups, self._owners = list[VectorLanes](), list[object]()
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._turns.width
-        self._random = GlobalGenerators(seeds[0])
+        self._random, self._around = GlobalGenerators(seeds[0]), Surroundings()
         self._random.enter()
         try:
-            for start in range(0, envs.lanes, width):
-                at = slice(start, start + width)
-                env = self._one(envs, width)
-                copies.take(env, (owner := object()), envs.title)
-                self._owners.append(owner)
-                self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + start))
-                self._groups[-1].begin(seeds[at])
-                self.remarks = self.remarks or [r for r in [self._groups[-1].remark] if r]
+            with self._around:
+                for start in range(0, envs.lanes, width):
+                    self._begin(envs, slice(start, start + width), seeds, lane)
         except BaseException:
             self.close()
             raise
         self._turns.back(range(envs.lanes))
+
+    def _begin(self, envs: Envs, at: slice, seeds: list[int], lane: int) -> None:
+        """Make the vector environment of one group, and reset it."""
+        env = self._one(envs, self._turns.width)
+        copies.take(env, (owner := object()), envs.title)
+        self._owners.append(owner)
+        self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start))
+        self._groups[-1].begin(seeds[at])
+        self.remarks = self.remarks or [r for r in [self._groups[-1].remark] if r]
 
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
@@ -136,7 +141,7 @@ class VectorPool(BasePool):
             seed_torch()
         except UserError:
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise UserError(f"{envs.title}: could not be built: {one_line(e)}") from e
         if not isinstance(env, VectorEnv) or env.num_envs != width:
             given = getattr(env, "num_envs", "none")
@@ -145,13 +150,14 @@ class VectorPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         self._random.enter()
-        self._groups[int(numbers[0]) // self._turns.width].step(action)
+        with self._around:
+            self._groups[int(numbers[0]) // self._turns.width].step(action)
 
     def close(self) -> None:
         """Close every vector environment."""
         super().close()
         while self._groups:
-            with contextlib.suppress(Exception):
+            with self._around, contextlib.suppress(Exception):
                 self._groups.pop().env.close()
         while self._owners:
             copies.give_back(self._owners.pop())

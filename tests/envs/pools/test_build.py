@@ -120,3 +120,18 @@ def test_a_wrong_keyword_and_a_wrong_version_are_the_users(module):
         Envs("CartPole-v9", 1, inline=True).spec  # noqa: B018
     with pytest.raises(UserError, match="makes 2 environments, but a group of the pool has lanes=1"):
         Envs(lambda: gymnasium.make_vec("CartPole-v1", 2), 1, inline=True).spec  # noqa: B018
+
+
+class Later(gymnasium.Env):
+    """Its spaces are not known before a reset."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    @property
+    def observation_space(self):
+        raise NotImplementedError("no level\nyet")
+
+
+def test_a_space_that_raises_is_told_on_one_line():
+    with pytest.raises(UserError, match=r"Later: could not be built: NotImplementedError: no level yet \(test_build"):
+        Envs(Later, 1, inline=True).spec  # noqa: B018

@@ -29,6 +29,22 @@ def wrapped():
     return gymnasium.wrappers.TimeLimit(POLE, 10)
 
 
+class Simulator:
+    def step(self):
+        pass
+
+
+SIMULATOR = Simulator()
+
+
+class Inside(Obedient):
+    """Another object each time, with the same environment or simulator in it."""
+
+    def __init__(self, inner=POLE):
+        super().__init__()
+        self.game = inner
+
+
 def match():
     return MATCH
 
@@ -37,7 +53,9 @@ def many():
     return MANY
 
 
-@pytest.mark.parametrize("make", [pole, wrapped, match, lambda: POLE], ids=["itself", "wrapped", "match", "closure"])
+@pytest.mark.parametrize(
+    "make", [pole, wrapped, match, lambda: POLE, Inside, lambda: Inside(SIMULATOR), lambda: gymnasium.Wrapper(Inside())]
+)
 def test_the_same_environment_twice(make):
     with pytest.raises(UserError, match=TEXT) as e:
         Envs(make, 3, inline=True).spec  # noqa: B018
