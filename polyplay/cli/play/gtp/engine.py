@@ -28,6 +28,7 @@ ANALYSED = 10_000  # simulations of an analysis
 COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
 ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
+VALUES = {"avoid": 3, "allow": 3}  # of an analysis' options that change nothing here; all others have one
 DIGITS = 9  # of a number, at most
 WARM = 4  # steps of a search before the first answer
 
@@ -298,9 +299,19 @@ class GtpEngine:
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
         """The color and the seconds between two lines that the words of an analysis name. Raises GtpError."""
-        colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self.game.to_move)
-        numbers = [_integer([word]) for word in words if word.isdecimal()]
-        return colour, max(numbers[0] if numbers else 50, 5) / 100
+        colour, every, rest = self.game.to_move, 50, [word.lower() for word in words]
+        while rest:
+            word = rest.pop(0)
+            if word in COLOURS:
+                colour = COLOURS[word]
+            elif word == "interval":
+                every = _integer(rest[:1])
+                del rest[0]
+            elif word.isdecimal():
+                every = _integer([word])
+            else:
+                del rest[: VALUES.get(word, 1)]
+        return colour, max(every, 5) / 100
 
     def _lines(self, colour: int, every: float, form: Form) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
