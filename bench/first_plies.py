@@ -1,5 +1,5 @@
-"""Games of connect four against perfect play that begin early: with every opening of two plies, and with random ones of
-eight. The perfect player and the judge are another's solver with its table of openings, BitBully.
+"""Games of connect four against perfect play that begin early: after two random plies, after every two plies, and after
+eight random ones. The perfect player and the judge are another's solver with its table of openings, BitBully.
 
     pip install bitbully
     python bench/first_plies.py bench/champions/connect_four --out bench/results/connect_four_plies
@@ -145,15 +145,19 @@ def played(run: Path, what: str, starts: MatchStarts, values: np.ndarray, perfec
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--games", type=int, default=100, help="that begin at ply 8")
+    parser.add_argument("--early", type=int, default=62, help="games that begin after two random plies")
+    parser.add_argument("--late", type=int, default=100, help="games that begin after eight")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     asked, perfect = parser.parse_args(), Perfect()
-    early = not_lost(every_opening(), perfect, 2 * GAME.columns**2)
-    late = not_lost(random_openings(8, asked.seed), perfect, asked.games)
+    kinds = {
+        "after 2 random plies": (random_openings(2, asked.seed), asked.early),
+        "after each 2 plies": (every_opening(), 2 * GAME.columns**2),
+        "after 8 random plies": (random_openings(8, asked.seed), asked.late),
+    }
     rows = [
-        played(asked.run, "after two plies: each opening and side that is not lost", *early, perfect, asked.seed),
-        played(asked.run, "at ply 8: random openings, each side that is not lost", *late, perfect, asked.seed),
+        played(asked.run, name, *not_lost(starts, perfect, most), perfect, asked.seed)
+        for name, (starts, most) in kinds.items()
     ]
     what = about()
     text = ["# Connect four: games against perfect play that begin early", "", *lines_about(what)]
