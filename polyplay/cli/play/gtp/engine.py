@@ -159,14 +159,16 @@ class GtpEngine:
     def do_loadsgf(self, words: list[str]) -> str:
         if not words:
             raise GtpError("syntax error")
-        until = _integer(words[1:]) if len(words) > 1 and words[1].isdecimal() else None
+        *before, last = words
+        until = _integer([last]) if before and last.isdecimal() else None
+        path = " ".join(words if until is None else before)
         try:
-            found = read_game(words[0], self.game.size, until)
+            found = read_game(path, self.game.size, until)
             self.game = found.on_board(GtpBoard(self.game.board))
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
         if found.komi_unread:
-            print(f"{words[0]}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
+            print(f"{path}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
         return ""
 
@@ -176,7 +178,7 @@ class GtpEngine:
         if not words:
             return text
         try:
-            with Path(words[0]).open("x", encoding="utf-8") as file:
+            with Path(" ".join(words)).open("x", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         except OSError as e:
             raise GtpError(f"cannot write file: {e.strerror}") from None
