@@ -60,6 +60,14 @@ def take(name: str, runs: list[Path], browser: Browser) -> None:
             browser.picture(PICTURES / f"live_page_{name}_{width}.png")
 
 
+def wait_for_reports(run: Path, least: int = 6, seconds: float = 300.0) -> None:
+    """Until a run has made that many reports."""
+    reports, end = run / "metrics.jsonl", time.monotonic() + seconds
+    while not reports.exists() or reports.read_bytes().count(b"\n") < least:
+        assert time.monotonic() < end, f"{run} makes no reports"
+        time.sleep(1)
+
+
 def take_live_page(browser: Browser) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -67,7 +75,7 @@ def take_live_page(browser: Browser) -> None:
         train = [*POLYPLAY, "train", "ppo", "--env", "toy:catch", "--steps", "20000", "--run", str(ppo)]
         subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
         with started("train", *IMPALA, "--env", "toy:catch", "--run", str(impala)):
-            time.sleep(30)
+            wait_for_reports(impala)
             take("impala", [impala], browser)
             take("ppo", [ppo], browser)
             take("two", [impala, ppo], browser)

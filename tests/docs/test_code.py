@@ -8,15 +8,19 @@ sh          Lines that call polyplay are read by the real command line up to the
 inline code `polyplay …` in a sentence is read like a line of sh, unless it has a placeholder.
 
 `<!-- not run: REASON -->` on the line above a block leaves it out.
+
+Training that the program itself shows, in its help, messages and docstrings, and in the notebook, is planned too.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,7 @@ import polyplay
 from docs import assemble
 from polyplay import api, systems
 from polyplay.acting.search import evaluators
-from polyplay.cli import main
+from polyplay.cli import arguments, main
 from polyplay.runs import flags, load, options, plan, run
 from polyplay.workers import sizing
 from polyplay.workers.hosts.engine import MachineInfo
@@ -263,6 +267,61 @@ def test_training_that_is_shown_can_begin(page: str, line: str, planned_only: Pa
     write_files(ROOT / page, planned_only)
     assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{page}: {capsys.readouterr().err}"
     assert not (planned_only / "runs").exists()
+
+
+SHOWN = re.compile(r"polyplay train (\w+)((?: --[\w-]+(?: (?!--)[^\s`,;)]+)*)*)")
+CALL = re.compile(r"polyplay\.train\(\"[^()]*\)")
+SENTENCE = " begins one"  # goes on after a command
+NOT_HERE = {"examples/melting_pot.py": "Melting Pot is not installed; tests/examples/test_melting_pot.py runs it"}
+
+
+def texts_of_the_program() -> Iterator[tuple[str, str]]:
+    """Where it stands, and the text: help, every string of the package and the examples, the notebook's cells."""
+    yield "polyplay --help", main.usage()
+    yield "polyplay train --help", "\n".join(f"polyplay train {example}" for example in arguments.EXAMPLES)
+    for folder in ("polyplay", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text, where = path.read_text(), str(path.relative_to(ROOT))
+            if where not in NOT_HERE and re.search(r"polyplay[ .]train", text):
+                nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+                yield from ((where, node.value) for node in nodes if isinstance(node.value, str))
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        yield from ((str(path.relative_to(ROOT)), "".join(cell["source"])) for cell in cells)
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """The training commands with options of a text, and its calls of `polyplay.train` with literal values."""
+    for system, rest in SHOWN.findall(text.replace(SENTENCE, ",")):
+        if rest and system in systems.names():
+            yield f"polyplay train {system}{rest}"
+    for found in CALL.findall(text):
+        call = ast.parse(found, mode="eval").body
+        assert isinstance(call, ast.Call)
+        if all(isinstance(k.value, ast.Constant) for k in call.keywords):
+            given = [(k.arg, ast.literal_eval(k.value)) for k in call.keywords]
+            words = [f"--{k}" + ("" if value is True else f" {value}") for k, value in given]
+            yield " ".join(["polyplay train", ast.literal_eval(call.args[0]), *words])
+
+
+SAID = [(where, line) for where, text in texts_of_the_program() for line in commands_in(text)]
+NEW = {line: where for where, line in SAID if line not in {planned for _, planned in TRAINING}}
+
+
+@pytest.mark.parametrize(("line", "where"), NEW.items(), ids=[f"{where} {line}" for line, where in NEW.items()])
+def test_training_that_the_program_shows_can_begin(line: str, where: str, planned_only: Path, capsys):
+    assert main.main([*(polyplay_words(line) or []), "--dry-run"]) == 0, f"{where}: {capsys.readouterr().err}"
+    assert not (planned_only / "runs").exists()
+
+
+def test_what_the_program_shows_is_found():
+    """Each of the places has a command, so that none is missed by a change of form."""
+    found = {where for where, _ in SAID}
+    places = {"polyplay --help", "polyplay train --help", "polyplay/__init__.py", "polyplay/cli/runs.py"}
+    assert found >= places | {"polyplay/cli/play/main.py", "docs/start/notebook.ipynb"}
+    assert list(commands_in("see `polyplay train ppo --env CartPole-v1 --hidden 8 8`, or train SYSTEM")) == [
+        "polyplay train ppo --env CartPole-v1 --hidden 8 8"
+    ]
 
 
 @pytest.mark.parametrize(("where", "line"), REST, ids=[f"{w} {n}" for w, n in REST])

@@ -1,4 +1,4 @@
-"""What limits a run, by its own reports, in the words of `polyplay bench`. Imports no torch."""
+"""What limits a run, by its own reports, with the advice of `polyplay bench`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 from polyplay.cli.bench import advice
 from polyplay.cli.bench.limits import CoreTime, bottleneck
 from polyplay.common.files import Row, is_number, is_row
+from polyplay.common.machine import cores
 
+BARS = {  # by what limits: its name on the page, and its number in a report
+    "env": ("environment", "time_env"),
+    "infer": ("acting", "time_infer"),
+    "learn": ("learning", "time_learn"),
+    "overhead": ("replay", "time_replay"),
+}
 KINDS = ("env", "infer", "learn", "replay", "wait")
 
 
@@ -33,9 +40,10 @@ def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
     return shares
 
 
-def core_time(row: Row) -> CoreTime | None:
-    """Where the time of all cores went between two reports: cores that nobody used are idle, the others did what the
-    workers were busy with, in proportion. What the report lacks is None.
+def core_time(row: Row, crowd: float = 1.0) -> CoreTime | None:
+    """Where the time of all cores goes, if other programs took none: cores are idle where the workers wait, or where
+    there are fewer workers than cores; otherwise they do what the workers do, in proportion. crowd: workers per core.
+    None where a number is missing.
     """
     if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
         return None
@@ -43,18 +51,26 @@ def core_time(row: Row) -> CoreTime | None:
     busy = sum(times[k] for k in KINDS if k != "wait")
     if busy <= 0.0:
         return None
-    used = min(1.0, row["cpu"])
+    used = min(1.0, max(row["cpu"], busy * crowd))
     part = {k: used * times[k] / busy for k in KINDS}
     parts = {k: part[k] for k in ("env", "infer", "learn")}
     dearer = dict.fromkeys(("dearer_env", "dearer_infer", "dearer_learn"), 0.0)
     return CoreTime(**parts, **dearer, overhead=part["replay"], others=0.0, idle=1.0 - used)
 
 
-def limit_sentence(row: Row, config: Row, pool: str) -> str:
-    """The bottleneck and an option to try, or "" before a report tells. row: `mean_shares` of the last reports."""
-    where = core_time(row)
+def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
+    """What limits the run, with the number that its bar shows, and an option to try; "" before a report tells.
+
+    row: `mean_shares` of the last reports.
+    """
+    workers = sum(role["n"] for role in wiring.get("roles", ()))
+    where = core_time(row, workers / cores() if workers else 1.0)
     if where is None:
         return ""
-    title = str(config.get("env", ""))
-    wired = ReportedSystem(config, pool, SimpleNamespace(title=title))
-    return advice.sentence(bottleneck(where), where, wired)
+    name, title = bottleneck(where), str(config.get("env", ""))
+    wired = ReportedSystem(config, str(wiring.get("pool", "")), SimpleNamespace(title=title))
+    change = advice.change(name, wired)
+    if name == "idle":
+        return f"cores are idle for {100 * where.idle:.0f} % of the time: {change}"
+    word, share = BARS[name]
+    return f"{word} takes {100 * row[share]:.0f} % of the workers' time: {change}"

@@ -125,7 +125,7 @@ class RunReader:
         summary, wiring = self._object("summary.json"), self._object(WIRING)
         values = self.config["config"]
         standing, shares = self._standing(summary), mean_shares(self.recent)
-        limit = limit_sentence(shares, values, str(wiring.get("pool", ""))) if standing["running"] else ""
+        limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
         plays_itself = is_self_play(values)
         curve = self.of_games if self.of_games.newest and not plays_itself else self.of_reports
         return {

@@ -21,6 +21,7 @@ from gymnasium.vector import VectorEnv
 from polyplay.common.errors import UserError
 from polyplay.common.lookup import look_up
 from polyplay.envs import masks, pettingzoo, rules, space_files, spaces, user_modules
+from polyplay.envs.atari import old_ids
 from polyplay.envs.conditional_actions import ATTRIBUTE, conditional_actions, declared_uses
 from polyplay.envs.pool import WRAPPERS, EnvSpec, Factory, closest_names, title_of
 from polyplay.envs.pools import copies
@@ -30,7 +31,6 @@ from polyplay.envs.pools.vector_modes import describe_resets, factory_keywords, 
 
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
-SCREENS = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)?-v([04])")  # ids of Atari games before ALE/NAME-v5
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
@@ -46,8 +46,9 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
     `kwargs`. Raises UserError: no such environment, module or attribute.
     """
     wrappers = kwargs.get(WRAPPERS)
-    if isinstance(name, str) and not wrappers and kwargs.get("obs_type") != "ram":
-        _refuse_screens(name)
+    shown = bool(wrappers) or kwargs.get("obs_type") == "ram"
+    if isinstance(name, str) and (instead := old_ids.replacement(name, shown)):
+        raise _refusal("--env", name, instead)
     if wrappers:
         plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
         return _wrapped(_unwrapped(name, plain), wrappers)
@@ -127,6 +128,7 @@ def _import(module: str, name: str, option: str = "--env") -> ModuleType:
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
+    old_ids.register(name)
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)
@@ -141,36 +143,14 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
     return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
 
 
-def _refuse_screens(name: str) -> None:
-    """Raises UserError: an Atari game by an id of the gym of old, which shows its whole screen."""
-    found, known = SCREENS.fullmatch(name), gymnasium.registry.get(name)
-    if found is None or not str(known.entry_point if known else "ale_py").startswith("ale_py"):
-        return
-    if found[1] in _atari_games():
-        usual = "dopamine, with its sticky actions" if found[2] == "0" else "baselines, as most wrap it"
-        raise _refusal("--env", name, f"which shows the whole screen: write --env ALE/{found[1]}-v5 --atari {usual}")
-
-
-def _atari_games() -> Mapping[str, Any]:
-    """Of ale-py; empty without it."""
-    from polyplay.envs.atari.native import games
-
-    try:
-        return games()
-    except UserError:
-        return {}
-
-
 def _hint(name: str) -> str:
     if name.startswith(("MiniGrid-", "BabyAI-")):
         return f", did you mean 'minigrid:{name}'?"
+    if game := old_ids.game_of(name):
+        return f", did you mean 'ALE/{game}-v5'?"
     from polyplay.envs.toys.games import TOYS
 
-    atari = _atari_games()
-    game = re.sub("(NoFrameskip|Deterministic)$", "", VERSION.sub("", name))
-    if game in atari:
-        return f", did you mean 'ALE/{game}-v5'?"
-    return closest_names(name, [*gymnasium.registry, *(f"toy:{k}" for k in TOYS), *(f"ALE/{g}-v5" for g in atari)])
+    return closest_names(name, [*old_ids.current_names(), *(f"toy:{toy}" for toy in TOYS)])
 
 
 # ------------------------------------------------------------------------------ built and described

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.watch import reader
+from polyplay.cli.watch import advice, reader
 from polyplay.cli.watch.reader import RunReader
 from tests.cli.watch.runs import make_run, report, write_lines
 
@@ -111,12 +111,35 @@ def going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "lock_holder", lambda directory: 1)
 
 
-def test_what_limits_it_has_the_words_of_bench(tmp_path: Path, going_on: None):
+def limit_of(run: Path) -> str:
+    return RunReader(run).state()["limit"]
+
+
+def test_what_limits_it_is_what_the_bars_show(tmp_path: Path, going_on: None):
     run = make_run(tmp_path)
-    assert RunReader(run).state()["limit"].startswith("environment takes 56 % of the core time: `polyplay check toy:")
-    why = "more actors, while others wait; it changes what is learnt"
-    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=0.2) for i in range(1, 13)], "a")
-    assert RunReader(run).state()["limit"] == f"waiting takes 80 % of the core time: try --actors 3 ({why})"
+    assert limit_of(run).startswith("environment takes 50 % of the workers' time: `polyplay check toy:")
+    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=0.1) for i in range(1, 13)], "a")
+    assert limit_of(run).startswith("environment takes 50 % of the workers' time"), "other programs have the cores"
+
+
+@pytest.mark.parametrize(
+    ("workers", "wait", "cpu", "limit"),
+    [
+        (1, 0.0, 0.5, "cores are idle for 50 % of the time: try --actors 3 ("),  # a worker too few
+        (2, 0.9, 0.1, "cores are idle for 90 % of the time: try --actors 3 ("),
+        (2, 0.03, 0.1, "environment takes 61 % of the workers' time: "),  # the cores are full of others' work
+        (6, 0.7, 0.95, "environment takes 19 % of the workers' time: "),  # waiting, since there are two cores
+    ],
+)
+def test_waiting_is_advised_on_where_it_leaves_cores_idle(
+    tmp_path: Path, going_on: None, monkeypatch: pytest.MonkeyPatch, workers: int, wait: float, cpu: float, limit: str
+):
+    monkeypatch.setattr(advice, "cores", lambda: 2)
+    run, busy = make_run(tmp_path, rows=0), (1 - wait) / 0.8
+    (run / "wiring.json").write_text(json.dumps({"roles": [{"name": "act", "n": workers, "holds": []}], "arrows": []}))
+    times = {"time_env": 0.5 * busy, "time_infer": 0.2 * busy, "time_learn": 0.1 * busy, "time_wait": wait}
+    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=cpu, **times) for i in range(1, 4)])
+    assert limit_of(run).startswith(limit)
 
 
 def test_a_short_last_report_does_not_decide_the_advice(tmp_path: Path, going_on: None):
@@ -125,7 +148,7 @@ def test_a_short_last_report_does_not_decide_the_advice(tmp_path: Path, going_on
     idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": 0.01}
     write_lines(run / "metrics.jsonl", [report(612, **idle)], "a")
     found = RunReader(run).state()
-    assert found["limit"].startswith("environment takes 55 % of the core time")
+    assert found["limit"].startswith("environment takes 49 % of the workers' time")
     assert found["shares"]["time_wait"] == pytest.approx((60 * 0.2 + 1.2 * 0.99) / 61.2)
     assert sum(found["shares"][f"time_{k}"] for k in ("env", "infer", "learn", "replay", "wait")) == pytest.approx(1.0)
 

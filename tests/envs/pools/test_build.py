@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 
 import gymnasium
@@ -68,6 +70,10 @@ def test_a_module_of_the_working_directory_serves_a_process_pool(module):
         ("CartPloe-v1", "--env: unknown environment 'CartPloe-v1', did you mean 'CartPole-v1'"),
         ("SeaquestNoFrameskip-v7", "did you mean 'ALE/Seaquest-v5'"),
         ("Pong-v5", "did you mean 'ALE/Pong-v5'"),
+        ("space_invaders-v1", "did you mean 'ALE/SpaceInvaders-v5'"),
+        ("BrekoutNoFrameskip-v4", "did you mean 'ALE/Breakout-v5'"),
+        ("Pongg-v0", "did you mean 'ALE/Pong-v5'"),
+        ("blackjack-v0", "did you mean 'Blackjack-v1'"),  # the card game of Gymnasium's own
         ("toy_catch", "did you mean 'toy:catch'"),
         (
             "no_such_module:make",
@@ -93,6 +99,9 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
         ("Pong-v0", "--env ALE/Pong-v5 --atari dopamine, with its sticky actions"),
         ("SpaceInvadersDeterministic-v4", "--env ALE/SpaceInvaders-v5 --atari baselines"),
         ("MsPacmanNoFrameskip-v0", "--env ALE/MsPacman-v5 --atari dopamine"),
+        ("breakout-v4", "--env ALE/Breakout-v5 --atari baselines"),
+        ("ale_py:Pong-v0", "--env ALE/Pong-v5 --atari dopamine"),
+        ("PongNoFrameskip", "--env ALE/Pong-v5; allowed"),
     ],
 )
 @pytest.mark.parametrize("known", [False, True], ids=["unregistered", "registered"])
@@ -103,6 +112,31 @@ def test_atari_games_by_the_ids_of_old(name, write, known):
     with pytest.raises(UserError) as e:
         factory(name, {"frameskip": 4} if known else {})
     assert str(e.value).startswith(f"--env: {name} given, which shows the whole screen: write {write}")
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("Breakout-ram-v4", "Breakout-v4"),
+        ("Breakout-ramNoFrameskip-v0", "BreakoutNoFrameskip-v0"),
+        ("mspacman-ramdeterministic-v4", "MsPacmanDeterministic-v4"),
+    ],
+)
+def test_ids_that_name_a_games_memory(name, write):
+    pytest.importorskip("ale_py")
+    with pytest.raises(UserError) as e:
+        factory(name, {})
+    line = f"--env: {name} given, which ale-py no longer has: write --env {write} --env-kwargs obs_type=ram;"
+    assert str(e.value).startswith(line)
+
+
+def test_ids_of_old_are_known_in_a_process_that_has_not_imported_ale_py():
+    """What `check` accepts, whose process has imported it, a run accepts too."""
+    pytest.importorskip("ale_py")
+    script = "from polyplay.envs.pools.build import factory; print(factory('PongNoFrameskip-v4', {'obs_type': 'ram'}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "PongNoFrameskip-v4" in done.stdout
 
 
 def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):

@@ -28,6 +28,7 @@ ANALYSED = 10_000  # simulations of an analysis
 COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
 ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
+VALUES = {"avoid": 3, "allow": 3}  # of an analysis' options that change nothing here; all others have one
 DIGITS = 9  # of a number, at most
 WARM = 4  # steps of a search before the first answer
 
@@ -158,14 +159,16 @@ class GtpEngine:
     def do_loadsgf(self, words: list[str]) -> str:
         if not words:
             raise GtpError("syntax error")
-        until = _integer(words[1:]) if len(words) > 1 and words[1].isdecimal() else None
+        *before, last = words
+        until = _integer([last]) if before and last.isdecimal() else None
+        path = " ".join(words if until is None else before)
         try:
-            found = read_game(words[0], self.game.size, until)
+            found = read_game(path, self.game.size, until)
             self.game = found.on_board(GtpBoard(self.game.board))
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
         if found.komi_unread:
-            print(f"{words[0]}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
+            print(f"{path}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
         return ""
 
@@ -175,7 +178,7 @@ class GtpEngine:
         if not words:
             return text
         try:
-            with Path(words[0]).open("x", encoding="utf-8") as file:
+            with Path(" ".join(words)).open("x", encoding="utf-8") as file:
                 file.write(f"{text}\n")
         except OSError as e:
             raise GtpError(f"cannot write file: {e.strerror}") from None
@@ -298,9 +301,19 @@ class GtpEngine:
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
         """The color and the seconds between two lines that the words of an analysis name. Raises GtpError."""
-        colour = next((COLOURS[word.lower()] for word in words if word.lower() in COLOURS), self.game.to_move)
-        numbers = [_integer([word]) for word in words if word.isdecimal()]
-        return colour, max(numbers[0] if numbers else 50, 5) / 100
+        colour, every, rest = self.game.to_move, 50, [word.lower() for word in words]
+        while rest:
+            word = rest.pop(0)
+            if word in COLOURS:
+                colour = COLOURS[word]
+            elif word == "interval":
+                every = _integer(rest[:1])
+                del rest[0]
+            elif word.isdecimal():
+                every = _integer([word])
+            else:
+                del rest[: VALUES.get(word, 1)]
+        return colour, max(every, 5) / 100
 
     def _lines(self, colour: int, every: float, form: Form) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""

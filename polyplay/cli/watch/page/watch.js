@@ -171,7 +171,7 @@ function show(view, run) {
   const now = run.now, at = view.at, self = run.self_play;
   setText(at.title, `${run.system} · ${run.env}`);
   setText(at.standing, run.standing);
-  at.standing.className = `badge ${run.standing}`;
+  at.standing.className = `badge ${run.standing.replace(" ", "-")}`;
   setText(at.reason, run.reason);
   setText(at.directory, run.directory);
   for (const button of view.buttons) button.disabled = !run.running || !token;
@@ -183,8 +183,10 @@ function show(view, run) {
   }
   setShares(view, run.shares);
   setText(at.limit, run.limit || (run.running ? "The next report tells." : "The run has ended, so there is no advice."));
+  setText(at.note, run.limit ? "By the mean of the run’s last reports, as if other programs used no cores." : "");
   setList(at.numbers, [
-    ["agent steps", number(now.steps)], ["frames", number(now.frames)], ["updates", number(now.updates)],
+    ["agent steps", number(now.steps)], ...(now.frames === now.steps ? [] : [["frames", number(now.frames)]]),
+    ["updates", number(now.updates)],
     ["steps/s", number(now.sps)], ["updates/s", number(now.tps, 1)], ["time", clock(now.wall_seconds)],
     ...(self ? describeSelfPlay(self) : [["return, 100 games", number(now.episodic_return_mean, 2)]]), ["length", number(now.episodic_length_mean)],
     ["games", number(now.episodes)], ["lag, mean", number(now.lag_mean, 2)], ["lag, most", number(now.lag_max)],

@@ -16,6 +16,7 @@ from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.gtp import main
 from polyplay.cli.play.gtp.analysis import KATA, analysis_line
+from polyplay.cli.play.gtp.board import BLACK, WHITE
 from polyplay.cli.play.gtp.engine import GtpEngine
 from polyplay.cli.play.gtp.main import answer_lines
 from polyplay.cli.play.moves import legal_moves
@@ -71,6 +72,8 @@ def test_numbers_comments_and_control_characters():
         ("boardsize nine", "syntax error"),
         ("boardsize", "syntax error"),
         ("komi", "syntax error"),
+        ("kata-analyze interval", "syntax error"),
+        ("lz-analyze 9999999999", "syntax error"),
         ("komi six", "syntax error"),
         ("komi 6.25", "komi must be whole or half"),
         ("komi 1e9", "syntax error"),
@@ -258,6 +261,23 @@ def test_an_analysis_streams_until_the_next_line(line: str, form: str):
     assert visits == sorted(visits)
     assert visits[0] > 0
     assert said(engine, "showboard")[0].count("X") == 0, "nothing was played"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("", (BLACK, 0.5)),
+        ("w 20", (WHITE, 0.2)),
+        ("0", (BLACK, 0.05)),
+        ("interval 30 maxmoves 3", (BLACK, 0.3)),
+        ("minmoves 7 10", (BLACK, 0.1)),
+        ("avoid w C3,D4 9 100", (BLACK, 1.0)),
+        ("White allow b pass 5 interval 25 ownership true rootInfo true", (WHITE, 0.25)),
+    ],
+)
+def test_the_options_of_an_analysis(words: str, asked: tuple[int, float]):
+    """Numbers and colors that belong to an option are neither the interval nor the side."""
+    assert engine_of(5)._asked(words.split()) == asked
 
 
 def test_an_analysis_has_no_empty_line_before_the_first_visit():

@@ -129,6 +129,19 @@ def test_a_header_that_cannot_be_read_does_not_refuse_the_game(
     assert err.endswith(f"{header} is no komi; it stays 6.5\n") if header.startswith("KM") else not err
 
 
+def test_names_of_files_may_have_spaces(tmp_path: Path):
+    file, engine = tmp_path / "a game 2.sgf", engine_of(9)
+    file.write_text("(;SZ[9];B[aa];W[bb];B[cc])")
+    assert said(engine, f"loadsgf {file}", f"loadsgf {file} 3") == ["=", "="]
+    assert len(engine.game.moves) == 2
+    assert said(engine, f"loadsgf {file} -3") == ["? cannot load file: No such file or directory"]
+    assert len(engine.game.moves) == 2, "a failure changes nothing"
+    assert said(engine, f"printsgf {tmp_path / 'b c.sgf'}", "printsgf") == [
+        "=",
+        f"= {(tmp_path / 'b c.sgf').read_text().strip()}",
+    ]
+
+
 def test_a_size_may_be_written_twice(tmp_path: Path):
     assert loaded(tmp_path, "(;SZ[9:9]KM[7];B[ee])").game.komi == 7
 
