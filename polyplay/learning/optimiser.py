@@ -201,7 +201,8 @@ class ExperienceSource:
 
         def write(part: CheckpointPart) -> None:
             self._write(part)
-            part.json(f"{self._name}_turn", {"turn": int(self.queue.turns[self.ctx.index])})
+            own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
+            part.arrays(f"{self._name}_turn", own)
             if self.first:
                 part.json("league/published", {"versions": [x.version for x in self.versions], **self._past()})
                 vectors = np.stack([to_host(x.flat) for x in self.versions])
@@ -209,12 +210,20 @@ class ExperienceSource:
 
         self.learner.save(write)
 
+    @property
+    def _statistics(self) -> torch.Tensor:
+        """Running statistics, which each learner has for itself from one update to the next."""
+        vector = self.learner.vector
+        return vector.flat[vector.weights :].detach()
+
     def _past(self) -> Row:
         return {} if self.past is None else {"past": self.past.save()}
 
     def take_up(self, found: OpenCheckpoint) -> None:
         """Go on from such a part."""
-        self.queue.turns[self.ctx.index] = found.json(f"{self._name}_turn")["turn"]
+        own = found.arrays(f"{self._name}_turn")
+        self.queue.turns[self.ctx.index] = own["turn"]
+        self._statistics.copy_(torch.from_numpy(own["statistics"]))
         if not self.first:
             return
         counts, arrays = found.json("league/published"), found.arrays("league/published")
