@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from digests import ADAM, less
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, context
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.files import read_lines, read_object
@@ -175,7 +176,9 @@ def cells() -> list[Cell]:
 
 @contextlib.contextmanager
 def at_turns(**when: int) -> Iterator[Callable[[], int]]:
-    """Within it, runs are asked to `save` or `finish` at that turn of their workers; gives the turns so far."""
+    """Within it, runs are asked to `save` or `finish` at that turn of their workers, and wait for rollouts however slow
+    they are; gives the turns so far.
+    """
     turns, plain = 0, WorkerContext.turn
 
     def turn(ctx: WorkerContext) -> None:
@@ -186,7 +189,7 @@ def at_turns(**when: int) -> Iterator[Callable[[], int]]:
                 getattr(RunControl, what)(ctx.control)
         plain(ctx)
 
-    with mock.patch.object(WorkerContext, "turn", turn):
+    with mock.patch.object(WorkerContext, "turn", turn), mock.patch.object(context, "ENDING", 60.0):
         yield lambda: turns
 
 
@@ -220,13 +223,14 @@ def newest(run: polyplay.Run) -> Path:
 
 def differs(run: polyplay.Run, whole: polyplay.Run) -> str:
     """Where two runs differ first; empty: nowhere."""
-    losses = [list(read_lines(r.directory / "updates.jsonl")) for r in (run, whole)]
-    assert len(losses[1]) >= 10, f"{len(losses[1])} updates say nothing"
-    for one, other in zip(*losses, strict=False):
-        if one != other:
-            return f"from update {other['update']} on"
-    if len(losses[0]) != len(losses[1]):
-        return f"{len(losses[0])} updates, not {len(losses[1])}"
+    for path in sorted(whole.directory.glob("updates*.jsonl")):  # of each agent
+        losses = [list(read_lines(p)) for p in (run.directory / path.name, path)]
+        assert len(losses[1]) >= 10, f"{len(losses[1])} updates say nothing"
+        for one, other in zip(*losses, strict=False):
+            if one != other:
+                return f"from update {other['update']} on"
+        if len(losses[0]) != len(losses[1]):
+            return f"{len(losses[0])} updates, not {len(losses[1])}"
     return saved_differs(newest(run), newest(whole))
 
 
@@ -244,11 +248,18 @@ def saved_differs(one: Path, other: Path) -> str:
             same = arrays[0].keys() == arrays[1].keys() and all(
                 np.array_equal(v, arrays[1][k], equal_nan=v.dtype.kind == "f") for k, v in arrays[0].items()
             )
+        elif name.endswith(".json"):
+            same = timeless(one / name) == timeless(other / name)
         else:
             same = (one / name).read_bytes() == (other / name).read_bytes()
         if not same:
             return f"the last checkpoint's {name}"
     return ""
+
+
+def timeless(path: Path) -> Any:
+    """What a JSON file says, but for when agents copied each other."""
+    return json.loads(path.read_text("utf-8"), object_hook=lambda row: {k: v for k, v in row.items() if k != "at"})
 
 
 def documented(cell: Cell) -> bool:

@@ -80,6 +80,7 @@ class Actor:
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
+        self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
@@ -91,9 +92,11 @@ class Actor:
         """
         if pull is not None:
             self.players[0].pull = pull
-        yield from self._pull(0)
+        if not self.restored:
+            yield from self._pull(0)
         k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
+            self.begun = time.monotonic()
             yield from self._gather()
         while True:
             slots: list[int] = []
@@ -122,10 +125,11 @@ class Actor:
 
     def _pull(self, k: int) -> Generator[None, None, None]:
         """The weights of all players for round k; they stay for a rollout."""
-        for player in self.players:
+        for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
                     yield None
+            self.pulled += 1
             player.fresh = version != player.version
             if not player.fresh:
                 continue
@@ -133,6 +137,7 @@ class Actor:
             if hasattr(player.policy, "hold"):
                 with self.ctx.counters.timed("infer"):
                     player.policy.hold()
+        self.pulled = 0
 
     def _write_state(self, group: LaneGroup, at: int) -> None:
         """The state before row `at`, where a rollout or a window begins there."""

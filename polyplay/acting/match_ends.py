@@ -45,6 +45,15 @@ class MatchEnds:
         whole = (self.came[lanes] == self.ended[lanes]).all(1)
         return MatchesOver(matches[over & whole], matches[over & ~whole])
 
+    def save(self) -> Batch:
+        """What decides its answers to come."""
+        return {"came": self.came, "ended": self.ended, "first": self._first, "turn": self._turn}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        for name, array in self.save().items():
+            array[:] = saved[name]
+
     def forget(self, matches: np.ndarray) -> None:
         """These are over."""
         self.came[self.lanes[matches]] = self.ended[self.lanes[matches]] = False

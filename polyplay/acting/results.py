@@ -47,6 +47,15 @@ class MatchResults:
             np.add.at(self.scores, (matches, self.team[self.seating.seat[ended]]), scores[ended])
             self.players[matches] = self._players(matches)
 
+    def save(self) -> Batch:
+        """Of the matches under way; those that ended were taken."""
+        return {"gained": self.gained, "scores": self.scores, "players": self.players, "ends": self.ends.save()}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        self.gained[:], self.scores[:], self.players[:] = (saved[name] for name in ("gained", "scores", "players"))
+        self.ends.load(saved["ends"])
+
     def take(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the matches that ended since the last time: int [n, blocks], the group of lanes in each block of seats;
         and float [n, teams], each team's outcome.

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from polyplay.acting.actor import Actor
 from polyplay.acting.on_device import policy_from_cpu
 from polyplay.acting.player import ActingPolicy, LanePlayer, ScriptedPolicy
 from polyplay.acting.results import MatchResults
-from polyplay.acting.worker import report_faults
+from polyplay.acting.worker import open_pool, report_faults
+from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
@@ -26,7 +28,7 @@ from polyplay.common.past_selves import read_self, self_path
 from polyplay.common.tree import Batch
 from polyplay.envs.bots import Bot, SeatedBot, load_bot, seat_bot
 from polyplay.envs.pool import Envs
-from polyplay.nets.device import enter_device
+from polyplay.nets.device import enter_device, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.agent_params import AgentParams
@@ -73,12 +75,18 @@ def act_at_table(
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
     producer = out.producer(ctx.index)
-    with contextlib.closing(envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)) as pool:
+    saved = load_actor(ctx) if between_rounds(ctx) is not None else {}
+    with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
         actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
         table = ActorTable(ctx, actor, seats, league, bots)
+        ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
+        if saved:
+            producer.load(saved["stream"], saved.get("flight", {}))
+            table.load(saved)
+            yield  # in this round everybody takes up what it had
         while not table.begin():
             yield
         for slots in actor.rollouts():
@@ -125,6 +133,15 @@ class Seat:
         player.policy, player.agent, player.out = policy, -1, None
         player.pull, player.version = lambda k: version, -1
 
+    def save(self) -> Batch:
+        """The weights that play here."""
+        return {"vector": to_host(self.vector.flat), "version": np.array(self.player.version)}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
+        self.player.version = int(saved["version"])
+
     def pull(self, k: int) -> int | None:
         """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
         player = self.player
@@ -144,6 +161,7 @@ class ActorTable:
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
         self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat
         self.draw, self.numbers = 0, np.zeros(len(seats), np.int32)
+        self.held: Batch = {}  # weights of seats, by number, from a checkpoint
         self.results: MatchResults | None = None
         if league is not None:
             self.results = MatchResults(actor.pool, actor.games, actor.width)
@@ -151,6 +169,9 @@ class ActorTable:
 
     def begin(self) -> bool:
         """Seat the first players; False: the league has drawn none yet."""
+        if self.draw:
+            self._seat_again()
+            return True
         if self.league is None:
             agents = self.seats[0].params.agents
             self._sit((self.ctx.index * len(self.seats) + np.arange(len(self.seats))) % agents)
@@ -193,9 +214,12 @@ class ActorTable:
             self._seat(int(i), int(players[i]))
             group = self.actor.groups[i]
             group.slot, group.state = None, group.player.policy.initial(self.actor.width)
-        for seat, player in zip(self.seats, players, strict=True):
-            seat.seats_of_agent = int((players == player).sum())
         self.numbers = np.array(players)
+        self._count_seats()
+
+    def _count_seats(self) -> None:
+        for seat, player in zip(self.seats, self.numbers, strict=True):
+            seat.seats_of_agent = int((self.numbers == player).sum())
 
     def _seat(self, i: int, player: int) -> None:
         seat, bots = self.seats[i], self.bots[i]
@@ -209,3 +233,31 @@ class ActorTable:
         assert self.ctx.directory is not None
         path = self_path(self.ctx.directory, who.agent, who.version)
         seat.sit_past_self(read_self(path), who.version)
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def save(self) -> Batch:
+        """Who sits here, the matches under way, and the weights that were pulled while others are waited for."""
+        held = self.held or {str(i): self.seats[i].save() for i in range(self.actor.pulled)}
+        results = {} if self.results is None else self.results.save()
+        return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
+
+    def load(self, saved: Batch) -> None:
+        """Take up an actor's part of a checkpoint, if it has its lanes. Players are seated by `begin`, once the league
+        says who they are.
+        """
+        if "pool" not in saved:
+            return
+        self.actor.load(saved)
+        table = saved["table"]
+        self.draw, self.numbers, self.held = int(table["draw"]), np.array(table["numbers"]), table.get("held", {})
+        if self.results is not None:
+            self.results.load(table["results"])
+
+    def _seat_again(self) -> None:
+        for i, player in enumerate(self.numbers.tolist()):
+            self._seat(i, player)
+        for i, held in self.held.items():
+            self.seats[int(i)].load(held)
+        self.actor.pulled, self.held = len(self.held), {}
+        self._count_seats()

@@ -8,7 +8,8 @@
 
 A learner that saves waits until every actor has finished its rollout and written its part. So the actors' states, the
 rollouts in flight and the learner's state belong together, however far acting runs ahead. Where all take turns, actors
-stand still while it waits: saving changes no order, and everyone has the same turn next in a resumed run.
+stand still while it waits: saving changes no order, and everyone has the same turn next in a resumed run. In a league
+all write their parts between two rounds of turns (workers.turns), or its matches under way are lost.
 Imports no torch.
 """
 
@@ -22,18 +23,22 @@ from typing import Any
 
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.common import checkpoint, tree
-from polyplay.common.checkpoint import CheckpointPart
+from polyplay.common.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.files import refusal_text
 from polyplay.common.tree import Batch
 
+LEAGUE = "league/memory"  # of a checkpoint between two rounds of turns: what the workers of a league share
 SAVE_TIMEOUT = 10.0  # seconds that actors have to write their parts; then the checkpoint goes without them
 
 
-def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch) -> None:
-    """Write the part of an acting worker, between two rollouts. actor: acting.Actor. Raises OSError."""
-    state, games, name = actor.save(), actor.games, f"workers/{ctx.role}-{ctx.index}"
-    arrays = {**(state or {}), **({"flight": flight} if flight else {})}
+def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
+    """Write the part of an acting worker: its state if it is between two rollouts, rollouts in flight, and `more`.
+    actor: acting.Actor. Raises OSError.
+    """
+    state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
+    why = "their rollout was under way" if not actor.between else getattr(actor.pool, "unsaved", "")
+    arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
     if arrays:
         part.arrays(name, dict(tree.leaves(arrays)))
     partial = (games.length > 0) & ~games.over
@@ -43,7 +48,7 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
         **{count: int(ctx.counters.get(count)) for count in ("steps", "episodes")},
         "partial": int(partial.sum()),
         "partial_steps": int(games.length[partial].sum()),
-        "why": "" if state is not None else getattr(actor.pool, "unsaved", "") or "they cannot be saved",
+        "why": "" if state is not None else why or "they cannot be saved",
     }
     part.json(name, report)
 
@@ -69,6 +74,16 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
     return True
 
 
+def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
+    """Write this actor's part of a checkpoint between two rounds of turns: also who sits at its table."""
+    assert ctx.directory is not None
+    try:
+        more = {"stream": producer.save(), "table": table}
+        save_actor(ctx, CheckpointPart(ctx.directory, number), actor, producer.flight(), more)
+    except OSError as e:
+        ctx.say("warning", f"checkpoint {number}: without what actor {ctx.index} does: {refusal_text(e)}")
+
+
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
     """Act no more once this actor's part of the run's last checkpoint is written, so that it has every step made."""
     queue, p = producer.queue, producer.p
@@ -76,6 +91,16 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
         queue.check()
         time.sleep(min(ctx.patience, 0.005))
         yield
+
+
+def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
+    """The checkpoint of a resumed run, if it was made between two rounds of turns and all take turns again: then every
+    worker goes on from where it was.
+    """
+    if ctx.resume is None or ctx.anew or not ctx.serial:
+        return None
+    found = checkpoint.open_checkpoint(ctx.resume)
+    return found if found.has(LEAGUE) else None
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:

@@ -45,7 +45,7 @@ class AgentBatches:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]) of an agent, or None when nothing came for a while. Raises
         Closed. The arrays are good until the next batch is asked for.
         """
-        queue, bell, placed = self.queue, self.queue.bell(agent), 0
+        queue, bell = self.queue, self.queue.bell(agent)
         queue.reclaim(agent)
         while True:
             queue.check()
@@ -59,11 +59,11 @@ class AgentBatches:
                 join.done()
                 queue.give_back(agent, slot)
                 continue
-            join.put(placed, slot)
+            join.put(join.placed, slot)
             join.done()
             queue.give_back(agent, slot)
-            placed = (placed + 1) % self.n
-            if not placed:
+            join.placed = (join.placed + 1) % self.n
+            if not join.placed:
                 yield join.joined
 
     def ready(self, agent: int) -> bool:

@@ -199,7 +199,31 @@ class Producer:
     def flight(self) -> Batch:
         """Copies of the rollouts that no learner took yet, while all learners wait."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
-        return {str(i): tree.map(lambda x, s=s: np.array(x[s]), whole) for i, s in enumerate(self._full[0].peek())}
+        found: Batch = {}
+        for to, ring in enumerate(self._full):
+            for slot in ring.peek():
+                kept = tree.map(lambda x, s=slot: np.array(x[s]), whole)
+                found[str(len(found))] = kept | ({"to": np.array(to)} if self.queue.each > 1 else {})
+        return found
+
+    def save(self) -> Batch:
+        """What its consumers took and are reading, while everybody stands still."""
+        pairs = self.queue.pairs(self.p)
+        reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
+        return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
+
+    def load(self, saved: Batch, flight: Batch) -> None:
+        """The inverse with its rollouts, on a stream that nothing went through yet, before its consumers begin."""
+        pairs = self.queue.pairs(self.p)
+        self.queue.ends[pairs] = saved["taken"][:, None]
+        self.give(flight)
+        for i, n in enumerate(saved["reading"].tolist(), pairs.start):
+            for _ in range(n):
+                self._take(self._reader(i))
+
+    def _reader(self, pair: int) -> int:
+        """The mark of slots that the consumer of a pair reads."""
+        return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
         """The inverse, on a stream that nothing went through yet. reading: slots to lack until the learner begins: it
@@ -210,7 +234,7 @@ class Producer:
             assert slot is not None  # they were in slots of a stream as large as this
             tree.write(self.rows, slot, kept["rows"])
             tree.write(self.state, slot, kept.get("state", {}))
-            self.commit(slot, int(kept["by"]))
+            self.commit(slot, int(kept["by"]), int(kept.get("to", 0)))
         for _ in range(reading):
             self._take(READING)
             self._bell.wait(0)  # its token
@@ -298,6 +322,7 @@ class Collator:
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
+        self.placed = 0  # slots of the next batch that are there, where they come one by one
         if n > 1:
             self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
             self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)
@@ -319,6 +344,21 @@ class Collator:
     def joined(self) -> tuple[Batch, Batch]:
         """The batch, once all its places were taken."""
         return self._rows, self._state
+
+    def save(self) -> Batch:
+        """The slots of the next batch that are there; empty: none is."""
+        if not self.placed:
+            return {}
+        (rows, state), lanes = self.joined, self.placed * self.lanes
+        return {"rows": tree.at(rows, (slice(None), slice(lanes))), "state": tree.at(state, slice(lanes))}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        if saved:
+            lanes = saved["rows"]["reward"].shape[1]
+            tree.write(self._rows, (slice(None), slice(lanes)), saved["rows"])
+            tree.write(self._state, slice(lanes), saved.get("state", {}))
+            self.placed = lanes // self.lanes
 
     def done(self) -> None:
         """The slots are no longer read: they may go back to their producers."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -56,6 +57,14 @@ class RoleSize(SharedObject):
 
 @dataclass
 class WorkerContext:
+    OWN: ClassVar[tuple[str, ...]] = (
+        "counters",
+        "say",
+        "rescue",
+        "write_part",
+        "number",
+    )  # of the worker's own process
+
     role: str
     index: int  # among the workers of this role
     n: int  # workers of this role
@@ -81,6 +90,9 @@ class WorkerContext:
     served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
     ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not
     rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
+    # where checkpoints are made between two rounds of turns: write its part of the one of that number;
+    write_part: Callable[[int], None] | None = None
+    number: Callable[[], int] | None = None  # and of a learner, the number of one that is made now
 
     @cached_property
     def counters(self) -> WorkerCounters:
@@ -118,4 +130,4 @@ class WorkerContext:
         self.control.check()
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in vars(self).items() if name not in ("counters", "say", "rescue")}
+        return {name: value for name, value in vars(self).items() if name not in self.OWN}

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from polyplay.common.tree import Batch
 from polyplay.learning.learner import Learner
 from polyplay.weights.agent_snapshot import AgentSnapshot
 
@@ -68,6 +69,19 @@ class AgentCopies:
         self._tell()
         self.publish()
         self.orders.copied(number, learner.version, donor_version)
+
+    def save(self) -> Batch:
+        """Which rows are outdated, and what the agent is to copy, if that is there."""
+        order, since = self.orders.order(), {"since": np.array(self.since)}
+        if order is None or order.agent != self.agent or self.snapshot.number != order.number:
+            return since
+        return {**since, "snapshot": self.snapshot.save()}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        self.since = int(saved["since"])
+        if "snapshot" in saved:
+            self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
         """Whether rows [T+1, B] of these versions were acted, all or some, with weights from before the last copy."""

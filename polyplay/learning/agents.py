@@ -9,17 +9,22 @@ from typing import Protocol
 
 import numpy as np
 
+from polyplay.buffers.actor_checkpoint import between_rounds
 from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.common import checkpoint
+from polyplay.common import checkpoint, tree
+from polyplay.common.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.control import Hyperparameters
+from polyplay.common.files import Row
 from polyplay.learning.agent_copies import AgentCopies, CopyOrders
 from polyplay.learning.collate import collator_for
 from polyplay.learning.learner import Learner
 from polyplay.learning.past_selves import PastSelves, Posts
+from polyplay.learning.recent_rows import RecentRows
 from polyplay.learning.sources import Rollout
 from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn_from
+from polyplay.nets.device import to_host
 from polyplay.weights.agent_params import AgentParams
 from polyplay.weights.params import Params
 
@@ -47,15 +52,15 @@ def learn_agents(
     """
     own = range(ctx.index, params.agents, ctx.n)
     source = replace(source, wait=len(own) == 1)
-    turns = dict[int, Iterator[None]]()
-    for agent in own:
-        context = agent_context(ctx, agent)
-        learner = Learner(context, agent_spec(spec, agent, params))
-        past = None if league is None or not selves else PastSelves(context, learner, league, selves)
-        feed = AgentSource(source, context, learner, params.each[agent], past)
-        if league is not None and params.snapshot is not None:
-            feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
-        turns[agent] = learn_from(feed, context, learner)
+    feeds = {agent: _feed_of(ctx, agent, source, spec, params, league, selves) for agent in own}
+    turns = {agent: learn_from(feed, feed.ctx, feed.learner) for agent, feed in feeds.items()}
+
+    def write_part(number: int) -> None:
+        for feed in feeds.values():
+            feed.write_part(number)
+
+    if league is not None and ctx.directory is not None:
+        ctx.write_part, ctx.number = write_part, lambda: feeds[ctx.index].number + 1
     while turns:
         for agent, turn in list(turns.items()):
             if next(turn, turns) is turns:
@@ -63,6 +68,27 @@ def learn_agents(
         if not source.wait and not any(source.ready(agent) for agent in turns):
             time.sleep(min(ctx.patience, REST))
         yield
+
+
+def _feed_of(
+    ctx: WorkerContext,
+    agent: int,
+    source: AgentBatches,
+    spec: LearnerSpec,
+    params: AgentParams,
+    league: LearnersLeague | None,
+    selves: int,
+) -> AgentSource:
+    """The end of the queue at which an agent learns, with its learner."""
+    context = agent_context(ctx, agent)
+    learner = Learner(context, agent_spec(spec, agent, params))
+    past = None if league is None or not selves else PastSelves(context, learner, league, selves)
+    feed = AgentSource(source, context, learner, params.each[agent], past)
+    if league is not None and params.snapshot is not None:
+        feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
+    if (found := between_rounds(ctx)) is not None:
+        feed.take_up(found)
+    return feed
 
 
 def agent_context(ctx: WorkerContext, agent: int) -> WorkerContext:
@@ -94,14 +120,45 @@ class AgentSource:
         self.rounds = 0
         self.past = past
         self.copies: AgentCopies | None = None
+        self.join = collator_for(self.queue, source.n, learner.device)
         self.publish()
+
+    @property
+    def _name(self) -> str:
+        return f"league/agent-{self.agent}"
+
+    def write_part(self, number: int) -> None:
+        """Its part of a checkpoint between two rounds of turns."""
+        self.number = number
+        self.learner.save(self._write, number=number)
+
+    def _write(self, part: CheckpointPart) -> None:
+        recent = self.learner.auxiliary.recent
+        arrays = {"batch": self.join.save(), "recent": recent.save() if recent is not None else {}}
+        arrays |= {"copies": self.copies.save()} if self.copies is not None else {}
+        part.arrays(self._name, {k: to_host(x) for k, x in tree.leaves(arrays)})
+        counts: Row = {"turn": int(self.queue.turns[self.agent]), "rounds": self.rounds}
+        counts |= {"past": self.past.save()} if self.past is not None else {}
+        part.json(self._name, counts)
+
+    def take_up(self, found: OpenCheckpoint) -> None:
+        """Go on from such a part."""
+        arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
+        self.join.load(arrays.get("batch", {}))
+        if "recent" in arrays:
+            self.learner.auxiliary.recent = RecentRows.of(arrays["recent"])
+        self.queue.turns[self.agent], self.rounds = counts["turn"], counts["rounds"]
+        if self.past is not None:
+            self.past.load(counts["past"])
+        if self.copies is not None:
+            self.copies.load(arrays["copies"])
 
     def publish(self) -> None:
         taken = self.queue.ends[self.agent :: self.queue.consumers, 0]
         self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
 
     def batches(self) -> Iterator[Rollout | None]:
-        for batch in self.source.consumer(self.agent, collator_for(self.queue, self.source.n, self.learner.device)):
+        for batch in self.source.consumer(self.agent, self.join):
             if batch is None and self.copies is not None:
                 self.copies.look()
             yield batch
@@ -121,7 +178,11 @@ class AgentSource:
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self) -> Iterator[None]:
-        """Its part of the checkpoint that is due. Actors begin new matches in a run that goes on from it."""
+        """Its part of the checkpoint that is due. Actors begin new matches in a run that goes on from it, but for one
+        that is made between two rounds of turns.
+        """
+        if self.ctx.serial:
+            return
         learner = self.learner
         while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
             time.sleep(min(self.ctx.patience, REST))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 
+from polyplay.buffers.actor_checkpoint import between_rounds
 from polyplay.buffers.experience import Experience, ExperienceBuffer
 from polyplay.common import tree
-from polyplay.common.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.common.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint
 from polyplay.common.context import WorkerContext, seed_of
+from polyplay.common.files import Row
 from polyplay.common.tree import Batch, Field, Spec
 from polyplay.learning.epochs import COLUMNS
 from polyplay.learning.learner import Learner
@@ -23,7 +26,6 @@ from polyplay.learning.spec import LearnerSpec
 from polyplay.learning.worker import learn_from
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.agent_params import AgentParams
-from polyplay.weights.flat import FlatParams
 
 TARGETS: Spec = {
     "advantage": Field((), "float32"),
@@ -52,14 +54,19 @@ def optimise(
     feed = ExperienceSource(source, ctx, learner, params)
     if league is not None and selves and ctx.index == 0:
         feed.past = PastSelves(ctx, learner, league, selves)
+    if (found := between_rounds(ctx)) is not None:
+        feed.take_up(found)
+    if ctx.directory is not None:
+        ctx.write_part, ctx.number = feed.write_part, lambda: learner.version
     yield from learn_from(feed, ctx, learner)
 
 
+@dataclass(frozen=True)
 class PublishedWeights:
     """A vector as it was."""
 
-    def __init__(self, vector: FlatParams, version: int):
-        self.flat, self.version = vector.flat.detach().clone(), version
+    flat: torch.Tensor
+    version: int
 
 
 class ExperienceSource:
@@ -178,17 +185,54 @@ class ExperienceSource:
     def _publish(self) -> None:
         taken, params = np.zeros(self.params.readers, np.int64), self.params
         taken[: self.queue.producers] = self.queue.ends[:, 0]
-        if not self.source.stale:
-            params.publish(self.learner.vector, self.learner.version, 0, taken)
-            return
-        self.versions.append(PublishedWeights(self.learner.vector, self.learner.version))
+        self.versions.append(PublishedWeights(self.learner.vector.flat.detach().clone(), self.learner.version))
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self) -> Iterator[None]:
-        """The optimiser with its buffer. Actors begin new matches in a run that goes on from it."""
-        if self.learner.saved != self.learner.version:
+        """The optimiser with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
+        made between two rounds of turns.
+        """
+        if not self.ctx.serial and self.learner.saved != self.learner.version:
             self.learner.save(self._write)
         yield from ()
+
+    def write_part(self, number: int) -> None:
+        """Its part of a checkpoint between two rounds of turns."""
+
+        def write(part: CheckpointPart) -> None:
+            self._write(part)
+            own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
+            part.arrays(f"{self._name}_turn", own)
+            if self.first:
+                part.json("league/published", {"versions": [x.version for x in self.versions], **self._past()})
+                vectors = np.stack([to_host(x.flat) for x in self.versions])
+                part.arrays("league/published", {"vectors": vectors, "learnt": self.params.learnt.copy()})
+
+        self.learner.save(write)
+
+    @property
+    def _statistics(self) -> torch.Tensor:
+        """Running statistics, which each learner has for itself from one update to the next."""
+        vector = self.learner.vector
+        return vector.flat[vector.weights :].detach()
+
+    def _past(self) -> Row:
+        return {} if self.past is None else {"past": self.past.save()}
+
+    def take_up(self, found: OpenCheckpoint) -> None:
+        """Go on from such a part."""
+        own = found.arrays(f"{self._name}_turn")
+        self.queue.turns[self.ctx.index] = own["turn"]
+        self._statistics.copy_(torch.from_numpy(own["statistics"]))
+        if not self.first:
+            return
+        counts, arrays = found.json("league/published"), found.arrays("league/published")
+        vectors = torch.from_numpy(arrays["vectors"])
+        self.versions.clear()
+        self.versions.extend(map(PublishedWeights, vectors, counts["versions"]))
+        self.params.publish(self.versions[0], self.versions[0].version, 0, arrays["learnt"])
+        if self.past is not None:
+            self.past.load(counts["past"])
 
     def _write(self, part: CheckpointPart) -> None:
         arrays, counts = self.buffer.save()

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from polyplay.common.context import WorkerContext
-from polyplay.common.files import refusal_text
+from polyplay.common.files import Row, refusal_text
 from polyplay.common.past_selves import self_path, write_self
 from polyplay.learning.learner import Learner
 from polyplay.nets.device import to_host
@@ -27,6 +27,15 @@ class PastSelves:
         self.agent = learner.spec.agent
         self.due = learner.version + every
         self.written: int | None = None  # a version that the league does not know of yet
+        self.again = False  # all goes on as it was: what comes after is as it was made before
+
+    def save(self) -> Row:
+        """When the next is due, and what the league does not know of yet."""
+        return {"due": self.due, "written": self.written}
+
+    def load(self, saved: Row) -> None:
+        """The inverse."""
+        self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
         """After an update: write what is due, and tell the league."""
@@ -40,7 +49,7 @@ class PastSelves:
         if self.ctx.directory is None:
             return
         path = self_path(self.ctx.directory, self.agent, version)
-        if path.exists():  # of updates after the checkpoint that this run goes on from; it plays on
+        if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:

@@ -42,6 +42,23 @@ class RecentRows:
         self._end = np.full((length, self.columns), _NO_END, np.int8)
         self._next = 0  # where the next column goes
 
+    def save(self) -> Batch:
+        """All of it."""
+        marks = {"end": self._end, "next": np.array(self._next), "filled": np.array(self.filled)}
+        return {"rows": self.rows, "state": self.state, **marks}
+
+    @classmethod
+    def of(cls, saved: Batch) -> RecentRows:
+        """The inverse."""
+        length, columns = saved["end"].shape
+        fields = lambda arrays, lead: tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)  # noqa: E731
+        state = saved.get("state", {})
+        made = cls(fields(saved["rows"], 2), length, length * columns, fields(state, 1))
+        tree.write(made.rows, ..., saved["rows"])
+        tree.write(made.state, ..., state)
+        made._end[:], made._next, made.filled = saved["end"], int(saved["next"]), int(saved["filled"])
+        return made
+
     @property
     def counts(self) -> tuple[int, int]:
         """How many examples there are to draw: with a reward of zero, with another."""

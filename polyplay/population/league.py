@@ -18,6 +18,7 @@ from polyplay.common.edges import Arrow
 from polyplay.common.errors import Closed, UserError
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import LINE, SharedObject
+from polyplay.common.tree import Batch
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past self", "bot"
@@ -303,6 +304,15 @@ class League(SharedObject):
             *([Arrow("past selves", ("posts",), ("rates",))] if self.past else []),
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
+
+    def save(self) -> Batch:
+        """All of it, for a checkpoint that is made while everybody stands still."""
+        return {name: np.array(getattr(self, name)) for name in self._places}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        for name, array in saved.items():
+            getattr(self, name)[...] = array
 
     def close(self) -> None:
         self._run[0] = 1

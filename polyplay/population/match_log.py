@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,11 @@ class MatchLog:
             self.say("warning", f"{LOG}: {damaged} damaged lines are left out")
         if self.lines < begin:
             self.say("warning", f"{LOG} lacks {begin - self.lines} lines that {SUMMARY} knows of; their ratings stay")
+
+    def cut(self, lines: int) -> None:
+        """Keep so many lines: those behind them are of matches that are played again. Raises OSError."""
+        with open(self.directory / LOG, "rb") as file:
+            os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
 
     def write(self, rows: Sequence[Row]) -> None:
         """Raises OSError: nothing was written."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from polyplay.buffers.actor_checkpoint import LEAGUE, between_rounds
 from polyplay.common import checkpoint
 from polyplay.common.context import WorkerContext
 from polyplay.common.files import LogWrites, Row, refusal_text
@@ -31,6 +32,7 @@ from polyplay.population.match_log import LOG, SUMMARY, MatchLog
 from polyplay.population.matchmaking import Candidates, Opponents, keep_seats
 from polyplay.population.ratings import Elo, TrueSkill
 
+STATE = "league/state"  # of a checkpoint between two rounds of turns
 MOST = 256  # matches of one line
 SAVE = 30.0  # seconds from one league.json to the next
 ELO, TRUESKILL = Elo(), TrueSkill()
@@ -52,6 +54,9 @@ def referee(
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
         with contextlib.closing(rating):
+            ctx.write_part = rating.write_part
+            if rating.found is not None:
+                yield  # in this round everybody takes up what it had
             while True:
                 if not rating.turn():
                     league.rest()
@@ -73,8 +78,8 @@ class Referee:
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
-        self.log = MatchLog(ctx.directory, ctx.say)
-        self.state = restore(self.log, partial(LeagueState, league, elo, skill))
+        self.log, self.found = MatchLog(ctx.directory, ctx.say), between_rounds(ctx)
+        self.state = restore(self.log, partial(LeagueState, league, elo, skill), self._take_up())
         if not league.begun:
             self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
@@ -84,6 +89,27 @@ class Referee:
         self._publish()
         self.saved = 0.0
         self._save()
+
+    def _take_up(self) -> Row | None:
+        """What a checkpoint between two rounds of turns has of the league: its memory is as it was, and so is the log.
+        None: the run goes on otherwise, and the log says all.
+        """
+        if self.found is None:
+            return None
+        state = self.found.json(STATE)
+        self.log.cut(state["lines"])
+        self.league.load(self.found.arrays(LEAGUE))
+        return state
+
+    def write_part(self, number: int) -> None:
+        """The league's part of a checkpoint between two rounds."""
+        assert self.ctx.directory is not None
+        part = checkpoint.CheckpointPart(self.ctx.directory, number)
+        try:
+            part.json(STATE, {"lines": self.log.lines, **self.state.save()})
+            part.arrays(LEAGUE, self.league.save())
+        except OSError as e:
+            self.ctx.say("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
         """All that a League has to have, which may be new or that of a referee before this one."""
@@ -97,7 +123,8 @@ class Referee:
         league.begin()
         self._ask()
         self._hand_back()
-        self._make_room()
+        if self.found is None:
+            self._make_room()
 
     def turn(self) -> bool:
         """Take what there is; whether there was anything."""
@@ -266,9 +293,11 @@ def _versions(ctx: WorkerContext) -> dict[str, int]:
     return {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
 
 
-def restore(log: MatchLog, fresh: Callable[[], LeagueState]) -> LeagueState:
-    """The state that the log makes. Raises UserError: it is that of another league."""
-    saved, state = log.summary(), fresh()
+def restore(log: MatchLog, fresh: Callable[[], LeagueState], saved: Row | None = None) -> LeagueState:
+    """The state that the log makes, or what was saved of its lines and those after them. Raises UserError: it is that
+    of another league.
+    """
+    saved, state = log.summary() if saved is None else saved, fresh()
     try:
         if saved:
             state.load(saved)

@@ -259,13 +259,13 @@ def resumes_exactly(crew: Any) -> bool:
     checkpoints hold all that decides what comes next.
     """
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    free = any(r.apart or r.in_league for r in crew.roles)
+    free = any(r.apart or (r.in_league and not crew.serial) for r in crew.roles)
     return crew.where.on_cpu and _fixed(crew) and not (ahead or free or _forgets(crew))
 
 
 def _forgets(crew: Any) -> bool:
-    """Whether auxiliary tasks draw from a memory of recent rows, which no checkpoint has."""
-    terms = {name for r in crew.roles if r.spec for name in getattr(r.spec.loss, "terms", ())}
+    """Whether auxiliary tasks draw from a memory of recent rows, which only checkpoints of a league have."""
+    terms = {name for r in crew.roles if r.spec and not r.served for name in getattr(r.spec.loss, "terms", ())}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
@@ -283,7 +283,7 @@ def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
-    if any(r.in_league for r in crew.roles):
+    if any(r.in_league for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimiser, counters; ratings, past selves; matches under way are lost"
     if whole and not ahead:
         return f"restores weights, optimiser, counters; {ANEW}, replays start empty"

@@ -227,10 +227,10 @@ def _lost_lanes(crew: Crew) -> str:
     if crew.anew:
         seed = context.seed_of(crew.seed, 1000 * crew.resumes)
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
-    if any(role.in_league for role in crew.roles):
-        seed = context.seed_of(crew.seed, 1000 * crew.resumes)
+    seed, found = context.seed_of(crew.seed, 1000 * crew.resumes), checkpoint.OpenCheckpoint(Path(str(crew.resume)))
+    if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
-    return actor_checkpoint.lost_lanes(Path(str(crew.resume)), context.seed_of(crew.seed, 1000 * crew.resumes))
+    return actor_checkpoint.lost_lanes(found.path, seed)
 
 
 def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from polyplay.common.shared_memory import memory_barrier
+from polyplay.common.tree import Batch
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.flat import FlatParams, param_sizes
 from polyplay.weights.optimizers import load_state, optimizer_state
@@ -60,3 +61,12 @@ class AgentSnapshot(SharedArrays):
         vector.flat.copy_(torch.from_numpy(self._vector))
         load_state(optimizer, state)
         return int(self._head[_VERSION])
+
+    def save(self) -> Batch:
+        """All of it."""
+        return {"head": self._head, "vector": self._vector, "statistics": self._statistics}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        for name, array in self.save().items():
+            array[:] = saved[name]

@@ -69,6 +69,11 @@ class Params(SharedArrays):
     def round(self) -> int:
         return int(self._head[_ROUND])
 
+    @property
+    def learnt(self) -> np.ndarray:
+        """Rollouts of each reader that the weights have learnt from, where it asks for them."""
+        return self._learnt
+
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
 

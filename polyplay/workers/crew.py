@@ -356,7 +356,7 @@ class Crew:
     def _run_serial(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.done:
-            take_turns(self._workers())
+            take_turns(self._workers(), self.control)
         return self.done
 
     def _read_rest(self, worker: WorkerHandle) -> None:
