@@ -299,6 +299,7 @@ class Learner:
 
     def leave(self) -> Generator[None, None, None]:
         """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
+        self.ctx.say("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
         check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
 
     def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:

@@ -60,7 +60,9 @@ def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypa
     try:
         assert watch.failing() == "" or watch.failed >= 3
         wait_for(lambda: counts.append(watch.failed) or watch.failed >= 3)
-        assert watch.failing().startswith("--hosts: the head of the Ray cluster, 10.0.0.1:6379, has given no answer for")
+        assert watch.failing().startswith(
+            "--hosts: the head of the Ray cluster, 10.0.0.1:6379, has given no answer for"
+        )
     finally:
         watch.stop()
     assert list(said) == [], "an answer sets the count back"
