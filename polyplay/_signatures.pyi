@@ -190,7 +190,7 @@ class AlphagoZero(RunOptions, total=False):
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
-    evaluator: Literal['torch', 'openvino', 'winograd', 'auto']  # for self-play's network; auto: the fastest
+    evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network

@@ -287,7 +287,7 @@ def check_backends(crew: Crew) -> None:
         from polyplay.acting.search.evaluators import check_backend
 
         for backend in backends:
-            check_backend(backend, crew.precision)
+            check_backend(backend)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:

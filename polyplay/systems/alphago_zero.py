@@ -45,7 +45,7 @@ class Config:
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
-    evaluator: Literal["torch", "openvino", "winograd", "auto"] = "torch"  # for self-play's network; auto: the fastest
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
