@@ -184,7 +184,7 @@ class AlphagoZero(RunOptions, total=False):
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel', 'gumbel_mctx', 'forced']  # how its moves are chosen, see the page of docs
+    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # how its moves are chosen, see the page of docs
     considered: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves

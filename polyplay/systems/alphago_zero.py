@@ -39,7 +39,7 @@ class Config:
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
-    root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"  # how its moves are chosen, see the page of docs
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # how its moves are chosen, see the page of docs
     considered: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves

@@ -295,6 +295,7 @@ def test_its_metrics_are_reported(tmp_path, capfd):
         ("--simulations 8 --leaves 1 --cheap 9", "--cheap: 9 given; allowed: 0 to its 8 simulations"),
         ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
         ("--root gumbel --simulations 8", "considered 16 (default); allowed: 1 to its 8 simulations"),
+        ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
         (
