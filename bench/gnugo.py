@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, wilson
 
+from polyplay.evaluation.boards import both_colors
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
 from polyplay.evaluation.run_agents import find_agent
-from polyplay.evaluation.strength import both_colors
 
 FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2
@@ -38,7 +38,7 @@ class Progress:
 
 def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, list[str]]:
     """A row of the table, and by what faults the program lost games."""
-    other = named_player(name, agent.board, PLIES, "bench/gnugo.py: ")
+    other = named_player(name, agent.board, "bench/gnugo.py: ")
     program = other.moves
     assert isinstance(program, GtpPlayer)
     with programs_running([program]):

@@ -92,7 +92,7 @@ def played(browser: Browser, run: Path, moves: int, simulations: int, within: Pa
 def settle(browser: Browser, url: str) -> None:
     """The page anew, with the search and the solver at their ends."""
     browser.open(url)
-    browser.wait("return state && state.mover === state.person && !state.thinking && !state.solver.solving", 60)
+    browser.wait("return state && state.mover === state.person && !state.thinking", 60)
 
 
 def take_play(browser: Browser) -> None:

@@ -19,9 +19,9 @@ from polyplay.common import machine
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Go, game
 from polyplay.evaluation import gtp_program
+from polyplay.evaluation.boards import both_colors
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, named_player, play_match
-from polyplay.evaluation.strength import both_colors
 from polyplay.evaluation.verify import VerificationFailed, _compare
 from tests import made
 from tests.envs.boards.test_kernels import legal_of
@@ -42,7 +42,7 @@ def go(size: int = 5, more: str = "+komi=0.5") -> Go:
 
 
 def player(*words: str, board: Go | None = None) -> BoardPlayer:
-    return named_player(command(*words), board or go(), 2, "")
+    return named_player(command(*words), board or go(), "")
 
 
 def last_legal(board: Go, at_random: float = 0.0) -> BoardPlayer:
@@ -201,8 +201,8 @@ def counts(found: BoardPlayer) -> tuple[list[tuple[int, str]], int, int]:
 def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
     """20 games on 9×9."""
     board = go(9, "")
-    one = named_player(gnu_go("--level", str(level)), board, 2, "")
-    meet(one, named_player("mcts:30", board, 2, ""), 20)
+    one = named_player(gnu_go("--level", str(level)), board, "")
+    meet(one, named_player("mcts:30", board, ""), 20)
     assert counts(one) == ([], 20, 20)
 
 
@@ -213,7 +213,7 @@ def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(
     monkeypatch.setattr(gtp_program, "SECONDS", 300.0)  # to start on a busy machine
     board, other = go(9, "+komi=7"), gnu_go("--level", "0", "--seed", "1")
     words = [sys.executable, "-m", "polyplay", "play", str(CHAMPION), "--gtp", "--simulations", "8"]
-    one, two = (named_player(name, board, 2, "") for name in (f"gtp:{shlex.join(words)}", other))
+    one, two = (named_player(name, board, "") for name in (f"gtp:{shlex.join(words)}", other))
     points = meet(one, two, 20)
     assert np.isin(points, (0.0, 0.5, 1.0)).all()
     assert counts(one) == counts(two) == ([], 20, 20)
@@ -254,7 +254,7 @@ def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: P
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
     program.chmod(0o755)
-    one, two = named_player(f"gtp:{program} genmove:1:die", go(), 2, "--against "), last_legal(go())
+    one, two = named_player(f"gtp:{program} genmove:1:die", go(), "--against "), last_legal(go())
     with programs_running([one.moves]):
         program.unlink()
         points = play_match(one, two, both_colors(go(), 2, 2, seed=1), seed=0)

@@ -20,8 +20,8 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.runs.reports.screen import default_console, print_all
 
 ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
-best), files of past selves in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, perfect, in Go
-also gtp:COMMAND, a program that speaks GTP."""
+best), files of past selves in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, in connect
+four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
