@@ -46,7 +46,7 @@ def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, 
     low, high = (games * end for end in wilson(float(points.mean()), games))
     row = {"points": float(points.sum()), "of": games, "95 % interval": f"{low:.1f} to {high:.1f}"}
     row |= {"agreed": f"{program.agreed} of {program.scored}", "faults": len(program.faults)}
-    return row, [str(fault) for fault in program.faults]
+    return row, program.faults
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from polyplay.cli.output import print_result
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
-from polyplay.evaluation.gtp_faults import GtpFault, program_line
+from polyplay.evaluation.gtp_program import program_line
 from polyplay.evaluation.progress import GamesWatch
 
 
@@ -49,7 +49,7 @@ def _board_score(result: Row) -> str:
     ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
     line = f"{result['points']:g} of {n} points, {_interval(result, n)}; {ends}; {of}"
     for about in result.get("programs", ()):
-        line = "\n".join([line, program_line(about), *(str(GtpFault(**fault)) for fault in about["faults"])])
+        line = "\n".join([line, program_line(about), *about["faults"]])
     return line
 
 

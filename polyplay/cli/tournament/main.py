@@ -15,7 +15,7 @@ from rich.text import Text
 from polyplay.cli.arguments import parse_words
 from polyplay.cli.plot import blank_figure, check_name, print_picture, write_figure
 from polyplay.common.files import Row, to_plain
-from polyplay.evaluation.gtp_faults import program_line
+from polyplay.evaluation.gtp_program import program_line
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.runs.reports.screen import default_console, print_all
 
