@@ -22,7 +22,6 @@ class RunOptions(TypedDict, total=False):
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
     preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
-    follow: str | None  # hyperparameters of the best member of a population, as they changed while it was trained (directory of a population, made by `pbt`)
     change: tuple[str, ...]  # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
     serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal['process', 'thread']  # workers are processes or threads
