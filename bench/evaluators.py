@@ -71,13 +71,14 @@ def main() -> None:
     backends = [name for name in BACKENDS if name != "openvino" or importlib.util.find_spec("openvino")]
     ways = list(itertools.product(backends, PRECISIONS if is_half("auto") else PRECISIONS[:1]))
     for case in CASES:
-        here = [way for way in ways if way != ("winograd", "bfloat16")]
-        turns = [{way: rate(case, way, cores, asked.seconds) for way in here} for _ in range(asked.turns)]
+        turns = [{way: rate(case, way, cores, asked.seconds) for way in ways} for _ in range(asked.turns)]
         row: Row = {"network": case}
-        row |= {" ".join(way): statistics.median(turn[way] for turn in turns) for way in here}
-        ratios = [turn["winograd", "float32"] / turn["torch", "float32"] for turn in turns]
-        rows.append(row | {"winograd over torch, float32": said(spread(ratios))})
-        measured[case] = {" ".join(way): [turn[way] for turn in turns] for way in here}
+        row |= {" ".join(way): statistics.median(turn[way] for turn in turns) for way in ways}
+        for way in ways[len(PRECISIONS) :]:
+            ratios = [turn[way] / turn["torch", way[1]] for turn in turns]
+            row[f"{way[0]} over torch, {way[1]}"] = said(spread(ratios))
+        rows.append(row)
+        measured[case] = {" ".join(way): [turn[way] for turn in turns] for way in ways}
         print(rows[-1], flush=True)
     title = "# Ways to compute a network in the search"
     text = [title, "", *lines_about(what), f"- evaluations/s of {cores} processes at once", "", *table(rows)]

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, wilson
 
+from polyplay.evaluation.boards import both_colors
 from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
 from polyplay.evaluation.players import BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
 from polyplay.evaluation.run_agents import find_agent
-from polyplay.evaluation.strength import both_colors
 
 FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2
@@ -38,7 +38,7 @@ class Progress:
 
 def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, list[str]]:
     """A row of the table, and by what faults the program lost games."""
-    other = named_player(name, agent.board, PLIES, "bench/gnugo.py: ")
+    other = named_player(name, agent.board, "bench/gnugo.py: ")
     program = other.moves
     assert isinstance(program, GtpPlayer)
     with programs_running([program]):
@@ -46,7 +46,7 @@ def against(agent: BoardPlayer, name: str, games: int, seed: int) -> tuple[Row, 
     low, high = (games * end for end in wilson(float(points.mean()), games))
     row = {"points": float(points.sum()), "of": games, "95 % interval": f"{low:.1f} to {high:.1f}"}
     row |= {"agreed": f"{program.agreed} of {program.scored}", "faults": len(program.faults)}
-    return row, [str(fault) for fault in program.faults]
+    return row, program.faults
 
 
 def main() -> None:

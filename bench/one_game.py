@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
+from positions import decisive_positions, moves_kept
 
 from polyplay.acting import play
 from polyplay.acting.search import Search, SearchOptions
@@ -22,8 +23,6 @@ from polyplay.acting.search.policy import SearchPolicy
 from polyplay.common import checkpoint
 from polyplay.envs import Envs
 from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.positions import decisive_positions
-from polyplay.evaluation.strength import moves_kept
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.directory import read_config
 from polyplay.systems import load

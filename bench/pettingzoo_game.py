@@ -4,7 +4,7 @@
 
 Trains PPO, one policy in both seats, into RUN if it is not there, by the command that the page prints. DIR: what
 `peers/sb3_connect_four.py --moves 5000000` left. The curve, for each checkpoint and its likeliest moves: how often they
-keep the value of the decisive positions of envs/boards/positions; and points, 1 for a win and ½ for a draw, in 400
+keep the value of the decisive positions (positions.py); and points, 1 for a win and ½ for a draw, in 400
 games from 200 openings of 2 random plies, each with both colours, against random moves and against tree search by 50
 random roll-outs. A move is one player's; in PettingZoo's parallel form the other player has a row too, so that a move
 is two agent steps. Polyplay's policy learns from all moves, the peer's from those of one side.
@@ -21,6 +21,7 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from positions import decisive_positions, moves_kept
 
 import polyplay
 from polyplay.acting.match import match
@@ -29,8 +30,7 @@ from polyplay.common import checkpoint
 from polyplay.envs.boards.game import GAMES
 from polyplay.envs.boards.opponents import Opponent, opponent
 from polyplay.envs.boards.pool import show_all
-from polyplay.envs.boards.positions import decisive_positions
-from polyplay.evaluation.strength import both_colors, moves_kept
+from polyplay.evaluation.boards import both_colors
 
 GAME, GAMES_EACH, PLIES = GAMES["connect_four"], 400, 2
 ENV = "pettingzoo.classic.connect_four_v3:env"
@@ -82,7 +82,7 @@ def of_peer(file: Path) -> Any:
 def measured(choose: Any) -> Row:
     found = {"value kept": float(np.mean(moves_kept(Player(choose), decisive_positions(GAME))))}
     for name, column in AGAINST.items():
-        other: Opponent = opponent(name, GAME, "", "", PLIES)
+        other: Opponent = opponent(name, GAME)
         starts = both_colors(GAME, GAMES_EACH, PLIES, 0)
         found[column] = float(match(GAME, Player(choose), other, starts, 0).mean())
     return {k: round(v, 3) for k, v in found.items()}

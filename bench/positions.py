@@ -1,72 +1,156 @@
-"""Draws the decisive positions of a game by which strength is measured, into the package.
+"""Decisive positions of connect four and of Othello 6×6, a measure of strength: how often does a move keep their value?
 
-    python bench/positions.py
-    python bench/positions.py --game othello+size=6
+    python bench/positions.py        # draws those of connect four anew
 
-Random play by seed, judged by the solver: see polyplay/envs/boards/positions.py. A run that stopped goes on from
---progress; the positions depend on the seed alone.
+A position is decisive if some legal move gives the value away: makes a draw or a loss of a win, or a loss of a draw.
+They come from random play by seed, and the mover has no win by one stone. Those of connect four are judged by the
+package bitbully (the extra `solver`); those of Othello by an exact solver that the package had until November 2026.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from common import about, command_line
 
-from polyplay.envs.boards.positions import MEASURES, Measure, candidates, keeping_moves, positions_of, written
-from polyplay.envs.boards.solver import RowSolver, solver_of
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.envs.boards.opponents import Opponent, solver
 
 Row = tuple[str, int, str]
-NAMED = {measure.game.name: measure for measure in MEASURES}
+FOUR, OTHELLO = GAMES["connect_four"], game("othello+size=6")
+FOLDER = Path(__file__).with_name("positions")
+FILES = {FOUR.name: FOLDER / "connect_four.csv", OTHELLO.name: FOLDER / "othello6.csv"}
+FEWEST, MOST = 8, 24  # stones of a position of connect four; of Othello 5 to 12 cells are empty
+AT_ONCE = 100  # positions that a player is asked for together
 
 
-def judged(measure: Measure, asked: argparse.Namespace) -> Iterator[tuple[str, Row | None]]:
-    """Candidates in order, and their rows if they are decisive; what the file of progress has is not solved again."""
-    game, solver, known = measure.game, solver_of(measure.game), {}
-    if isinstance(solver, RowSolver):
-        solver.openings = {}  # all is searched
-    if asked.progress.exists():
-        known = dict(json.loads(line) for line in asked.progress.read_text().splitlines())
-    with asked.progress.open("a") as progress:
-        for play, record in candidates(measure, asked.seed):
-            if play not in known:
-                found = keeping_moves(solver, record)
-                known[play] = found and (play, found[0], written(game, map(game.move_name, found[1])))
-                progress.write(json.dumps([play, known[play]]) + "\n")
-                progress.flush()
-            yield play, known[play]
+@dataclass(frozen=True)
+class Decisive:
+    """Positions and what a solver says of them."""
+
+    game: Game
+    plays: list[str]  # the moves that lead to each
+    records: np.ndarray  # int8 [n, record]
+    outcomes: np.ndarray  # int8 [n], for the mover
+    keeping: np.ndarray  # bool [n, actions]: moves that keep the outcome
+
+    def first(self, n: int) -> Decisive:
+        """The first n of them."""
+        return Decisive(self.game, self.plays[:n], self.records[:n], self.outcomes[:n], self.keeping[:n])
+
+    @property
+    def at_random(self) -> float:
+        """The share that a random legal move keeps on the average."""
+        room = np.empty(self.game.actions, np.int16)
+        legal = [kernels.legal(self.game.numbers, record, room) for record in self.records]
+        return float((self.keeping.sum(1) / legal).mean())
+
+
+def file_of(board: Game) -> Path | None:
+    """The file of a game's positions, by its rules whatever its name; None: it has none."""
+    return next((FILES[g.name] for g in (FOUR, OTHELLO) if np.array_equal(g.numbers, board.numbers)), None)
+
+
+@cache
+def decisive_positions(board: Game) -> Decisive:
+    """The 1,000 of a game."""
+    path = file_of(board)
+    if path is None:
+        raise ValueError(f"game:{board.name} has no decisive positions")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [(row["moves"], int(row["outcome"]), row["keeping"]) for row in csv.DictReader(file)]
+    return positions_of(board, rows)
+
+
+def positions_of(board: Game, rows: Iterable[Row]) -> Decisive:
+    """Positions of rows: moves, outcome, the moves that keep it."""
+    found, known = list(rows), {board.move_name(action): action for action in range(board.actions)}
+    records = np.stack([board.new() for _ in found])
+    keeping = np.zeros((len(found), board.actions), bool)
+    for record, kept, (play, _, names) in zip(records, keeping, found, strict=True):
+        for name in _names(board, play):
+            kernels.play(board.numbers, record, known[name])
+        kept[[known[name] for name in _names(board, names)]] = True
+    return Decisive(board, [row[0] for row in found], records, np.array([row[1] for row in found], np.int8), keeping)
+
+
+def _names(board: Game, text: str) -> Iterable[str]:
+    return text if board.gravity else text.split()
+
+
+def moves_kept(player: Opponent, positions: Decisive) -> list[float]:
+    """1 for each position in which the player's move keeps the value, otherwise 0."""
+    records, found = positions.records.copy(), list[float]()
+    random = np.arange(len(records), dtype=np.uint64)
+    for first in range(0, len(records), AT_ONCE):
+        at = np.arange(first, min(first + AT_ONCE, len(records)))
+        found += positions.keeping[at, player(records, random, at)].astype(float).tolist()
+    return found
+
+
+def candidates(seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Without end: moves and records of random play of connect four that may be decisive, each once."""
+    rng, seen = np.random.default_rng(seed), set[bytes]()
+    while True:
+        found = random_play(FOUR, int(rng.integers(FEWEST, MOST + 1)), rng)
+        if found and (key := found[1].tobytes()) not in seen and not wins_at_once(FOUR, found[1]):
+            seen.add(key)
+            yield found
+
+
+def random_play(board: Game, stones: int, rng: np.random.Generator) -> tuple[str, np.ndarray] | None:
+    """Moves and record after so many random legal moves of a game without passes; None if the game ends before."""
+    record, legal, names = board.new(), np.empty(board.actions, np.int16), ""
+    for _ in range(stones):
+        action = int(legal[rng.integers(kernels.legal(board.numbers, record, legal))])
+        names += board.move_name(action)
+        if kernels.play(board.numbers, record, action) != kernels.GOES_ON:
+            return None
+    return names, record
+
+
+def wins_at_once(board: Game, record: np.ndarray) -> bool:
+    """Whether the mover has a win by one stone."""
+    legal = np.empty(board.actions, np.int16)
+    moves = legal[: kernels.legal(board.numbers, record, legal)]
+    return any(kernels.play(board.numbers, record.copy(), int(action)) == kernels.WON for action in moves)
+
+
+def keeping_moves(record: np.ndarray) -> tuple[int, list[int]] | None:
+    """The outcome and the moves that keep it; None if all do: the position is not decisive."""
+    outcomes = {action: int(np.sign(score)) for action, score in solver().scores(record).items()}
+    best = max(outcomes.values())
+    keeping = [action for action, outcome in outcomes.items() if outcome == best]
+    return (best, keeping) if len(keeping) < len(outcomes) else None
+
+
+def drawn(seed: int) -> Iterator[Row]:
+    """Without end: rows of decisive positions of connect four."""
+    for play, record in candidates(seed):
+        if found := keeping_moves(record):
+            yield play, found[0], "".join(map(FOUR.move_name, found[1]))
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--game", choices=NAMED, default="connect_four")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--positions", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; call again to go on")
-    parser.add_argument("--progress", type=Path, default=Path("build/positions.jsonl"))
-    parser.add_argument("--out", type=Path, help="default: the package's file of the game")
+    parser.add_argument("--out", type=Path, default=FILES[FOUR.name])
     asked = parser.parse_args()
-    measure = NAMED[asked.game]
-    asked.progress.parent.mkdir(parents=True, exist_ok=True)
-    begun, rows, tried = time.monotonic(), [], 0
-    for _, row in judged(measure, asked):
-        tried += 1
-        rows += [row] if row else []
-        if len(rows) == asked.positions:
-            break
-        if time.monotonic() - begun > asked.seconds:
-            raise SystemExit(f"{len(rows)} of {asked.positions} positions; call again to go on")
-    with (asked.out or measure.file).open("w", newline="") as file:
+    rows = list(islice(drawn(asked.seed), asked.positions))
+    with asked.out.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([("moves", "outcome", "keeping"), *rows])
-    drawn = positions_of(measure.game, rows)
-    print(f"{about()['command']}: {len(rows)} decisive of {tried}, a random move keeps {drawn.at_random:.1%}")
+    positions = positions_of(FOUR, rows)
+    print(f"{about()['command']}: {len(rows)} decisive positions, a random move keeps {positions.at_random:.1%}")
     for outcome, name in ((1, "won"), (0, "drawn"), (-1, "lost")):
-        print(f"  {name}: {int((drawn.outcomes == outcome).sum())}")
+        print(f"  {name}: {int((positions.outcomes == outcome).sum())}")
 
 
 if __name__ == "__main__":

@@ -23,13 +23,12 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 
 import psutil
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, wilson
-from strength import SOLVER, measured
+from strength import values_kept
 
 from polyplay.common import checkpoint
 from polyplay.common.files import read_lines
@@ -50,7 +49,6 @@ VARIANTS = {
     "gumbel": ("Gumbel, 16 simulations", "--root gumbel --simulations 16"),
     "gumbel, noise": ("the same with noise in whole games", "--root gumbel --simulations 16 --warm 42"),
     "caps": ("a quarter of the searches has 128 simulations, others 20", "--root puct --simulations 128 --cheap 20"),
-    "forced": ("forced visits, taken back in the target", "--root forced --simulations 64"),
 }
 CONSTANT = 0.7  # share of the core-minutes after which the learning rate falls
 COST, STRENGTH = "core_minutes.jsonl", "strength.json"
@@ -158,9 +156,10 @@ def rows_of(run: Path, variant: str, seed: int, asked: argparse.Namespace) -> li
         row: Row = {"run": variant, "seed": seed, "core-minutes": cost["core_minutes"]}
         row |= {"moves learnt": int(counters["steps"]), "games": int(counters["episodes"])}
         for simulations, name in ((0, "network alone"), (100, "100 simulations")):
-            found = measured(run, path, replace(SOLVER, simulations=simulations))
-            low, high = wilson(found["episodic_return_mean"], found["episodes"])
-            row[name] = f"{100 * found['episodic_return_mean']:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+            found = values_kept(run, path, simulations)
+            share = sum(found) / len(found)
+            low, high = wilson(share, len(found))
+            row[name] = f"{100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
         rows.append(row)
     (run / STRENGTH).write_text(json.dumps(rows, indent=1))
     return rows

@@ -42,10 +42,10 @@ from polyplay.envs.boards.pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.workers.process import tune
 
-CASES = [("torch", "float32"), ("winograd", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
+CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
 SHARE = 0.93
 # × the best peer
-TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, **dict.fromkeys(CASES[:2], 2.2)}
+TARGETS = {("torch", "bfloat16"): 4.5, ("openvino", "bfloat16"): 5.5, ("torch", "float32"): 2.2}
 GO_TARGETS = {**TARGETS, ("torch", "bfloat16"): 5.5}
 SLOW_TARGET = 150.0  # × OpenSpiel's Python, in Go
 GAMES_TARGET = 8.0  # × the best peer's games per hour, subtree kept: connect four

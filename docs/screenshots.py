@@ -98,9 +98,9 @@ def played(browser: Browser, run: Path, moves: int, simulations: int, within: Pa
 
 
 def settle(browser: Browser, url: str) -> None:
-    """The page anew, with the search and the solver at their ends."""
+    """The page anew, with the search at its end."""
     browser.open(url)
-    browser.wait("return state && state.mover === state.person && !state.thinking && !state.solver.solving", 60)
+    browser.wait("return state && state.mover === state.person && !state.thinking", 60)
 
 
 def take_play(browser: Browser) -> None:
@@ -127,7 +127,6 @@ def take_board(browser: Browser, name: str, run: Path, moves: int, within: Path 
 
 def take_boards(browser: Browser) -> None:
     take_board(browser, "go9", CHAMPIONS / "go9", 12)
-    take_board(browser, "othello", CHAMPIONS / "othello6", 7)
     with tempfile.TemporaryDirectory() as name:
         folder, run = Path(name), Path("runs/hex")
         train = [*POLYPLAY, "train", *HEX, "--run", str(run)]

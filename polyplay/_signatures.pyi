@@ -22,7 +22,6 @@ class RunOptions(TypedDict, total=False):
     run: str | Path | None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal['never', 'auto']  # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options that `polyplay resume` takes may differ from that run's
     preset: str  # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
-    follow: str | None  # hyperparameters of the best member of a population, as they changed while it was trained (directory of a population, made by `pbt`)
     change: tuple[str, ...]  # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
     serial: bool  # run all workers in one process and one thread: deterministic, and a debugger works
     on: Literal['process', 'thread']  # workers are processes or threads
@@ -184,13 +183,13 @@ class AlphagoZero(RunOptions, total=False):
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel', 'gumbel_mctx', 'forced']  # how its moves are chosen, see the page of docs
+    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # how its moves are chosen, see the page of docs
     considered: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     warm: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
-    evaluator: Literal['torch', 'openvino', 'winograd', 'auto']  # for self-play's network; auto: the fastest
+    evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network

@@ -27,8 +27,6 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         "polyplay/py.typed",
         "polyplay/_signatures.pyi",
         "polyplay/envs/rules.toml",
-        "polyplay/envs/boards/othello_positions.csv",
-        "polyplay/envs/boards/positions.csv",
         "polyplay/systems/tuned.toml",
         *(f"polyplay/evaluation/scores/{name}" for name in scores),
         *(f"polyplay/cli/local_page/page/{name}" for name in ("base.css", "base.js")),

@@ -7,7 +7,7 @@ from polyplay.cli.output import print_result
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row
 from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
-from polyplay.evaluation.gtp_faults import GtpFault, program_line
+from polyplay.evaluation.gtp_program import program_line
 from polyplay.evaluation.progress import GamesWatch
 
 
@@ -29,13 +29,12 @@ def command(words: list[str]) -> int:
 
 def score_line(result: Row) -> str:
     """The score with its interval, and what it is a score of."""
-    what = {"solver": "positions", "versus": "games"}.get(result.get("protocol", "run"))
-    line = _game_score(result) if what is None else _board_score(result)
+    line = _board_score(result) if result.get("protocol") == "versus" else _game_score(result)
     asked, n = result.get("asked"), result["episodes"]
     if asked is None:
         return line
-    bias = ". Short games end first, which biases the mean" if what != "positions" else ""
-    return f"{line}\n{result['ended']}: {n:,} of {asked:,} {what or 'games'} were over{bias}; nothing was written"
+    bias = "Short games end first, which biases the mean"
+    return f"{line}\n{result['ended']}: {n:,} of {asked:,} games were over. {bias}; nothing was written"
 
 
 def _game_score(result: Row) -> str:
@@ -45,20 +44,13 @@ def _game_score(result: Row) -> str:
 
 
 def _board_score(result: Row) -> str:
-    """Of the protocols of board games."""
-    n, mean, of = result["episodes"], result["episodic_return_mean"], f"protocol {result['label']}"
-    if result["protocol"] == "solver":
-        random = f"a random move keeps {100 * result['random_move']:.1f} %"
-        interval = _interval(result, 100)
-        return f"{100 * mean:.1f} % of moves keep the value, {interval}; {n:,} positions, {random}; {of}"
+    """Of a match."""
+    n, of = result["episodes"], f"protocol {result['label']}"
     ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
     line = f"{result['points']:g} of {n} points, {_interval(result, n)}; {ends}; {of}"
     for about in result.get("programs", ()):
-        line = "\n".join([line, program_line(about), *(str(GtpFault(**fault)) for fault in about["faults"])])
-    if "moves_kept" not in result:
-        return line
-    kept = f"{result['moves_kept']:,} of {result['moves']:,} moves in positions that are not lost keep the value"
-    return f"{line}\n{kept}; it holds {result['games_held']} of {n} games"
+        line = "\n".join([line, program_line(about), *about["faults"]])
+    return line
 
 
 def _interval(result: Row, scale: float) -> str:

@@ -54,15 +54,12 @@ IN_SCORES = (  # of an evaluation, in scores.json
 class EvaluateOptions:
     """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
-    protocol: Literal[
-        "run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "solver", "versus"
-    ] = "run"
+    protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "versus"] = "run"
     """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
     same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    sticky: sticky actions of 0.25. solver: moves in positions of connect four, or of Othello 6×6, that the solver
-    knows. versus: a match with --against"""
+    sticky: sticky actions of 0.25. versus: a match with --against"""
     episodes: Count | None = None
-    """how many full games, or positions of solver (none: the protocol's number: 30, 100 or 1,000)"""
+    """how many full games (none: the protocol's number: 30 or 100)"""
     seed: Seed = 0
     """seed of environments and actions"""
     epsilon: Fraction | None = None
@@ -73,11 +70,10 @@ class EvaluateOptions:
     """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
     number)"""
     against: str | None = None
-    """the opponent of --protocol versus: random, mcts:N, perfect, a Go program (gtp:COMMAND), or the directory of a run
-    or of a checkpoint"""
+    """the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
+    directory of a run or of a checkpoint"""
     opening_plies: Whole | None = None
-    """random moves before a game of --protocol versus (none: 2; against perfect 8, on small boards fewer, in Othello
-    6×6 14)"""
+    """random moves before a game of --protocol versus (none: 2)"""
     video: bool = False
     """write a video of the first game to the run's directory; if that fails, a line says why and the games are scored
     all the same"""

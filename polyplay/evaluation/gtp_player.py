@@ -15,11 +15,10 @@ from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import Game, Go
 from polyplay.envs.boards.go_kernels import area
 from polyplay.envs.boards.go_moves import moves_between
-from polyplay.envs.boards.kernels import CELLS, mover, ply
+from polyplay.envs.boards.kernels import mover, ply
 from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.boards.records import OWN
-from polyplay.evaluation.gtp_faults import GtpFault
-from polyplay.evaluation.gtp_program import GtpLost, GtpMistake, GtpProgram
+from polyplay.evaluation.gtp_program import ILLEGAL, GtpFault, GtpProgram
 
 PREFIX = "gtp:"
 COLORS = ("black", "white")
@@ -42,7 +41,7 @@ class GtpPlayer:
             raise UserError(f"{option}{name} given, but its words can't be told apart: {e}; close the quotes") from None
         if not self.command:
             raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
-        self.faults, self.scored, self.agreed = list[GtpFault](), 0, 0
+        self.faults, self.scored, self.agreed = list[str](), 0, 0
         self._program: GtpProgram | None = None
         self._known: np.ndarray | None = None  # the position on its board
 
@@ -66,8 +65,7 @@ class GtpPlayer:
     @property
     def about(self) -> Row:
         """What a record says of its games."""
-        faults = [vars(fault) for fault in self.faults]
-        return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": faults}
+        return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
     # ---------------------------------------------------------------------------------------------- its program
 
@@ -83,18 +81,17 @@ class GtpPlayer:
         try:
             for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
                 self._program.ask(command)
-        except GtpMistake as e:
+        except GtpFault as e:
             self._program.close()
-            raise UserError(f"{given}: it {e}; give a program that plays game:{self.board.name}") from None
-        except GtpLost as e:
-            raise UserError(f"{given}: it {e}; give a command that speaks GTP, as 'gtp:gnugo --mode gtp'") from None
+            fix = f"give a program that speaks GTP and plays game:{self.board.name}, as 'gtp:gnugo --mode gtp'"
+            raise UserError(f"{given}: {e.answered}; {fix}") from None
         return self._program
 
     def _running(self) -> GtpProgram:
         return self._start() if self._program is None or self._program.lost else self._program
 
     def _tell(self, record: np.ndarray) -> GtpProgram:
-        """The program, with that position on its board. Raises GtpMistake, GtpLost."""
+        """The program, with that position on its board. Raises GtpFault."""
         program = self._running()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
         if moves is None:
@@ -110,37 +107,22 @@ class GtpPlayer:
 
     def _move(self, record: np.ndarray, game: int) -> int:
         try:
-            answer = self._tell(record).ask(f"genmove {COLORS[mover(record)]}")
+            command = f"genmove {COLORS[mover(record)]}"
+            answer = self._tell(record).ask(command)
             if answer.lower() == "resign":
                 self._known = None
                 return GIVES_UP
-            action = self._legal_action(answer, record)
-        except (GtpMistake, GtpLost, UserError) as e:  # UserError: it can't be started again
-            self.faults.append(GtpFault(self.name, self.against, game + 1, ply(record) + 1, str(e)))
+            action, room = self.board.action_of(answer), np.empty(self.board.actions, np.int16)
+            if action is None or action not in room[: kernels.legal(self.board.numbers, record, room)]:
+                raise GtpFault(ILLEGAL, command, answer)
+        except (GtpFault, UserError) as e:  # UserError: it can't be started again
+            lost = f"{self.name} lost game {game + 1} against {self.against} at move {ply(record) + 1}"
+            self.faults.append(f"{lost}: {e}")
             self._known = None
             return GIVES_UP
         assert self._known is not None
         kernels.play(self.board.numbers, self._known, action)
         return action
-
-    def _legal_action(self, answer: str, record: np.ndarray) -> int:
-        """Raises GtpMistake: it is no move, or an illegal one."""
-        action, room = self.board.action_of(answer), np.empty(self.board.actions, np.int16)
-        if action is None:
-            raise GtpMistake(f"answered genmove with {' '.join(answer.split())[:40] or 'nothing'}, which is no move")
-        if action not in room[: kernels.legal(self.board.numbers, record, room)]:
-            raise GtpMistake(f"made the illegal move {answer}: {self._why_illegal(action, record)}")
-        return action
-
-    def _why_illegal(self, action: int, record: np.ndarray) -> str:
-        if record[CELLS + action]:
-            return "a stone is there"
-        after, cells = record.copy(), slice(CELLS, CELLS + self.board.cells)
-        kernels.play(self.board.numbers, after, action)
-        taken = not after[CELLS + action]
-        if taken and (not self.board.suicide or np.array_equal(after[cells], record[cells])):
-            return "it is suicide"
-        return "the position was there before"
 
     def _compare_score(self, record: np.ndarray) -> None:
         """No answer counts neither way: the game is over, and not every program has the command."""
@@ -148,7 +130,7 @@ class GtpPlayer:
             return
         try:
             answer = self._tell(record).ask("final_score").upper()
-        except (GtpMistake, GtpLost):
+        except GtpFault:
             self._known = None
             return
         lead = 2 * area(self.board.numbers, record) - self.board.halves

@@ -11,18 +11,31 @@ import time
 from collections.abc import Sequence
 from subprocess import PIPE
 
+from polyplay.common.files import Row
+
 SECONDS = 60.0  # for an answer
 QUIT = 2.0  # for its end
 LONGEST = 1 << 20  # bytes of an answer
 TOLD = 200  # letters of what a program said, in a message
+TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
-class GtpMistake(Exception):
-    """A program refused a command, or its answer is no legal move: what it did. It can be asked again."""
+class GtpFault(Exception):
+    """A program's answer to a command is late (TIMEOUT), no legal move or a refusal (ILLEGAL), or no GTP, as where it
+    has ended (CRASH). After an illegal move it can be asked again.
+    """
+
+    def __init__(self, kind: str, command: str, answer: str):
+        said, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
+        self.kind, shown = kind, f"'{said}'" if said else "nothing"
+        self.answered = f"it answered {command} with {shown}{late}"
+        super().__init__(f"{kind}: {self.answered}")
 
 
-class GtpLost(Exception):
-    """A program ended, took too long, or broke the protocol: what it did. It can't be asked again."""
+def program_line(about: Row) -> str:
+    """What came of a program's games, in one line for people."""
+    said, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
+    return f"{said}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else said
 
 
 class GtpProgram:
@@ -40,14 +53,15 @@ class GtpProgram:
         self.lost = False  # whether it has been ended
 
     def ask(self, command: str) -> str:
-        """Its answer, without status and number. Raises GtpMistake, GtpLost."""
+        """Its answer, without status and number. Raises GtpFault."""
         self._number += 1
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended: so has its output
                 self._in.write(f"{self._number} {command}\n".encode())
             return self._parse(command, self._read(command))
-        except GtpLost:
-            self.close(0)
+        except GtpFault as e:
+            if e.kind != ILLEGAL:
+                self.close(0)
             raise
 
     def close(self, seconds: float = QUIT) -> None:
@@ -72,11 +86,11 @@ class GtpProgram:
         until, self._answer = time.monotonic() + SECONDS, self._answer.replace(b"\r", b"").lstrip(b"\n")
         while b"\n\n" not in self._answer:
             if len(self._answer) > LONGEST:
-                raise GtpLost(f"answered {command} without an end")
+                raise GtpFault(CRASH, command, self._answer[:TOLD].decode(errors="replace"))
             left = until - time.monotonic()
             ready = self._selector.select(left) if left > 0 else []
             if not ready:
-                raise GtpLost(f"did not answer {command} in {SECONDS:g} seconds")
+                raise GtpFault(TIMEOUT, command, "")
             for key, _ in ready:
                 self._take(key.fileobj is self._out, os.read(key.fd, 1 << 16), command)
         answer, _, self._answer = self._answer.partition(b"\n\n")
@@ -84,7 +98,7 @@ class GtpProgram:
 
     def _take(self, answer: bool, found: bytes, command: str) -> None:
         if answer and not found:
-            raise GtpLost(f"{self._ending()} instead of an answer to {command}{self._last_words()}")
+            raise GtpFault(CRASH, command, self._last_words())
         if answer:
             self._answer = (self._answer + found.replace(b"\r", b"")).lstrip(b"\n")
         elif found:
@@ -92,33 +106,20 @@ class GtpProgram:
         else:
             self._selector.unregister(self._err)
 
-    def _ending(self) -> str:
-        try:
-            status = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return "closed its output"
-        return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-
     def _last_words(self) -> str:
         """Its last line on standard error."""
         os.set_blocking(self._err.fileno(), False)
         with contextlib.suppress(OSError):
             self._complaint += self._err.read(1 << 16) or b""
         lines = self._complaint.decode(errors="replace").split("\n")
-        said = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
-        return f", and said: {said[:TOLD]}" if said else ""
+        return next((line for line in reversed(lines) if line.strip()), "")
 
     def _parse(self, command: str, answer: str) -> str:
         status, (number, _, text) = answer[:1], answer[1:].partition(" ")
         if "\n" in number:  # `=7` and its text on lines below
             number, _, text = answer[1:].partition("\n")
         if status not in ("=", "?") or number != str(self._number):
-            raise GtpLost(f"answered {command}, which has the number {self._number}, with: {_brief(answer)}")
+            raise GtpFault(CRASH, command, answer)
         if status == "?":
-            raise GtpMistake(f"refused {command}: {_brief(text) or 'without a reason'}")
+            raise GtpFault(ILLEGAL, command, f"? {text}")
         return text.strip()
-
-
-def _brief(text: str) -> str:
-    """In one line."""
-    return " ".join(text.split())[:TOLD]

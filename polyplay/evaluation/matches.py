@@ -24,10 +24,9 @@ from polyplay.envs.atari.protocols import is_board
 from polyplay.envs.boards.opponents import Opponent
 from polyplay.envs.boards.pool import board_of
 from polyplay.envs.bots import load_bot
-from polyplay.evaluation.boards import PLIES
+from polyplay.evaluation.boards import PLIES, both_colors
 from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
 from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
-from polyplay.evaluation.strength import both_colors
 from polyplay.evaluation.tournament import TournamentOptions
 from polyplay.nets import device
 
@@ -124,7 +123,7 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
         how = PlayerOptions(options.simulations, options.seed + i, options.greedy, 0.0, where)
         if entrant.agent:
             return player_of_agent(entrant.agent, how)
-        return named_player(entrant.name, board, plies, "tournament: ")
+        return named_player(entrant.name, board, "tournament: ")
 
     players = [player(i, entrant) for i, entrant in enumerate(entrants)]
 

@@ -110,20 +110,18 @@ def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
     return player_of(found.wired, policy, found.about, options, found.name)
 
 
-def named_player(name: str, board: Game, plies: int, option: str) -> BoardPlayer:
+def named_player(name: str, board: Game, option: str) -> BoardPlayer:
     """An opponent by name, or a Go program. Raises UserError: there is none of that name."""
     if name.startswith(PREFIX):
         return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
     more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
-    return BoardPlayer(name, board, opponent(name, board, option, more, plies), {})
+    return BoardPlayer(name, board, opponent(name, board, option, more), {})
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions, plies: int, option: str = "--against ") -> BoardPlayer:
-    """A run of that game, or a named_player. plies: random moves before a game; option: the words before the name in
-    messages. Raises UserError.
-    """
+def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "--against ") -> BoardPlayer:
+    """A run of that game, or a named_player. option: the words before the name in messages. Raises UserError."""
     if not is_run(name):
-        return named_player(name, board, plies, option)
+        return named_player(name, board, option)
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
         raise UserError(

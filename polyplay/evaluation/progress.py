@@ -45,12 +45,12 @@ class GamesWatch:
 
 
 @contextlib.contextmanager
-def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None, what: str = "games") -> Iterator[Watch]:
+def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) -> Iterator[Watch]:
     """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile the
     first signal ends the evaluation after the present step; another one, a second or more later, at once.
     """
     console = console or Console(stderr=True, highlight=False)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
     task, due = bar.add_task(watch.line, total=episodes), time.monotonic() + EVERY
 
@@ -60,7 +60,7 @@ def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None, 
         bar.update(task, completed=watch.games, description=watch.line)
         if not console.is_terminal and time.monotonic() >= due:
             due = time.monotonic() + EVERY
-            console.print(f"{watch.games:,} of {episodes:,} {what} · {watch.line}", soft_wrap=True)
+            console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
         return going
 
     with bar, signals.handled(_receiver(watch)):

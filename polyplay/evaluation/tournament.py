@@ -68,12 +68,13 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
     points = np.zeros((n, n))
     with programs_running(matches.players) as programs:
         for i, j in combinations(range(n), 2):
+            before = [len(program.faults) for program in programs]
             points[i, j] = matches.play(i, j)
             points[j, i] = options.matches - points[i, j]
             told(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
-            for fault in (fault for program in programs for fault in program.faults):
-                if {fault.program, fault.against} == {names[i], names[j]}:
-                    told(str(fault))
+            for program, n_before in zip(programs, before, strict=True):
+                for fault in program.faults[n_before:]:
+                    told(fault)
     ratings = rate(names, points, anchor)
     players = [
         {**vars(rating), "points": float(scored), **about}

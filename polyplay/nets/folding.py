@@ -50,10 +50,6 @@ class FoldedNetwork(nn.Module):
         x = F.relu_(stem(planes.to(stem.weight.dtype)))
         for first, second in zip(tower[::2], tower[1::2], strict=True):
             x = F.relu_(second(F.relu_(first(x))).add_(x))
-        return self.answers(x)
-
-    def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The heads alone: logits and values of what the tower made of the planes."""
         numbers = self.output.weight.dtype
         policy, value = F.relu_(self.heads(x)).to(numbers).tensor_split((self.split,), 1)
         value = self.output(F.relu_(self.hidden(value.flatten(1))))

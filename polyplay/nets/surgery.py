@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torch import nn
 
 from polyplay.common.errors import UserError
 from polyplay.nets.actor_critic import ActorCritic
@@ -61,6 +62,10 @@ class NetworkGrowth:
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
         before, after = policy_axes(old), policy_axes(new)
+        was, now = _activations(old), _activations(new)
+        if was != now:
+            text = f"surgery: the grown network is not the old one: its activations are {now}, those of RUN {was}"
+            raise UserError(f"{text}; leave activations and other layers as they were")
         names = {x.key: name for name, x in before.items()}
         self.shapes = tuple({k: tuple(v.shape) for k, v in net.state_dict().items()} for net in (old, new))
         self.parameters = tuple([name for name, _ in net.named_parameters()] for net in (old, new))
@@ -122,6 +127,12 @@ def _growth(name: str, axes: TensorAxes, source: str | None, before: Mapping[str
     if len(old) != len(axes.axes):
         raise UserError(f"surgery: {name} would have {len(axes.axes)} axes instead of {len(old)}")
     return TensorGrowth(axes, source, tuple(_matched(name, *both) for both in zip(old, axes.axes, strict=True)))
+
+
+def _activations(net: ActorCritic) -> str:
+    """The kinds of activation that are modules, which no tensor shows."""
+    found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
+    return " and ".join(sorted(found)) or "none"
 
 
 def _matched(name: str, before: Axis, after: Axis) -> AxisMatch:

@@ -58,17 +58,6 @@ def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list
     return line[::-1]
 
 
-def schedule_of(rows: Sequence[Row], member: int) -> list[tuple[int, dict[str, Any]]]:
-    """With which values one agent trains as the line of `member` did: from which agent step on, and the values."""
-    found: list[tuple[int, dict[str, Any]]] = []
-    at = 0
-    for segment in ancestry(rows, member):
-        if not found or found[-1][1] != segment.values:
-            found.append((at, segment.values))
-        at += segment.end - segment.begin
-    return found
-
-
 def _last_step(rows: Sequence[Row], member: int) -> int:
     own = [row["steps"] for row in rows if row["member"] == member]
     given = [row["donor_steps"] for row in rows if row["donor"] == member]

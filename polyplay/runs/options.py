@@ -91,9 +91,6 @@ class RunOptions:
     that `polyplay resume` takes may differ from that run's"""
     preset: str = "auto"
     """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
-    follow: str | None = None
-    """hyperparameters of the best member of a population, as they changed while it was trained (directory of a
-    population, made by `pbt`)"""
     change: tuple[str, ...] = ()
     """hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
     run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)"""

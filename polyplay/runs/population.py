@@ -116,8 +116,6 @@ def _check_code(store: Store, config: Row) -> None:
 
 def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) -> None:
     """Raises UserError: an option with two values, or one that a population does not take."""
-    if options.follow is not None:
-        raise UserError(f"--follow: {options.follow} given, but members find their own values: leave it out")
     for name in evolution.priors:
         if sources.get(name, "").partition(" ")[0] in GIVEN:
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")

@@ -13,13 +13,11 @@ SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict
 NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
 
 
-def read_population(directory: Path, option: str = "RUN") -> Row:
-    """population.json of a run, also of one that goes on. option: whose value the directory is. Raises UserError: it is
-    no population, or damaged.
-    """
+def read_population(directory: Path) -> Row:
+    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
     path = directory / FILE
     if not path.exists():
-        raise _no_population(directory, option)
+        raise _no_population(directory)
     population = Store(directory).read()
     wrong = [name for name, kind in SHAPE.items() if not isinstance(population.get(name), kind)]
     wrong += [name for name in ("every", "total") if not is_number(population.get(name))]
@@ -39,12 +37,12 @@ def _is_member(value: object) -> bool:
     )
 
 
-def _no_population(directory: Path, option: str) -> UserError:
+def _no_population(directory: Path) -> UserError:
     above = directory.resolve().parent.parent
     if (above / FILE).exists():
-        return UserError(f"{option}: {directory} is a member of a population: name the population, {above}")
+        return UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
     config = read_config(directory, population=True)
     if has_members(config):
-        return UserError(f"{option}: {directory} has lost its {FILE}: put back a copy of it")
+        return UserError(f"RUN: {directory} has lost its {FILE}: put back a copy of it")
     what = f"a run of {config['system']}, no population"
-    return UserError(f"{option}: {directory} is {what}: name one that `polyplay train pbt` made")
+    return UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made")

@@ -68,8 +68,8 @@ class RunResult:
 def train(
     system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Run `system` from nothing: one agent, one by a population's schedule, or a population. Raises UserError,
-    EnvFailure, NotFinite or WorkerLost when it cannot go on.
+    """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
+    it cannot go on.
     """
     check_callbacks(callbacks)
     page = systems.load(system)
@@ -79,12 +79,10 @@ def train(
         own = {"config": to_json(settings), "options": to_json(options)}
         same = names_same_code(read_config(there, population=True), own)
         return resume(there, changes, same, callbacks)
-    from polyplay.runs import follow, population
+    from polyplay.runs import population
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
-    if options.follow is not None:
-        return follow.train(name_of(page), settings, options, sources, callbacks)
     return begin_run(name_of(page), settings, options, sources, callbacks)
 
 
@@ -145,12 +143,10 @@ def resume(
     """
     check_callbacks(callbacks)
     directory = Path(directory)
-    from polyplay.runs import follow, population
+    from polyplay.runs import population
 
     if has_members(read_config(directory, population=True)):
         return population.resume(directory, changes, trust, callbacks)
-    if (directory / follow.FILE).exists() and not changes.get("dry_run"):
-        return follow.resume(directory, changes, trust, callbacks)
     return continue_run(directory, changes, trust, callbacks)
 
 
@@ -288,7 +284,7 @@ def check_backends(crew: Crew) -> None:
         from polyplay.acting.search.evaluators import check_backend
 
         for backend in backends:
-            check_backend(backend, crew.precision)
+            check_backend(backend)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:

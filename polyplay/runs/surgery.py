@@ -24,7 +24,7 @@ from polyplay.runs import directory as run_directory
 from polyplay.runs.flags import flag
 from polyplay.runs.going_on import find_checkpoint
 from polyplay.runs.grown_options import change_options, check_games
-from polyplay.runs.load import compute_threads, crew_of, load_run, wire_system
+from polyplay.runs.load import crew_of, load_run, wire_system
 from polyplay.runs.lock import is_locked
 from polyplay.runs.options import RunOptions, Settings, to_json
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 REPORT = "surgery.json"
 LINES = ("metrics", "episodes", "evaluations", "decisions", "lineage", "ratings")  # of the old run, which goes on
-STEPS = 256  # in which both networks are asked
-EXACT = 1e-4  # relative; more than rounding makes of matrix products of other sizes
 SEED = 15_485_863  # of new weights: no run begins with these
 
 
@@ -71,15 +69,14 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     if found is None or not counters["updates"]:
         raise UserError(f"RUN: {directory} has learnt nothing yet: begin a new one instead")
     after = change_options(page, settings, options, config["system"], changes)
-    with compute_threads(1):  # two that wait for each other gain nothing in rows this few
-        old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
-        check_games(old.system.envs, new.system.envs, has_league(directory))
-        grown = _GrownRun(directory, found, old, new, changes)
-        report = grown.report(settle)
-        try:
-            grown.write(out, config, counters, report)
-        except OSError as e:
-            raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
+    old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
+    check_games(old.system.envs, new.system.envs, has_league(directory))
+    grown = _GrownRun(directory, found, old, new, changes)
+    report = grown.report(settle)
+    try:
+        grown.write(out, config, counters, report)
+    except OSError as e:
+        raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
     return report
 
 
@@ -122,21 +119,8 @@ class _GrownRun:
         return self.growth.grow(arrays, {k: v.numpy() for k, v in fresh.state_dict().items()})
 
     def report(self, settle: int) -> Row:
-        """What is done, and how far both networks differ in the old run's environment. Raises UserError: too far."""
-        from polyplay.acting.comparison import compare_policies
-
-        agent, old, new = self.agents[0], self.old, self.new
-        arrays = self.saved.arrays(checkpoint.policy_name(agent))
-        checkpoint.load_into(old.policy, arrays)
-        checkpoint.load_into(new.policy, self.policy(arrays, agent))
-        asked = old.system.envs, old.policy, new.policy, new.system.envs.spec, STEPS, old.options.seed
-        seen = compare_policies(*asked, self.growth.named)
-        if not seen.relative <= EXACT:
-            raise UserError(
-                f"surgery: the grown network is not the old one: values and log-probabilities differ by "
-                f"{seen.relative:.1e} of their size; leave activations and other layers as they were"
-            )
-        sizes = [sum(p.numel() for p in side.policy.parameters()) for side in (old, new)]
+        """What is done."""
+        sizes = [sum(p.numel() for p in side.policy.parameters()) for side in (self.old, self.new)]
         learnt = sum(float(self.saved.json(f"agents/{a}/learner")["learnt"]) for a in self.agents)
         changed = {name: {"was": shapes[0], "is": shapes[1]} for name, shapes in self.growth.changed.items()}
         return {
@@ -148,9 +132,6 @@ class _GrownRun:
             "parameters_after": sizes[1],
             "agents": len(self.agents),
             "past_selves": len(self_files(self.directory)),
-            "rows_compared": seen.rows,
-            "largest_difference_logp": seen.logp,
-            "largest_difference_value": seen.value,
             "settle_until": learnt + settle if settle else 0.0,
             "tensors": changed,
             "taken_away": self.growth.missing,

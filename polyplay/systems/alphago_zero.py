@@ -39,13 +39,13 @@ class Config:
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
-    root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"  # how its moves are chosen, see the page of docs
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # how its moves are chosen, see the page of docs
     considered: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     warm: Count = 30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
-    evaluator: Literal["torch", "openvino", "winograd", "auto"] = "torch"  # for self-play's network; auto: the fastest
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network

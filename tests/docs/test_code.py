@@ -200,6 +200,7 @@ NEEDED = {  # by extra: the commands that take it
     "ray": r"--hosts ray",
     "wandb": r"--wandb",
     "openvino": r"openvino",
+    "solver": r"(--against |opponent=)perfect",
     "onnx": r"--onnx",
     "plots": r"^plot ",
     "video": r"--video",

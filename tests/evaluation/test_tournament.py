@@ -67,7 +67,7 @@ def test_opening_plies_are_two_unless_given(run: Path):
         ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
         ("RUN CATCH", "tournament: CATCH plays toy:catch, and RUN game:tic_tac_toe: name runs of one game"),
         ("CATCH random", "CATCH plays toy:catch, which has one player: a tournament needs two teams of seats"),
-        ("RUN perfect", "tournament: perfect given, but game:tic_tac_toe has no solver"),
+        ("RUN perfect", "tournament: perfect given, but there is no solver for game:tic_tac_toe"),
         ("RUN random --matches 3", "--matches 3 given, but half of them are played on each side: give an even number"),
         ("RUN --anchor nobody", "tournament: nobody given, allowed: random"),
     ],

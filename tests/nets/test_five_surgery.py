@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from polyplay.acting.comparison import WiderRows
 from polyplay.common import checkpoint, tree
 from polyplay.common.errors import UserError
 from polyplay.common.tree import Field, Spec
@@ -18,6 +17,7 @@ from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import build_network
 from polyplay.nets.surgery import NetworkGrowth
+from tests.nets.comparison import WiderRows
 from tests.nets.fights import FIGHT, OBS, rows
 from tests.nets.helpers import vector
 from tests.nets.test_surgery import arrays, pair

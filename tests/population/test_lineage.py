@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.common.files import JsonLines
-from polyplay.population.lineage import LINEAGE, LeagueLineage, Segment, ancestry, read_lineage, schedule_of
+from polyplay.population.lineage import LINEAGE, LeagueLineage, Segment, ancestry, read_lineage
 
 Step = tuple[int, int, Any]  # a member, its agent step, its values
 
@@ -90,22 +89,6 @@ def test_a_line_is_what_its_weights_were_trained_for(members, decisions, seed):
 
 @given(*POPULATIONS)
 @settings(deadline=None)
-def test_a_schedule_is_what_the_winner_trained_with(members, decisions, seed):
-    twin = Population(members, np.random.default_rng(seed))
-    twin.run(decisions)
-    for i, member in enumerate(twin.members):
-        found = schedule_of(twin.rows, i)
-        begins = [at for at, _ in found]
-        assert begins[0] == 0
-        assert begins == sorted(set(begins)), "strictly upwards"
-        assert all(a != b for (_, a), (_, b) in itertools.pairwise(found)), "each entry is a change"
-        for k, (_, _, values) in enumerate(member.past):
-            assert [v for at, v in found if at <= k][-1] == values
-        assert found[-1][1] == member.values, "with which it goes on"
-
-
-@given(*POPULATIONS)
-@settings(deadline=None)
 def test_the_shape_of_a_line(members, decisions, seed):
     twin = Population(members, np.random.default_rng(seed))
     twin.run(decisions)
@@ -161,13 +144,11 @@ def test_a_line_by_hand():
     assert ancestry(BY_HAND, 1, 110) == [first, Segment(1, 110, 110, {"rate": 0.8})]
     assert ancestry(BY_HAND, 1) == [first, second]
     assert ancestry([*BY_HAND[:5], BY_HAND[6]], 1) == [first, second], "its steps are known from its copy"
-    assert schedule_of(BY_HAND, 0) == [(0, {"rate": 1.0}), (100, {"rate": 0.8}), (200, {"rate": 0.96})]
 
 
-def test_a_copy_that_changes_no_value_is_a_segment_but_no_change_of_the_schedule():
+def test_a_copy_that_changes_no_value_is_a_segment():
     rows = [founder(0, rate=1.0), founder(1, rate=2.0), decision(1, 10, 0, 20, {"rate": 2.0}, {"rate": 1.0})]
     assert ancestry(rows, 1, 15) == [Segment(0, 0, 20, {"rate": 1.0}), Segment(1, 10, 15, {"rate": 1.0})]
-    assert schedule_of(rows, 1) == [(0, {"rate": 1.0})]
 
 
 def test_a_population_that_varies_nothing_has_lines_too():
@@ -178,7 +159,6 @@ def test_a_population_that_varies_nothing_has_lines_too():
 @pytest.mark.parametrize("rows", [[], [founder(0, rate=1.0)]])
 def test_a_member_without_rows_has_no_line(rows):
     assert ancestry(rows, 3) == []
-    assert schedule_of(rows, 3) == []
 
 
 def test_rows_of_a_file(tmp_path):

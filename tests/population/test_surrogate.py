@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.population.lineage import ancestry, schedule_of
 from polyplay.population.priors import parse_prior
 from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready
 
@@ -122,14 +121,3 @@ def test_in_step_both_tie_for_ever(rule, explore):
     assert pair.copies == 0
     assert pair.workers[0].score == pair.workers[1].score
     assert pair.best == pytest.approx(0.39, abs=1e-9)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_one_worker_with_the_winner_s_schedule_comes_to_the_winner_s_place(seed):
-    pair = Pair("truncation", "both", varied=True, seed=seed).run()
-    i = max((0, 1), key=lambda k: quality(pair.workers[k].theta))
-    line = ancestry(pair.rows, i, pair.workers[i].steps)
-    found, theta = schedule_of(pair.rows, i), (0.9, 0.9)
-    for k in range(sum(s.end - s.begin for s in line)):
-        theta = follow(theta, [h for at, h in found if at <= k][-1])
-    assert theta == pair.workers[i].theta, "to the bit"

@@ -114,7 +114,6 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
             f"{A2C} {RATE} --learning-rate 0.5",
             "--learning-rate: given, and --vary learning_rate too: leave one of them",
         ),
-        (f"{A2C} {RATE} --follow runs/other", "--follow: runs/other given, but members find their own values"),
         (f"{A2C} {RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
         (f"{A2C} {RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
     ],

@@ -21,8 +21,6 @@ def test_what_is_no_population_is_said(tmp_path: Path):
     plain = write_run(tmp_path / "plain", "ppo", {"env": "toy:catch"})
     with pytest.raises(UserError, match=r"^RUN: .*plain is a run of ppo, no population: name one that"):
         read_population(plain)
-    with pytest.raises(UserError, match=r"^--follow: .*plain is a run of ppo, no population"):
-        read_population(plain, "--follow")
     run = make_population(tmp_path / "run", turns=0, members=2)
     with pytest.raises(UserError, match=rf"members/01 is a member of a population: name the population, {run}$"):
         read_population(run / "members" / "01")

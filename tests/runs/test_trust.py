@@ -13,7 +13,7 @@ import polyplay
 from polyplay.cli import main
 from polyplay.common.errors import UserError
 from polyplay.population.store import Store
-from polyplay.runs import follow, population, trust
+from polyplay.runs import population, trust
 from polyplay.runs import run as runs
 from polyplay.runs.directory import read_config
 from tests import made
@@ -258,15 +258,6 @@ def test_what_a_population_varies_is_code_too(tmp_path: Path):
     one = population_of(tmp_path / "one", vary=["learning_rate=log:1e-5:1e-2", "network=mlp,strange:net"])
     with pytest.raises(UserError, match="its varied network 1 strange:net would execute the module strange"):
         polyplay.resume(one)
-
-
-def test_a_strangers_schedule_names_no_network(tmp_path: Path):
-    with pytest.raises(UserError, match=r"lineage\.jsonl is damaged: its network strange:net is not the run's own"):
-        follow.schedule_from(population_of(tmp_path / "one", "strange:net"), "a2c")
-    other = population_of(tmp_path / "other", "strange:net", vary=["network=mlp,strange:net"])
-    with pytest.raises(UserError, match="was made elsewhere"):
-        follow.schedule_from(other, "a2c")
-    assert follow.schedule_from(population_of(tmp_path / "third"), "a2c") == [(0, {"network": "mlp"})]
 
 
 def test_verify_executes_no_command_that_an_evaluation_names(tmp_path: Path, monkeypatch, capfd):

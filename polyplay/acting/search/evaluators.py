@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from polyplay.acting.search.torch_backend import TorchBackend
-from polyplay.acting.search.winograd_backend import WinogradBackend
 from polyplay.common.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.nets.precision import is_half
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.weights.flat import FlatParams
 
-BACKENDS, PRECISIONS = ("torch", "openvino", "winograd"), ("float32", "bfloat16")
+BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
 SECONDS = 0.1  # of measuring each way to compute
 ROUNDS = 3  # batches at least, the first of which may be slow
 
@@ -54,10 +53,9 @@ class NetworkEvaluator:
     """A network as a search asks it, always computed in batches of one shape: fewer positions are padded, more are cut
     up. So a position has the same bits in whatever company and wherever in the batch.
 
-    backend "torch", "openvino" or "winograd" (these on CPUs, the last in float32 alone), precision "float32" or
-    "bfloat16": the numbers that convolutions are computed in; answers are float32. "auto" measures (`choose_backend`);
-    who goes on from a checkpoint names what was chosen, for bits differ between them. threads: that compute on a CPU;
-    0: as many as the process has.
+    backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the numbers that convolutions are
+    computed in; answers are float32. "auto" measures (`choose_backend`); a player that continues from a checkpoint
+    names what was chosen, for bits differ between them. threads: that compute on a CPU; 0: as many as the process has.
     Raises UserError.
     """
 
@@ -124,12 +122,8 @@ def computing_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_backend(backend: str, precision: str) -> None:
-    """Raises UserError: its package is not installed, or it has no such numbers."""
-    if (backend, precision) == ("winograd", "bfloat16"):
-        raise UserError(
-            "--evaluator winograd: computes in float32, and --precision bfloat16 given; take openvino or torch"
-        )
+def check_backend(backend: str) -> None:
+    """Raises UserError: its package is not installed."""
     if backend == "openvino" and not _has_openvino():
         raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
 
@@ -162,12 +156,10 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
     """(backend, precision) to measure: instead of "auto" the backends that are here, and the precisions that a device,
     cpu or cuda, has.
     """
-    on_cpu = ["winograd", *(["openvino"] if _has_openvino() else [])]
-    here = ["torch", *(on_cpu if device == "cpu" else [])]
-    backends = [name for name in BACKENDS if name in here] if backend == "auto" else [backend]
+    here = BACKENDS if device == "cpu" and _has_openvino() else BACKENDS[:1]
     several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
-    every = itertools.product(backends, several if precision == "auto" else [precision])
-    return [way for way in every if way != ("winograd", "bfloat16")]
+    backends = here if backend == "auto" else [backend]
+    return list(itertools.product(backends, several if precision == "auto" else [precision]))
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
@@ -175,11 +167,9 @@ def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precis
     for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
         if given not in allowed:
             raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
-    check_backend(backend, precision)
+    check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)
-    if backend == "winograd":
-        return WinogradBackend(network, batch)
     from polyplay.acting.search.openvino_backend import OpenVINOBackend
 
     return OpenVINOBackend(network, batch, precision, threads)

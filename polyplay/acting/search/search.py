@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.acting.search import forced_kernels, gumbel_kernels, root_kernels, tree_kernels
+from polyplay.acting.search import gumbel_kernels, root_kernels, tree_kernels
 from polyplay.acting.search.symmetric import Evaluator, SymmetricEvaluator
 from polyplay.acting.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.common import rng
@@ -182,8 +182,7 @@ class Search:
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
-        visits = self._worthy(done)
-        counts = np.where(visits.any(1, keepdims=True), visits, done.priors).astype(np.float64)
+        counts = np.where(done.visits.any(1, keepdims=True), done.visits, done.priors).astype(np.float64)
         shares = visit_shares(counts, self.options.temperatures(done.plies))
         u = rng.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
         sums = shares.cumsum(1)
@@ -196,15 +195,8 @@ class Search:
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
-        visits = self._worthy(done) * done.full[:, None]
+        visits = done.visits * done.full[:, None]
         return (visits / np.maximum(visits.sum(1, keepdims=True), 1)).astype(np.float32)
-
-    def _worthy(self, done: Finished) -> np.ndarray:
-        """Visits without those that were forced and not worth it."""
-        visits = done.visits.copy()
-        if self.rules.forced:
-            forced_kernels.prune_visits(self.tree, self.rules, done.games, visits)
-        return visits
 
     def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
         actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)

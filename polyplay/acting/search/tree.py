@@ -88,7 +88,6 @@ class Rules(NamedTuple):
     simulations: int
     cheap: int
     full: float
-    forced: float
     counted: bool
     leaves: int
     virtual_loss: int
@@ -119,12 +118,10 @@ class SearchOptions:
     root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), σ(q) being
     (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
     that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by Gumbel
-    noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept. "forced": a
-    move that was visited gets sqrt(k P Σ_b N(b)) visits at least; unless they were worth it, the policy does not learn
-    them (Wu 2019, 3.2).
+    noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
 
-    cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations, no
-    noise and no forced visits, and the policy learns nothing from it.
+    cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations
+    and no noise, and the policy learns nothing from it.
     """
 
     simulations: int = 800  # per move; 0: the bare network
@@ -134,9 +131,8 @@ class SearchOptions:
     fpu: Literal["zero", "parent"] | float = "zero"
     cheap: int = 0  # simulations of a search that is not full; 0: all are
     full: float = 0.25
-    root: Literal["puct", "gumbel", "gumbel_mctx", "forced"] = "puct"
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
     considered: int = 16  # moves of the root that get visits at first
-    forced: float = 2.0  # k of forced visits
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
@@ -153,7 +149,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
         _one_of("inherited", self.inherited, "counted", "added")
-        _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx", "forced")
+        _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx")
         if self.cheap and self.halves:
             why = f"root {self.root} halves the same number in every search"
             raise UserError(f"search cheap: {self.cheap} given, but {why}; allowed: 0")
@@ -182,16 +178,13 @@ class SearchOptions:
     @property
     def quiet(self) -> SearchOptions:
         """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
-        root = "puct" if self.root == "forced" else self.root
-        still = replace(self, root=root, cheap=0, noise=0.0)
-        return replace(still, temperature=((0, 0.0),), reuse=False)
+        return replace(self, cheap=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
         gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
-        given |= {"forced": self.forced if self.root == "forced" else 0.0}
         return Rules(
             **given,
             gumbel=gumbel,

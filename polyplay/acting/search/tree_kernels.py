@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from polyplay.acting.search.forced_kernels import forced_edge
 from polyplay.acting.search.gumbel_kernels import draw_gumbel, gumbel_edge
 from polyplay.acting.search.noise_kernels import dirichlet, stream
 from polyplay.acting.search.tree import (
@@ -50,13 +49,9 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> 
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels and forced_kernels have it."""
+    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels has it."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
-    if rules.forced > 0.0 and node == 0:
-        owed = forced_edge(tree, rules, g)
-        if owed >= 0:
-            return owed
     fpu = _unvisited_value(tree, rules, g, node, edge)
     factor = tree.factors[tree.edges[g, edge].visits]
     first = tree.nodes[g, node].first

@@ -11,15 +11,16 @@ import numpy as np
 from polyplay.acting.search import Search
 from polyplay.acting.search.policy import SearchPolicy
 from polyplay.cli.play.moves import MoveList
-from polyplay.cli.play.solving import SECONDS, SolverProcess
 from polyplay.common.errors import NotFinite
 from polyplay.common.files import Row
 from polyplay.envs.boards.kernels import GOES_ON, mover
-from polyplay.envs.boards.solver import unsolved
+from polyplay.envs.boards.opponents import solver, unsolved
 
 LEAVES = 8  # at once: one game alone makes small batches
 SHARE = 16  # simulations for each of these leaves, or fewer leaves
 EVERY = 0.03  # seconds between two looks at a search that goes on
+
+Verdict = tuple[int, int]  # 1 the mover wins, 0 a draw, -1 loses; moves of both until the end
 
 
 class PlaySession:
@@ -32,19 +33,15 @@ class PlaySession:
         self.game, self.person = MoveList(self.board), 0
         self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
         self.version, self.closed, self.changed = 0, False, threading.Condition()
-        self.why_unsolved = unsolved(self.board)
-        self.solver = None if self.why_unsolved else SolverProcess(self.board.name)
+        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # by record
         self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
         self.thread.start()
-        self._ask_solver()
 
     def close(self) -> None:
         with self.changed:
             self.closed = True
             self._change()
         self.thread.join()
-        if self.solver:
-            self.solver.close()
 
     # -------------------------------------------------------------------------------- what a person does
 
@@ -94,12 +91,6 @@ class PlaySession:
         self.version += 1
         self.trouble = ""
         self.changed.notify_all()
-        if not self.closed:
-            self._ask_solver()
-
-    def _ask_solver(self) -> None:
-        if self.solver and self.game.result == GOES_ON:
-            self.solver.ask(self.game.record)
 
     # -------------------------------------------------------------------------------- what the agent does
 
@@ -179,14 +170,23 @@ class PlaySession:
             }
 
     def _solved(self) -> Row:
-        found: Row = self.solver.state(self.game.record) if self.solver else {"verdicts": {}, "solving": False}
-        return found | {"why_not": self.why_unsolved, "seconds": SECONDS}
+        """The verdicts on the moves of this position."""
+        record, key = self.game.record, self.game.record.tobytes()
+        if not self.why_unsolved and self.game.result == GOES_ON and key not in self.solved:
+            self.solved[key] = verdicts(record)
+        return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
         """For the first player: by the search, or the result."""
         if ply == len(self.game.moves) and self.game.result != GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
+
+
+def verdicts(record: np.ndarray) -> dict[int, Verdict]:
+    """By every legal move, of a position of connect four that goes on."""
+    found = solver()
+    return {move: (int(np.sign(score)), found.plies(record, score)) for move, score in found.scores(record).items()}
 
 
 def leaves_of(simulations: int) -> int:

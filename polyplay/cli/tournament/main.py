@@ -15,13 +15,13 @@ from rich.text import Text
 from polyplay.cli.arguments import parse_words
 from polyplay.cli.plot import blank_figure, check_name, print_picture, write_figure
 from polyplay.common.files import Row, to_plain
-from polyplay.evaluation.gtp_faults import program_line
+from polyplay.evaluation.gtp_program import program_line
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.runs.reports.screen import default_console, print_all
 
 ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
-best), files of past selves in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, perfect, in Go
-also gtp:COMMAND, a program that speaks GTP."""
+best), files of past selves in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, in connect
+four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:

@@ -46,9 +46,6 @@ ALL = (
     # Machado et al. 2018; google/dopamine (the number of games is ours)
     Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
     # ours: of board games
-    Protocol(
-        "solver", 1000, "decisive positions of connect four or Othello 6×6: does the move keep their value?", board=True
-    ),
     Protocol("versus", 100, "a match from random openings, with both colours", board=True),
 )
 PROTOCOLS = {p.name: p for p in ALL}

@@ -376,10 +376,3 @@ def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> No
                 if back == 0:
                     record[CELLS + cell] = stone
             hashes[now - back] = total
-
-
-@compiled
-def key(game: np.ndarray, record: np.ndarray) -> np.uint64:
-    """A number that equal stones, movers and passes share and others, but for one in 2⁵⁴, do not."""
-    turn = np.uint64(record[0]) + np.uint64(2) * np.uint64(record[OWN])
-    return _hashes(game, record)[ply(record)] + turn * np.uint64(0x9E3779B97F4A7C15)

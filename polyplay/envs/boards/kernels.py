@@ -35,7 +35,6 @@ __all__ = [
     "WON",
     "WORTH",
     "compiled",
-    "key",
     "legal",
     "mover",
     "play",
@@ -88,9 +87,3 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
         spiel_kernels.write_planes(game, record, out)
     else:
         row_kernels.write_planes(game, record, out)
-
-
-@compiled
-def key(game: np.ndarray, record: np.ndarray) -> np.uint64:
-    """A number that equal positions share and others, but for one in 2⁵⁴, do not; what lies before does not count."""
-    return go_kernels.key(game, record) if game[KIND] == GO else row_kernels.key(game, record)

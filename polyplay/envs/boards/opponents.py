@@ -1,17 +1,20 @@
-"""Opponents by name, in an environment and in matches: `random`, `mcts:SIMULATIONS`, `perfect`."""
+"""Opponents by name, in an environment and in matches: `random`, `mcts:SIMULATIONS`, in connect four `perfect`."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import threading
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from polyplay.common.errors import UserError
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.kernels import compiled
+from polyplay.envs.boards.game import GAMES, Game
+from polyplay.envs.boards.kernels import CELLS, compiled
 from polyplay.envs.boards.rollouts import integer_below, mcts, most_visited, random_move
-from polyplay.envs.boards.solver import Solver, slow_before, solver_of, unsolved
 from polyplay.envs.pool import closest_names
 
 MOST = 100_000  # simulations
@@ -19,39 +22,76 @@ MOST = 100_000  # simulations
 Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def opponent(name: str, game: Game, given: str = "", more: str = "", plies: int = 0) -> Opponent:
+def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
     """The opponent of that name. It advances the random streams that it is given. given: the words before the name in
-    a message; more: what else is allowed there; plies: stones on the board when a game begins. Raises UserError.
+    a message; more: what else is allowed there. Raises UserError.
     """
     given = given or f"game:{game.name}: opponent="
     if name == "random":
         return lambda records, random, at: _random_moves(game.numbers, records, random, at, game.actions)
     if name == "perfect":
-        if reason := _not_perfect(game, plies):
-            raise UserError(f"{given}perfect given, but {reason}; allowed: random, mcts:N{more}")
-        return lambda records, random, at: _perfect_moves(solver_of(game), records, random, at)
+        if reason := unsolved(game):
+            raise UserError(f"{given}perfect given, but {reason}; other opponents: random, mcts:N{more}")
+        return _perfect_moves
     found = re.fullmatch(r"mcts:(\d{1,9})", name)
     if found and 1 <= int(found[1]) <= MOST:
         return lambda records, random, at: _mcts_moves(game.numbers, records, random, at, game.actions, int(found[1]))
-    allowed = f"random, mcts:N with N simulations from 1 to {MOST:,}, perfect{more}"
-    near = "" if found else closest_names(name, ("random", "mcts:100", "perfect"))
-    raise UserError(f"{given}{name} given, allowed: {allowed}{near}")
+    perfect = ("perfect",) if is_connect_four(game) else ()
+    allowed = ", ".join(("random", f"mcts:N with N simulations from 1 to {MOST:,}", *perfect))
+    near = "" if found else closest_names(name, ("random", "mcts:100", *perfect))
+    raise UserError(f"{given}{name} given, allowed: {allowed}{more}{near}")
 
 
-def _not_perfect(game: Game, plies: int) -> str:
-    """Why there is no perfect play from that ply on; empty: there is."""
-    if reason := unsolved(game):
-        return f"game:{game.name} has no solver, {reason}"
-    first = slow_before(game)
-    slow = f"perfect play of game:{game.name} may take hours before ply {first}, ply {plies} given"
-    return slow if plies < first else ""
+def is_connect_four(game: Game) -> bool:
+    """By the rules, whatever the game's name."""
+    return np.array_equal(game.numbers, GAMES["connect_four"].numbers)
 
 
-def _perfect_moves(solver: Solver, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Best moves by the solver, each with the same chance."""
+def unsolved(game: Game) -> str:
+    """Why there is no perfect play of a game; empty: there is."""
+    if not is_connect_four(game):
+        return f"there is no solver for game:{game.name}"
+    missing = importlib.util.find_spec("bitbully") is None
+    return "it needs the package bitbully; `pip install 'polyplay[solver]'`" if missing else ""
+
+
+class Solver:
+    """Perfect play of connect four, by the package bitbully and its openings. Records are of positions that go on.
+    Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        import bitbully
+
+        self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
+
+    def scores(self, record: np.ndarray) -> dict[int, int]:
+        """Of every legal move, for who makes it: above 0 for a win, the higher the sooner; 0 for a draw; below 0 for a
+        loss, the higher the later.
+        """
+        with self._lock:
+            return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
+
+    def plies(self, record: np.ndarray, score: int) -> int:
+        """How many moves of both players are left in a position of that score, under perfect play."""
+        return int(self._solver.score_to_moves_left(score, self._position(record)))
+
+    def _position(self, record: np.ndarray) -> Any:
+        return self._board(record[CELLS:].reshape(GAMES["connect_four"].rows, -1).tolist())
+
+
+@cache
+def solver() -> Solver:
+    """The process's solver, whose table all that ask it share."""
+    return Solver()
+
+
+def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The soonest wins, draws or latest losses, each with the same chance."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
-        best = solver.best(records[lane])
+        scores = solver().scores(records[lane])
+        best = [action for action, score in scores.items() if score == max(scores.values())]
         out[i] = best[integer_below(random, lane, len(best))]
     return out
 

@@ -22,7 +22,7 @@ PREFIX = "game:"
 
 @dataclass(frozen=True)
 class BoardOptions:
-    opponent: str = "random"  # or mcts:SIMULATIONS, perfect
+    opponent: str = "random"  # or mcts:SIMULATIONS, in connect four perfect
 
 
 def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:

@@ -81,15 +81,3 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
             out[0, row, column] = cell == own
             out[1, row, column] = cell == 3 - own
             out[2, row, column] = first
-
-
-@compiled
-def key(game: np.ndarray, record: np.ndarray) -> np.uint64:
-    """A number that equal positions share and others, but for one in 2⁶⁴, do not (SplitMix64 over the cells)."""
-    found = np.uint64(0x9E3779B97F4A7C15) * np.uint64(record[0] + 1)
-    for cell in range(game[ROWS] * game[COLUMNS]):
-        found += np.uint64(record[CELLS + cell]) + np.uint64(0x9E3779B97F4A7C15)
-        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found ^= found >> np.uint64(31)
-    return found

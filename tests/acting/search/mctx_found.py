@@ -14,7 +14,6 @@ import numpy as np
 
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES, Game
-from polyplay.envs.boards.positions import random_play
 from tests.acting.search.twins import Stub
 
 POSITIONS, SIMULATIONS = 50, 60
@@ -27,9 +26,19 @@ def positions(game: Game, most: int) -> np.ndarray:
     """Of random play of 0 to `most` plies, int8 [POSITIONS, record]."""
     rng, found = np.random.default_rng(3), list[np.ndarray]()
     while len(found) < POSITIONS:
-        played = random_play(game, int(rng.integers(most + 1)), rng)
-        found += [played[1]] if played else []
+        record = game.new()
+        if random_moves(game, record, int(rng.integers(most + 1)), rng):
+            found.append(record)
     return np.stack(found)
+
+
+def random_moves(game: Game, record: np.ndarray, plies: int, rng: np.random.Generator) -> bool:
+    """Whether the game goes on after them."""
+    legal, result = np.empty(game.actions, np.int16), kernels.GOES_ON
+    while plies and result == kernels.GOES_ON:
+        action = int(legal[rng.integers(kernels.legal(game.numbers, record, legal))])
+        result, plies = kernels.play(game.numbers, record, action), plies - 1
+    return result == kernels.GOES_ON
 
 
 class Answers:

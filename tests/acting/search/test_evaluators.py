@@ -23,11 +23,10 @@ from polyplay.weights.params import Params
 SPEC = Envs("game:connect_four", 1).spec
 SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)
 OPENVINO = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
-BACKENDS = ["torch", pytest.param("openvino", marks=OPENVINO), "winograd"]
+BACKENDS = ["torch", pytest.param("openvino", marks=OPENVINO)]
 WAYS = [
     *itertools.product(["torch"], ["float32", "bfloat16"]),
     *(pytest.param("openvino", precision, marks=OPENVINO) for precision in ("float32", "bfloat16")),
-    ("winograd", "float32"),
 ]
 
 
@@ -184,7 +183,7 @@ def test_the_fastest_way_is_chosen(monkeypatch):
     assert choose_backend(network, 8, "torch") == ("torch", "float32"), "no such numbers here: not measured"
 
 
-def test_winograd_is_chosen_in_float32_alone(monkeypatch):
+def test_the_backends_that_are_here_are_measured(monkeypatch):
     network, measured = build_network(SMALL, 0), list[tuple[str, str]]()
 
     class Fast:
@@ -197,11 +196,12 @@ def test_winograd_is_chosen_in_float32_alone(monkeypatch):
     monkeypatch.setattr(evaluators, "_make_backend", make)
     monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
     monkeypatch.setattr(evaluators, "SECONDS", 0.0)
-    for asked in (("auto", "auto"), ("auto", "bfloat16"), ("winograd", "auto"), ("auto", "float32")):
-        choose_backend(network, 8, *asked)
-        assert ("winograd", "bfloat16") not in measured
-        assert (("winograd", "float32") in measured) == (asked[1] != "bfloat16")
-        measured.clear()
+    for has, here in ((True, ["torch", "openvino"]), (False, ["torch"])):
+        monkeypatch.setattr(evaluators, "_has_openvino", lambda has=has: has)
+        for precision, several in (("auto", ["float32", "bfloat16"]), ("float32", ["float32"])):
+            measured.clear()
+            choose_backend(network, 8, "auto", precision)
+            assert measured == list(itertools.product(here, several))
 
 
 def test_auto_measures_what_is_here():
@@ -215,11 +215,8 @@ def test_auto_measures_what_is_here():
     ("given", "says"),
     [
         ((0,), "batches of 0 positions given; allowed: 1 or more"),
-        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino, winograd"),
-        (
-            (4, "winograd", "bfloat16"),
-            "--evaluator winograd: computes in float32, and --precision bfloat16 given; take",
-        ),
+        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino"),
+        ((4, "winograd"), "--evaluator: 'winograd' given; allowed: auto, torch, openvino"),
         ((4, "torch", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
         ((4, "auto", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
     ],

@@ -10,7 +10,7 @@ from polyplay.acting.search import SearchOptions
 from polyplay.acting.search.evaluators import UniformEvaluator
 from polyplay.acting.search.positions import PositionSearch
 from polyplay.envs.boards.game import GAMES
-from polyplay.evaluation.strength import openings as random_openings
+from polyplay.evaluation.boards import openings as random_openings
 
 BOARD = GAMES["connect_four"]
 OPTIONS = SearchOptions(30, noise=0.0, temperature=((0, 0.0),), reuse=False)

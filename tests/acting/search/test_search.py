@@ -30,10 +30,8 @@ VARIANTS: list[tuple[Game, dict[str, Any]]] = [
     (FOUR, {"simulations": 40, "nodes": 45, "inherited": "added"}),  # too few to keep much
     (FOUR, {"simulations": 60, "width": 2, "leaves": 2}),  # most leaves find no room for their edges
     (THREE, {"simulations": 0}),
-    (FOUR, {"simulations": 60, "root": "forced", **NOISE}),
-    (ROW, {"simulations": 40, "root": "forced", "leaves": 2, "forced": 4.0, **NOISE}),
     (FOUR, {"simulations": 50, "cheap": 10, **NOISE}),
-    (ROW, {"simulations": 40, "cheap": 15, "full": 0.5, "root": "forced", "inherited": "added", **NOISE}),
+    (ROW, {"simulations": 40, "cheap": 15, "full": 0.5, "inherited": "added", **NOISE}),
 ]
 GAMES_AT_ONCE = 3
 

@@ -111,9 +111,6 @@ class TwinSearch:
             return path
         scores = {a: self._score(node, a) for a in node.priors}
         action = max(scores, key=lambda a: (scores[a], -a))
-        if node is self.root and self.full and self.o.root == "forced":
-            owed = [a for a in node.children if 0 < self._visits(node.children[a]) < self._forced(a)]
-            action = min(owed, default=action)
         if action in node.children:
             return self._descend([*path, node.children[action]])
         record = node.record.copy()
@@ -122,30 +119,12 @@ class TwinSearch:
         node.explored = F(node.explored + (node.noisy or node.priors)[action])
         return [*path, child]
 
-    def _forced(self, action: int) -> float:
-        root, n = self.root, sum(self._visits(child) for child in self.root.children.values())
-        return math.sqrt(self.o.forced * float((root.noisy or root.priors)[action]) * n)
-
     def targets(self) -> dict[int, float]:
         """What the policy learns, of the moves that were visited."""
-        root = self.root
-        visits = {a: child.n for a, child in root.children.items()}
+        visits = {a: child.n for a, child in self.root.children.items()}
         if not self.full:
             return dict.fromkeys(visits, 0.0)
-        if self.o.root == "forced":
-            best = min(visits, key=lambda a: (-visits[a], a))
-            top = self._score_of(best, visits[best])
-            for a in visits.keys() - {best}:
-                n, most = root.children[a].n, int(self._forced(a))
-                back = [m for m in range(1, min(n, most) + 1) if self._score_of(a, n - m) < top]
-                left = n - max(back, default=0)
-                visits[a] = left if left > 1 else 0
         return {a: n / sum(visits.values()) for a, n in visits.items()}
-
-    def _score_of(self, action: int, n: int) -> float:
-        """Q + U of a root's move, if it had so many visits."""
-        child, prior = self.root.children[action], (self.root.noisy or self.root.priors)[action]
-        return float(F(-child.total / child.n)) + float(self._factor(self.root.n)) * float(prior) / (1 + n)
 
     def _visits(self, node: Node) -> int:
         return node.n + self.o.virtual_loss * node.pending

@@ -240,21 +240,12 @@ def test_what_a_search_found_is_shown_while_it_grows(browser: Browser):
     browser.wait("return state.simulations === 25")
 
 
-def test_the_solvers_verdicts_arrive(browser: Browser):
-    """In as many moves as its time allows."""
+def test_the_solvers_verdicts_are_shown(browser: Browser):
+    pytest.importorskip("bitbully")
     state = state_of(browser)
-    while len(state["moves"]) < 12 and not state["over"]:
-        click(browser, f".board button:nth-child({state['legal'][0] + 1})")
-        state = answered(browser, len(state["moves"]))
-    if state["over"]:
-        click(browser, "#undo")
-    browser.wait("return !state.over && !state.solver.solving && !state.thinking", 60)
-    state = state_of(browser)
-    n, found = len(state["legal"]), state["solver"]["verdicts"]
-    said = browser.run("return document.getElementById('solved').textContent")
-    assert said == (
-        "Every move is solved." if len(found) == n else f"{n - len(found)} of {n} moves: not solved yet, in 20 s"
-    )
+    found = state["solver"]["verdicts"]
+    assert len(found) == len(state["legal"])
+    assert browser.run("return document.getElementById('solved').textContent") == "Every move is solved."
     for place in ("#letters b", "#moves td:nth-child(5)"):
         words = browser.run(f"return [...document.querySelectorAll('{place}')].map(n => n.textContent)")
         kinds = [word.split()[0] for word in words if word not in ("", "–")]

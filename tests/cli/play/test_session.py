@@ -3,7 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.cli.play.session import LEAVES, leaves_of
+from polyplay.cli.play.moves import legal_moves
+from polyplay.cli.play.session import LEAVES, leaves_of, verdicts
+from polyplay.envs.boards import kernels
+from polyplay.envs.boards.game import Game, game
 from tests.cli.play.sessions import session_of, settle, wait
 
 
@@ -135,7 +138,43 @@ def test_a_search_that_fails_says_so(monkeypatch, capsys):
 def test_a_game_without_a_solver_says_why():
     with session_of("tic_tac_toe", 0) as session:
         found = session.state()["solver"]
-        assert (found["why_not"], found["solving"], found["verdicts"]) == ("its stones do not fall", False, {})
+        assert found == {"why_not": "there is no solver for game:tic_tac_toe", "verdicts": {}}
+
+
+def test_every_move_of_connect_four_has_a_verdict():
+    pytest.importorskip("bitbully")
+    with session_of("connect_four", 0) as session:
+        found = session.state()["solver"]
+        assert (found["why_not"], sorted(found["verdicts"])) == ("", [*range(7)])
+        assert found["verdicts"][3] == (1, 41), "the first player wins with its last stone"
+        assert [found["verdicts"][column][0] for column in range(7)] == [-1, -1, 0, 1, 0, -1, -1]
+
+
+def plain(board: Game, record: np.ndarray, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+    """(outcome for the mover, plies until the end) of perfect play that wins soon and loses late, by recursion."""
+    if record.tobytes() not in known:
+        found = []
+        for action in legal_moves(board, record):
+            after = record.copy()
+            result = kernels.play(board.numbers, after, action)
+            goes_on = result == kernels.GOES_ON
+            outcome, plies = plain(board, after, known) if goes_on else (-int(kernels.WORTH[result]), 0)
+            found.append((-outcome, plies + 1))
+        known[record.tobytes()] = max(found, key=lambda f: (f[0], -f[0] * f[1]))
+    return known[record.tobytes()]
+
+
+def test_verdicts_are_those_of_plain_recursion():
+    pytest.importorskip("bitbully")
+    board, rng, seen = game("connect_four"), np.random.default_rng(0), set[int]()
+    while seen != {-1, 0, 1}:
+        record, result = board.new(), kernels.GOES_ON
+        while result == kernels.GOES_ON and kernels.ply(record) < 34:
+            result = kernels.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
+        if result == kernels.GOES_ON:
+            found = max(verdicts(record).values(), key=lambda f: (f[0], -f[0] * f[1]))
+            assert found == plain(board, record, {})
+            seen.add(found[0])
 
 
 def test_leaves_are_never_more_than_a_sixteenth_of_the_simulations_but_for_one():

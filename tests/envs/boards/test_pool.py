@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -155,22 +157,13 @@ def test_a_better_opponent_wins_more():
     assert score("mcts:30") < -0.8
 
 
-def test_a_perfect_opponent_wins_every_game_that_it_begins():
-    """In three in a row on 4×5 the first player wins."""
-    rows = play(Envs("game:three_in_a_row+opponent=perfect", 4).open(1), 60)
+def test_a_perfect_opponent_of_connect_four_wins_soon():
+    """Its stones meet those of a random player."""
+    pytest.importorskip("bitbully")
+    rows = play(Envs("game:connect_four+opponent=perfect", 4).open(1), 60)
     over, reward = column(rows, "over"), column(rows, "reward")
-    begun = np.array([[row["obs"][lane][2].all() for lane in range(4)] for _, row in rows])  # by the player
-    assert (reward[over & ~begun] == -1).all()
-    assert (over & ~begun).sum() > 10
-
-
-def test_a_perfect_opponent_of_othello_wins_every_game_in_which_it_moves_second():
-    """On 4×4 the second player wins."""
-    rows = play(Envs("game:othello+size=4+opponent=perfect", 4).open(1), 60)
-    over, reward = column(rows, "over"), column(rows, "reward")
-    begun = np.array([[row["obs"][lane][2].all() for lane in range(4)] for _, row in rows])  # by the player
-    assert (reward[over & begun] == -1).all()
-    assert (over & begun).sum() > 10
+    assert (reward[over] == -1).all()
+    assert over.sum() > 10
 
 
 @pytest.mark.parametrize(
@@ -186,18 +179,10 @@ def test_a_perfect_opponent_of_othello_wins_every_game_in_which_it_moves_second(
         (
             "game:tic_tac_toe+opponent=perfect",
             {},
-            "opponent=perfect given, but game:tic_tac_toe has no solver, its stones do not fall",
+            "opponent=perfect given, but there is no solver for game:tic_tac_toe; other opponents: random, mcts:N",
         ),
-        (
-            "game:othello+size=6+opponent=perfect",
-            {},
-            "perfect given, but perfect play of game:othello+size=6 may take hours before ply 14, ply 0 given",
-        ),
-        (
-            "game:othello+opponent=perfect",
-            {},
-            "perfect given, but game:othello has no solver, a side of 8 cells is more than 6; allowed: random, mcts:N",
-        ),
+        ("game:othello+opponent=perfect", {}, "there is no solver for game:othello; other opponents: random, mcts:N"),
+        ("game:connect:6x6x4+opponent=perfect", {}, "there is no solver for game:connect:6x6x4; other opponents:"),
     ],
 )
 def test_mistakes(name, options, says):
@@ -205,6 +190,19 @@ def test_mistakes(name, options, says):
         Envs(name, 1, options=options).spec  # noqa: B018
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_perfect_play_without_its_package_says_what_to_install(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "bitbully" else find(name, *more)
+    )
+    with pytest.raises(UserError) as raised:
+        Envs("game:connect_four+opponent=perfect", 1).spec  # noqa: B018
+    says = (
+        "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents"
+    )
+    assert str(raised.value) == f"game:connect_four: {says}: random, mcts:N"
 
 
 def test_an_illegal_move_is_one_line_and_ends_the_pool():

@@ -43,9 +43,8 @@ function verdictOf(action) {
   if (!found || !at("verdicts").checked || state.over) return null;
   const [outcome, plies] = found, kind = ["loss", "draw", "win"][outcome + 1];
   if (!outcome) return { kind, short: "draw", words: "draws" };
-  const n = plies === null ? null : outcome > 0 ? Math.ceil(plies / 2) : Math.floor(plies / 2);
-  const when = n === null ? "" : ` in ${n}`;
-  return { kind, short: `${kind}${n === null ? "" : ` ${n}`}`, words: `${kind === "win" ? "wins" : "loses"}${when}` };
+  const n = outcome > 0 ? Math.ceil(plies / 2) : Math.floor(plies / 2);
+  return { kind, short: `${kind} ${n}`, words: `${kind === "win" ? "wins" : "loses"} in ${n}` };
 }
 
 const pass = () => state.pass; // its action, -1 where there is none
@@ -152,9 +151,8 @@ function moveRow(search, here, action) {
 }
 
 function showSolver() {
-  const { verdicts, solving, why_not } = state.solver, n = state.legal.length - Object.keys(verdicts).length;
-  const open = solving ? "solving …" : `not solved yet, in ${state.solver.seconds} s`;
-  setText(at("solved"), why_not ? `No solver for this game: ${why_not}.` : state.over ? "The game is over." : !n ? "Every move is solved." : `${n} of ${state.legal.length} moves: ${open}`);
+  const { why_not } = state.solver;
+  setText(at("solved"), why_not ? `No verdicts: ${why_not}.` : state.over ? "The game is over." : "Every move is solved.");
 }
 
 function setChoices(now) {
@@ -213,7 +211,7 @@ async function refresh() {
       take(await reply.json());
     }
     setText(at("link"), reply.ok || reply.status === 304 ? "" : `the server answers ${reply.status}`);
-    if (state && (state.thinking || state.solver.solving)) wait = FAST;
+    if (state && state.thinking) wait = FAST;
   } catch {
     setText(at("link"), "the page’s server does not answer; this is the last position");
   }

@@ -1,4 +1,4 @@
-"""Strength by known positions and by matches: colours, openings and points are what they say."""
+"""Matches of a board game: colours, openings and points are what they say."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 from polyplay.acting.match import match
 from polyplay.common.errors import UserError
 from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, game
-from polyplay.envs.boards.opponents import Opponent, opponent
-from polyplay.envs.boards.positions import Decisive
-from polyplay.envs.boards.solver import solver_of
-from polyplay.evaluation.strength import Judge, both_colors, moves_kept, openings, unlost
+from polyplay.envs.boards.game import GAMES
+from polyplay.envs.boards.opponents import opponent
+from polyplay.evaluation.boards import both_colors, openings
 
 BOARD = GAMES["tic_tac_toe"]
-THREE = GAMES["three_in_a_row"]
 
 
 def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -82,44 +79,3 @@ def test_a_match_that_is_watched_can_be_ended():
     points = match(BOARD, first_legal, first_legal, both_colors(BOARD, 10, 0, seed=5), watch=watch)
     assert seen == [10, 10, 10]
     assert np.isnan(points).all(), "no game of tic-tac-toe is over after three plies"
-
-
-def test_starts_that_are_not_lost_are_those_of_the_solver():
-    solver = solver_of(THREE)
-    starts, values = unlost(solver, 40, 3, seed=2)
-    assert len(starts.records) == len(values) == 40
-    for record, begins, value in zip(starts.records, starts.begins, values, strict=True):
-        assert value == solver.outcome(record) * (1 if begins else -1) >= 0
-    assert {True, False} == set(starts.begins.tolist())
-
-
-def play_perfect(player: Opponent) -> tuple[Judge, np.ndarray, np.ndarray]:
-    judge, (starts, values) = Judge(player, solver_of(THREE)), unlost(solver_of(THREE), 30, 3, seed=2)
-    return judge, match(THREE, judge, opponent("perfect", THREE), starts), values
-
-
-def test_perfect_play_keeps_every_value_and_a_random_player_does_not():
-    judge, points, values = play_perfect(opponent("perfect", THREE))
-    assert judge.kept == judge.moves > 30
-    assert points.tolist() == ((1 + values) / 2).tolist()
-    judge, points, values = play_perfect(opponent("random", THREE))
-    assert judge.kept < 0.9 * judge.moves
-    assert points.sum() < ((1 + values) / 2).sum()
-    assert (points <= (1 + values) / 2).all(), "perfect play gives nothing away"
-
-
-def test_perfect_play_wins_what_is_won_from_the_start():
-    board = game("connect:4x4x3")
-    starts = both_colors(board, 20, 0, seed=0)
-    points = match(board, opponent("perfect", board), opponent("mcts:50", board), starts)
-    assert points[:10].tolist() == [1.0] * 10, "the first player wins"
-
-
-def test_the_share_of_moves_that_keep_the_value():
-    records = drawn(210, 2, seed=2)
-    keeping = np.zeros((210, BOARD.actions), bool)
-    keeping[np.arange(210), first_legal(records, np.zeros(0), np.arange(210))] = True
-    keeping[150:] = False
-    positions = Decisive(BOARD, [""] * 210, records, np.zeros(210, np.int8), keeping)
-    assert moves_kept(first_legal, positions) == [1.0] * 150 + [0.0] * 60
-    assert len(moves_kept(first_legal, positions, lambda found, moves: False)) == 100, "ended by the watch"
