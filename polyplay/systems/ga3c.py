@@ -34,9 +34,7 @@ class Config:
     agents: Count = 32  # number of agents at the start; each is a process with one environment
     predictors: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that compute actions
     trainers: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that learn
-    schedule: Literal["off", "annealing"] = (
-        "annealing"  # changes agents, predictors and trainers; annealing: the paper's rule
-    )
+    schedule: Literal["off", "annealing"] = "annealing"  # the paper's rule for agents, predictors and trainers
     predict_batch: Count = 128  # largest batch of a prediction, in agents
     min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
     queue: Count = 100  # how many chunks may wait for a trainer
