@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from polyplay.cli.bench import advice
-from polyplay.cli.bench.limits import CoreTime, bottleneck
 from polyplay.common.files import Row, is_number, is_row
 
 KINDS = ("env", "infer", "learn", "replay", "wait")
@@ -33,21 +32,18 @@ def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
     return shares
 
 
-def core_time(row: Row) -> CoreTime | None:
+def core_time(row: Row) -> advice.CoreTime | None:
     """Where the time of all cores went between two reports: cores that nobody used are idle, the others did what the
     workers were busy with, in proportion. What the report lacks is None.
     """
     if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
         return None
-    times: dict[str, float] = {k: row[f"time_{k}"] for k in KINDS}
+    times = {k: float(row[f"time_{k}"]) for k in KINDS}
     busy = sum(times[k] for k in KINDS if k != "wait")
     if busy <= 0.0:
         return None
-    used = min(1.0, row["cpu"])
-    part = {k: used * times[k] / busy for k in KINDS}
-    parts = {k: part[k] for k in ("env", "infer", "learn")}
-    dearer = dict.fromkeys(("dearer_env", "dearer_infer", "dearer_learn"), 0.0)
-    return CoreTime(**parts, **dearer, overhead=part["replay"], others=0.0, idle=1.0 - used)
+    shares = {k: times[k] / busy for k in KINDS if k != "wait"}
+    return advice.split_core_time(shares, row["cpu"], 0.0, 1.0, pooled=False)
 
 
 def limit_sentence(row: Row, config: Row, pool: str) -> str:
@@ -57,4 +53,4 @@ def limit_sentence(row: Row, config: Row, pool: str) -> str:
         return ""
     title = str(config.get("env", ""))
     wired = ReportedSystem(config, pool, SimpleNamespace(title=title))
-    return advice.sentence(bottleneck(where), where, wired)
+    return advice.sentence(where, wired)
