@@ -23,10 +23,9 @@ def summed(windows: list[Row]) -> list[Row]:
 
 def _flat(row: Row) -> Row:
     """A role's faults, of seconds the median and the greatest."""
-    seconds = {
-        f"{k.partition('_')[0]} {m} s": (row[k] or {}).get(m) for k in row if "seconds" in k for m in ("median", "max")
-    }
-    return {**{k: v for k, v in row.items() if "seconds" not in k}, **seconds}
+    plain = {k: v for k, v in row.items() if "seconds" not in k}
+    times = {k.partition("_")[0]: row[k] or {} for k in row if k not in plain}
+    return {**plain, **{f"{k} {m} s": found.get(m) for k, found in times.items() for m in ("median", "max")}}
 
 
 def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:

@@ -44,7 +44,9 @@ class Life:
 
 
 def live(faults: str, words: Sequence[str], run: Path, log: Path, ends: Callable[[], str]) -> Life:
-    """Start the command with such faults (tests/faults.py), watch it to its end; `ends` says why it is to be ended, "": not yet."""
+    """Start the command with such faults (tests/faults.py), watch it to its end; `ends` says why it is to be ended, "":
+    not yet.
+    """
     life = Life(newest(run) or {"steps": 0, "updates": 0, "frames": 0}, shared=set(os.listdir(SHM)))
     life.number, begun = started(run), time.monotonic()
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])

@@ -89,7 +89,7 @@ def test_rules_and_when_they_strike():
     assert rules == [FaultRule("kill", "act", 2.0), FaultRule("hang", "learn", 5.0, 1.0)]
     assert ",".join(map(str, rules)) == text
     for wrong in ("kill=act", "maim=act:3", "kill=:3", "kill=act:0", "hang=act:3", "kill=act:soon"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"allowed|convert"):
             parse_faults(wrong)
 
     def told(schedule: FaultSchedule) -> list[tuple[int, int, int]]:
