@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -270,7 +269,7 @@ class Session:
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
+            for line in self.metrics.newly_silent(now):
                 self._warn(line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
