@@ -19,13 +19,13 @@ FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed act
     "ga3c": "5f81346ac1270201",
     "baselines": "951dfe18e42e8395",
     "wrap_deepmind": "cf2fb9ce4b132cc9",
-    "accel": "0ac1812664b8bdfe",
+    "accel": "8f3f24837f40d4f9",
     "accel_nearest": "50648582bed38b0b",
     "rlpyt": "554e9742b31eb688",
     "impala": "b172642fab01e075",
     "apex": "6bd4b73606c1ef3a",
     "r2d2": "8b3b91fafb568219",
-    "dopamine": "a6c4e14971adde34",
+    "dopamine": "21567e345a9e3692",
 }
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "atari.md").read_text()
 NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
