@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "league": {**TEAMS, "agents": 4, "core": "gru", "opponents": "past:0.3", "selves": 5, "actors": 2, "steps": 3_000},
     "ftw": {
-        **{**TEAMS, "points": ("kill=1", "death=-0.5"), "agents": 2, "core_size": 16, "unroll": 8, "memory": 0},
+        **{**TEAMS, "points": ("kill=1", "death=-0.5"), "agents": 2, "core_size": 16, "unroll": 20, "memory": 0},
         **{"batch": 4, "auxiliary": "reward", "optimizer": "adam", "copies": 20, "steps": 6_000},
     },
     "five": {

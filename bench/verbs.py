@@ -31,7 +31,7 @@ RUNS: dict[str, str] = {
     "--filters 8 --batch 64 --ratio 2 --capacity 4000 --start 400 --learners 1 --leaves 1 --evaluator torch "
     "--precision float32 --champion-games 0 --steps 1200",
     "team": "ftw --env toy:skirmish --points kill=1,death=-0.5 --agents 2 --network mlp --core-size 16 --lanes 16 "
-    "--batch 4 --unroll 8 --memory 0 --auxiliary reward --optimizer adam --matches 10 --copies 20 --steps 4000",
+    "--batch 4 --unroll 20 --memory 0 --auxiliary reward --optimizer adam --matches 10 --copies 20 --steps 4000",
     "population": "pbt --over a2c --env toy:catch --network mlp --lanes 8 --replicas 1 --population 3 --every 500 "
     "--at-once 1 --vary learning_rate=log:1e-4:1e-2 --steps 1500",
 }
