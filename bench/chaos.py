@@ -1,10 +1,10 @@
 """A scripted run of faults: its workers are killed at random until there were N; a run that this ends is resumed, every
 time, and looked at: see lives.wrong.
 
-    python bench/chaos.py impala --chaos kill=act:3,kill=learn:20 --events 100
-    python bench/chaos.py r2d2 --chaos kill=act:3,kill=learn:20 -- --actors 3
+    python bench/chaos.py impala --faults kill=act:3,kill=learn:20 --events 100
+    python bench/chaos.py r2d2 --faults kill=act:3,kill=learn:20 -- --actors 3
     python bench/chaos.py impala --replay          # then do all of it again in one thread: every loss to the bit
-    python bench/chaos.py impala --chaos kill=act:1,kill=host:60 --events 1000 -- --hosts pretend:8 --host-wait 1
+    python bench/chaos.py impala --faults kill=act:1,kill=host:60 --events 1000 -- --hosts pretend:8 --host-wait 1
 
 Words after `--` are options of `polyplay train`. The game is toy:catch, the network one that looks at every board
 (witness.py). What is written: OUT.json with every life and fault, OUT.md.
@@ -26,7 +26,7 @@ import lives
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
 from polyplay.common.files import read_lines
-from polyplay.workers.fault_injection import percentiles
+from tests.faults import percentiles
 
 TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --keep 2 --steps 1000M"
 SYSTEMS = {  # small enough that memory is full soon and updates are many
@@ -55,7 +55,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = command_line(__doc__)
     parser.add_argument("system")
-    parser.add_argument("--chaos", default="kill=act:3,kill=learn:20", help="see docs/guides/fault_injection.md")
+    parser.add_argument("--faults", default="kill=act:3,kill=learn:20", help="see tests/faults.py")
     parser.add_argument("--events", type=int, default=100, help="faults")
     parser.add_argument("--minutes", type=float, default=30.0, help="end after so long in any case")
     parser.add_argument("--checkpoint-every", type=float, default=2.0, help="seconds")
@@ -75,7 +75,7 @@ def scripted(asked: argparse.Namespace, place: Path) -> Row:
     run, begun = place / "run", time.monotonic()
     often = ["--checkpoint-every", str(asked.checkpoint_every), "--report-every", "1"]
     words = ["train", asked.system, *TOY.split(), *SYSTEMS.get(asked.system, "").split(), *asked.words, *often]
-    words += ["--chaos", asked.chaos, "--run", str(run)]
+    words += ["--run", str(run)]
     seen: list[Row] = []
     wrong: list[str] = []
 
@@ -85,7 +85,7 @@ def scripted(asked: argparse.Namespace, place: Path) -> Row:
         return "no time left" if time.monotonic() - begun > 60 * asked.minutes else ""
 
     while not wrong and (not seen or not seen[-1]["asked"]):
-        life = lives.live(words, run, place / f"said-{len(seen)}", ends)
+        life = lives.live(asked.faults, words, run, place / f"said-{len(seen)}", ends)
         wrong = [f"life {len(seen)}: {text}" for text in lives.wrong(run, life)]
         seen.append(told(run, life))
         print(f"life {len(seen) - 1}: {seen[-1]}", flush=True)
@@ -130,7 +130,7 @@ def summed(asked: argparse.Namespace, run: Path, seen: list[Row], wrong: list[st
     return {
         **about(),
         "system": asked.system,
-        "chaos": asked.chaos,
+        "rules": asked.faults,
         "faults": found,
         "roles": roles(found),
         "lives": seen,
@@ -148,7 +148,6 @@ def roles(found: list[Row]) -> list[Row]:
     for role, what in sorted({(f["role"], f["what"]) for f in found}):
         mine = [f for f in found if (f["role"], f["what"]) == (role, what)]
         seconds = percentiles(f["seconds"] for f in mine if f["seconds"] is not None)
-        lost = [f["lost"] for f in mine if f.get("lost")]
         row: Row = {
             "role": role,
             "fault": what,
@@ -156,8 +155,6 @@ def roles(found: list[Row]) -> list[Row]:
             "over": sum(f["seconds"] is not None for f in mine),
         }
         row |= {f"{k} s": v for k, v in (seconds or dict.fromkeys(("median", "p95", "max"))).items()}
-        row["rollouts lost"] = sum(x["rollouts"] for x in lost) if lost else None
-        row["steps lost"] = sum(x["steps"] for x in lost) if lost else None
         rows.append(row)
     return rows
 

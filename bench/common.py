@@ -18,6 +18,7 @@ from polyplay.common.machine import stamp
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.append(str(ROOT))  # tests/faults.py
 RESULTS = HERE / "results"
 Row = dict[str, Any]
 QUIET = 0.1  # cores that others may take before a row is marked

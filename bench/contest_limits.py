@@ -1,6 +1,7 @@
-"""What the parts of one of ours allow in a contest, measured before and after each of its windows, as `polyplay bench`
-does it: a step of the environment E, its share of an acting forward pass I and of the updates L (all passes), each
-alone with one compute thread, in as many processes as cores at the same time. The limit is cores / (E + I + L).
+"""What the parts of one of ours allow in a contest, measured before and after each of its windows.
+
+A step of the environment E, its share of an acting forward pass I and of the updates L (all passes): each alone with
+one compute thread, in as many processes as cores at the same time. The limit is cores / (E + I + L).
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from typing import Any
 
 from common import Row
 from contests import PONG, Contender
+from crowd import MeasureProcesses, MeasureRequest, rate_limit
 
 from polyplay.cli.bench import settings
-from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
-from polyplay.cli.bench.limits import PartCosts, rate_limit
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.machine import cores
 
@@ -76,4 +76,4 @@ class Limits:
         except (UserError, WorkerLost) as e:
             print(f"compare: no limit of {who.name}: {e}", file=sys.stderr)
             return {}
-        return {"limit": rate_limit(cores(), PartCosts(**found)), "parts_us": found}
+        return {"limit": rate_limit(cores(), found), "parts_us": found}

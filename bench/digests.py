@@ -1,9 +1,12 @@
-"""Every system's losses, to the last bit: `python bench/digests.py --check` after a change that should change none.
+"""Every system's losses, to the last bit, before and after a change that should change none.
 
-Each case is a short run in one thread (`--serial --replicas 1 --trace`); its digest is the SHA-256 of `updates.jsonl`,
-which holds loss, gradient norm and lag of every update. `--write` records the digests of this commit. Digests hold for
-one kind of processor and one torch: another instruction set adds in another order. `--write FILE` and `--check FILE` on
-two checkouts compare them anywhere.
+    python bench/digests.py --write build/digests.json     # on the parent commit
+    python bench/digests.py --check build/digests.json     # after the change, on the same machine
+
+Each case is a short run (`--trace`); its digest is the SHA-256 of `updates.jsonl`, which holds loss, gradient norm and
+lag of every update, of all agents or members one after another. Runs are `--serial`, in one thread, but for those on
+pretended machines: these are in step (`--lag 0`, or replicas that average their gradients), so that their order is
+fixed too. A file of digests holds for one machine: another set of instructions adds in another order.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parent / "results" / "digests.json"
 QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
 ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "optimizer_eps": 1e-5}
 CATCH: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 8}
@@ -27,6 +29,8 @@ DRAWN: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 1, "b
 DRAWN |= {"capacity": 10_000, "start": 300, "target": 50}
 FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "memories": 2, "prefetch": 2}
 PONG: dict[str, Any] = {"env": "ALE/Pong-v5", "network": "a3c"}
+TEAMS: dict[str, Any] = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "matches": 10}
+HOSTS: dict[str, Any] = {**CATCH, "serial": False, "hosts": "pretend:2"}
 
 
 def less(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -63,6 +67,27 @@ CASES: dict[str, dict[str, Any]] = {
     "gorila": {**less(DRAWN, "lanes"), "lanes": 4, "learners": 2, "shards": 3, "steps": 1_000},
     "gorila free": {**less(FREE, "prefetch"), "learners": 2, "shards": 2, "steps": 1_000},
     "accel_dqn": {**less(DRAWN, "optimizer"), "unroll": 2, "batch": 64, "replicas": 1, "steps": 1_200},
+    "alphago_zero": {
+        **{"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0},
+        **{"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learners": 1},
+        **{"leaves": 1, "evaluator": "torch", "precision": "float32", "learning_rate": 0.02, "steps": 1_500},
+    },
+    "league": {**TEAMS, "agents": 4, "core": "gru", "opponents": "past:0.3", "selves": 5, "actors": 2, "steps": 3_000},
+    "ftw": {
+        **{**TEAMS, "points": ("kill=1", "death=-0.5"), "agents": 2, "core_size": 16, "unroll": 20, "memory": 0},
+        **{"batch": 4, "auxiliary": "reward", "optimizer": "adam", "copies": 20, "steps": 6_000},
+    },
+    "five": {
+        **{"env": "arena:lanes+team=1+lanes=1+length=300", "preset": "quick", "core_size": 16, "lanes": 16},
+        **{"unroll": 20, "window": 5, "batch": 32, "capacity": 64, "publish": 1, "opponents": "past:0.3"},
+        **{"selves": 5, "matches": 4, "rated": 0, "steps": 4_000},
+    },
+    "pbt": {
+        **{**less(CATCH, "learning_rate"), "over": "a2c", "replicas": 1, "at_once": 1, "population": 3, "every": 500},
+        **{"vary": ("learning_rate=log:1e-4:1e-2",), "steps": 2_000},
+    },
+    "impala on two machines": {**HOSTS, "actors": 2, "batch": 16, "lag": 0, "steps": 4_000},
+    "a2c on two machines": {**HOSTS, "replicas": 2, "groups": 2, "steps": 4_000},
 }
 
 
@@ -70,7 +95,7 @@ def digest(name: str, directory: Path) -> dict[str, Any]:
     import polyplay
 
     run = polyplay.train(name.split()[0], run=str(directory / "run"), **{**QUIET, **CASES[name]})
-    text = (run.directory / "updates.jsonl").read_bytes()
+    text = b"".join(path.read_bytes() for path in sorted(run.directory.rglob("updates*.jsonl")))
     updates = text.count(b"\n")
     assert updates >= 10, f"{name}: {updates} updates say nothing"
     return {"updates": updates, "sha256": hashlib.sha256(text).hexdigest()}
@@ -96,8 +121,8 @@ def machine() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Every system's losses, to the last bit.")
-    parser.add_argument("--write", nargs="?", const=FILE, type=Path)
-    parser.add_argument("--check", nargs="?", const=FILE, type=Path)
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--check", type=Path, metavar="FILE")
     parser.add_argument("--only", nargs="+", default=list(CASES))
     parser.add_argument("--one")
     asked = parser.parse_args()
@@ -108,11 +133,13 @@ def main() -> int:
         return 0
     found = measure(asked.only)
     if asked.write:
+        asked.write.parent.mkdir(parents=True, exist_ok=True)
         asked.write.write_text(json.dumps({"machine": machine(), "digests": found}, indent=1) + "\n")
     if not asked.check:
-        return 0
+        return int(any("error" in digest for digest in found.values()))
     recorded = json.loads(asked.check.read_text())
-    wrong = [name for name in asked.only if found[name] != recorded["digests"][name]]
+    known = recorded["digests"]
+    wrong = [name for name in asked.only if "error" in found[name] or found[name] != known.get(name)]
     print(f"{len(found) - len(wrong)} of {len(found)} as at commit {recorded['machine']['commit']}; changed: {wrong}")
     return int(bool(wrong))
 

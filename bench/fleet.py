@@ -10,7 +10,7 @@ processes play hundreds) through the real RolloutQueue to the real `serve_replay
 SampleQueue to a learner that copies each batch as a transfer to a device would, gives priorities back and computes
 nothing: it stands for the paper's GPU, 19 batches of 512 a second. Rollouts are handed over --delay ± --jitter seconds
 after they were whole, and --loss of them never: after a gap a lane goes on as with a new episode. --fail is what
-`polyplay train --chaos` takes; the workers are send, remember and learn.
+tests/faults.py takes; the workers are send, serve_replay and learn.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.buffers.sample_queue import SampleQueue
 from polyplay.common.control import Hyperparameters
 from polyplay.common.tree import Field
-from polyplay.workers import fault_rules
 from polyplay.workers.crew import Crew
-from polyplay.workers.fault_injection import FaultInjector
+from tests.faults import FaultInjector, parse_faults
 
 IN, OUT = 12_500.0, 9_700.0  # transitions a second: 360 actors of 139 frames a second, 19 batches of 512
 OVER = 1.01  # what is offered, of what is to be held
@@ -72,9 +71,7 @@ class Fleet:
         self.fresh, self.harm = 0.0, None if asked.fail is None else self._harm(place)
 
     def _harm(self, place: Path) -> FaultInjector:
-        rules = fault_rules.parse_faults(self.asked.fail)
-        fault_rules.check_faults(rules, self.crew)
-        return FaultInjector(rules, self.crew, place)
+        return FaultInjector(parse_faults(self.asked.fail), self.crew, place)
 
     def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -220,7 +217,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds, of rollouts and of weights")
     parser.add_argument("--jitter", type=float, default=0.0, help="seconds, either way")
     parser.add_argument("--loss", type=float, default=0.0, help="the chance that a rollout gets lost")
-    parser.add_argument("--fail", default=None, help="faults, see docs/guides/fault_injection.md")
+    parser.add_argument("--fail", default=None, help="faults, see tests/faults.py")
     parser.add_argument("--rows", type=int, default=1_200, help="of each lane, to record")
     parser.add_argument("--recording", type=Path, default=ROOT / "runs" / "fleet" / "pong.npz", help="kept here")
     parser.add_argument("--short", action="store_true", help="64 actors, 12 s, two tries")

@@ -11,7 +11,6 @@ from common import Row, lines_about, table, verdict
 from senders import SLACK
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.workers.fault_injection import describe_faults
 
 
 def summed(windows: list[Row]) -> list[Row]:
@@ -20,6 +19,13 @@ def summed(windows: list[Row]) -> list[Row]:
     values = {k: [w[k] for w in windows if w.get(k) is not None] for k in names}
     ways = {"median": statistics.median, "least": min, "greatest": max}
     return [{"of the windows": how, **{k: f(v) if v else None for k, v in values.items()}} for how, f in ways.items()]
+
+
+def _flat(row: Row) -> Row:
+    """A role's faults, of seconds the median and the greatest."""
+    plain = {k: v for k, v in row.items() if "seconds" not in k}
+    times = {k.partition("_")[0]: row[k] or {} for k in row if k not in plain}
+    return {**plain, **{f"{k} {m} s": found.get(m) for k, found in times.items() for m in ("median", "max")}}
 
 
 def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:
@@ -53,7 +59,7 @@ def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:
         text.append(verdict(f"transitions {way}, mean of all windows", statistics.fmean(each), least=goal))
         text.append(verdict(f"transitions {way}, the least window", min(each), least=0.95 * goal))
     if what["harm"]:
-        text += ["", *(f"- {line}" for line in describe_faults(what["harm"]))]
+        text += ["", *table([{"role": role, **_flat(row)} for role, row in what["harm"]["roles"].items()])]
     if what["maximum"]:
         good = [r["of the target"] for r in what["maximum"] if r["held"] == "yes"]
         most = f"The most that is held: {max(good):.2f} × what was asked for" if good else "More than that is not held"

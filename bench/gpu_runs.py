@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from common import ROOT, Row
+from crowd import MeasureProcesses, MeasureRequest
 from gpu_alone import Wired, alone, recorded
 from pps import NETWORKS, TALK
 
-from polyplay.cli.bench.crowd import MeasureProcesses, MeasureRequest
 from polyplay.cli.bench.settings import updates_per_turn
 from polyplay.cli.bench.watched_run import watched
 from polyplay.common.errors import EnvFailure, UserError, WorkerLost

@@ -43,13 +43,15 @@ class Life:
     shared: set[str] = field(default_factory=set)  # names in shared memory before it
 
 
-def live(words: Sequence[str], run: Path, log: Path, ends: Callable[[], str]) -> Life:
-    """Start the command, watch it to its end; `ends` says why it is to be ended, "": not yet."""
+def live(faults: str, words: Sequence[str], run: Path, log: Path, ends: Callable[[], str]) -> Life:
+    """Start the command with such faults (tests/faults.py), watch it to its end; `ends` says why it is to be ended, "":
+    not yet.
+    """
     life = Life(newest(run) or {"steps": 0, "updates": 0, "frames": 0}, shared=set(os.listdir(SHM)))
     life.number, begun = started(run), time.monotonic()
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     with open(log, "w+") as said:
-        command = [sys.executable, "-m", "polyplay", *words]
+        command = [sys.executable, "-m", "tests.faults", faults, *words]
         child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path})
         while child.poll() is None:
             _look(life, child, run, time.monotonic() - begun)
@@ -94,12 +96,14 @@ def newest(run: Path) -> Row | None:
 
 
 def faults(run: Path) -> list[Row]:
-    """A row per fault: its life, what, role, index, lost, and the seconds until it was over (None: it never was)."""
+    """A row per fault: its life, what, role, index, and the seconds until it was over (None: it never was)."""
     rows: list[Row] = []
     begun, life = {}, -1  # type: dict[int, Row], int
     for line in read_lines(run / "chaos.jsonl"):
         if "rules" in line:
             begun, life = {}, life + 1
+        elif line["what"] == "ended":
+            continue
         elif line["what"] == "back":
             begun[line["event"]]["seconds"] = line["seconds"]
         else:
@@ -119,8 +123,7 @@ def wrong(run: Path, life: Life) -> list[str]:
 
 
 def _ended(run: Path, life: Life) -> list[str]:
-    summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
-    by = summary.get("chaos", {}).get("ended_by")
+    by = last_line(run / "chaos.jsonl").get("ended_by")
     if life.asked and life.status == 143:
         return []
     if life.status == 1 and "s for a machine; `polyplay resume` goes on" in life.said:

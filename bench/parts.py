@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT, Row, command_line, table
+from crowd import interpolate
 
 from polyplay.cli.bench import settings as speed
 from polyplay.common.machine import cores
 from polyplay.runs.run import crew_of, load_run
-from polyplay.workers.profile import CostProfile, interpolate
+from polyplay.workers.profile import CostProfile
 
 CHUNK = 5  # rows of an unroll
 

@@ -8,7 +8,6 @@ import argparse
 import json
 from pathlib import Path
 
-from polyplay.cli.bench.main import read_document
 from polyplay.common.files import Row
 
 HEADS = ("system", "hardware", "machines", "frames/s generated", "frames/s trained")
@@ -67,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", help="a document of `polyplay bench --json FILE`")
     options = parser.parse_args()
-    print("\n".join(markdown(read_document(options.file) if options.file else None)))
+    print("\n".join(markdown(json.loads(Path(options.file).read_text(encoding="utf-8")) if options.file else None)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A long run of a system, and the memory of each of its processes over time: does anything grow?
 
     python bench/soak.py impala --minutes 30
-    python bench/soak.py impala --minutes 30 --chaos kill=act:60 -- --env ALE/Pong-v5 --preset quick
+    python bench/soak.py impala --minutes 30 --faults kill=act:60 -- --env ALE/Pong-v5 --preset quick
 
 Words after `--` are options of `polyplay train`; without `--env` the game is toy:catch, sizes as in chaos.py. Resident
 memory of every process, and the sum of all in which shared pages count once (PSS), every few seconds. After a warm-up
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="of training")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
     parser.add_argument("--warm", type=float, default=0.2, help="the part of all samples before the fit")
-    parser.add_argument("--chaos", default=None, help="see docs/guides/fault_injection.md")
+    parser.add_argument("--faults", default=None, help="see tests/faults.py")
     parser.add_argument("--run", type=Path, default=None, help="directory of the run (default: none is left)")
     parser.add_argument("--out", type=Path, default=None, help="without suffix (default: bench/results/soak_SYSTEM)")
     own, more = sys.argv[1:], list[str]()
@@ -75,10 +75,9 @@ def watched(asked: argparse.Namespace, run: Path) -> tuple[list[Row], int, Row]:
     toy = "--env toy:catch --network mlp --steps 1000M " + SYSTEMS.get(asked.system, "")
     words = asked.words if any(w.startswith("--env") for w in asked.words) else [*toy.split(), *asked.words]
     words = ["train", asked.system, *words, "--minutes", str(asked.minutes), "--run", str(run)]
-    words += ["--chaos", asked.chaos] if asked.chaos else []
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     samples, begun = list[Row](), time.monotonic()
-    command = [sys.executable, "-m", "polyplay", *words]
+    command = [sys.executable, "-m", *(["tests.faults", asked.faults] if asked.faults else ["polyplay"]), *words]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     while child.poll() is None:
         if last_line(run / "metrics.jsonl").get("updates", 0) > 0:

@@ -13,14 +13,7 @@ from polyplay.workers.crew import Crew
 PATIENCE = 150  # seconds for anything to happen
 
 
-class Out:
-    """What a role writes into, as far as a loss is concerned."""
-
-    def unfinished(self, index: int) -> tuple[int, int]:
-        return 1, 10 + index
-
-
-def turns(ctx, *, block, out=None):
+def turns(ctx, *, block):
     block.array(64, "int64")[ctx.index] = os.getpid()
     while True:
         time.sleep(0.005)

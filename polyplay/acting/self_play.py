@@ -157,7 +157,6 @@ class SelfPlay:
                 while (slot := self.out.slot()) is None:
                     yield None
             self._fill(slot)
-            self._count_open()
             yield slot
 
     def _step(self) -> None:
@@ -178,7 +177,6 @@ class SelfPlay:
             done = search.finished()
             if len(done.games):
                 self._move(done)
-                self._count_open()
 
     def _move(self, done: Finished) -> None:
         """A move in each of these games, or the end of it where who is to move resigns."""
@@ -236,12 +234,6 @@ class SelfPlay:
         tally("resigned", 0, 1)
         for name, value in (("resign_value", self.resignation.v), ("resign_wrong", wrong), ("resign_wrong_high", high)):
             tally(name, value, 1)
-
-    def _count_open(self) -> None:
-        """What would be lost with this worker."""
-        counters, recorded = self.ctx.counters, self.recorded
-        counters.set("open_games", int(np.count_nonzero(self.games.length)) + len(self.finished))
-        counters.set("open_steps", int(recorded.sum()) + sum(_length(game) - 1 for game in self.finished))
 
     def _fill(self, slot: int) -> None:
         """Write the games that fit, the oldest first."""

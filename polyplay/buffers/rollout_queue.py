@@ -123,13 +123,6 @@ class RolloutQueue(SharedQueue):
         """Rollouts of producer `p` that a learner took, in earlier runs too."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
-    def unfinished(self, p: int) -> tuple[int, int]:
-        """Rollouts that producer `p`'s actor had begun, and the agent steps in them; of one that is dead."""
-        slots = self.held(self.pairs(p), FILLING)
-        written = self.rows["version"][slots] != UNWRITTEN
-        steps = written[:, 1:] & ~self.rows["first"][slots, 1:]
-        return int(written.any((1, 2)).sum()), int(np.count_nonzero(steps))
-
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
         """The learning end: batches of `n` slots. `.consumer(c)` is an iterator for learner `c`.
 

@@ -42,8 +42,6 @@ class ResumeOptions:
     """how many of the newest checkpoints to keep; the best one is always kept"""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """where learners and replicas compute from now on"""
-    chaos: str | None = None
-    """fault injection from now on, as in `polyplay train` (none: no faults)"""
     hosts: str | None = None
     """other machines from now on, as in `polyplay train` (none: this machine alone)"""
     place: str | None = None

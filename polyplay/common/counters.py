@@ -11,8 +11,7 @@ from polyplay.common.shared_memory import SharedObject
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
 SECONDS = ("env", "infer", "learn", "replay", "wait")
 LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls", "simulations")
-OPEN = ("open_games", "open_steps")  # what a player of whole games has not handed over: they go up and down
-COLUMNS = [*EVENTS, *SECONDS, *LOAD, *OPEN]
+COLUMNS = [*EVENTS, *SECONDS, *LOAD]
 SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two readings of the main process
@@ -21,7 +20,7 @@ METRICS = 48
 
 
 class WorkerCounters:
-    """One worker's counters. All but OPEN only grow, and only their worker writes them: a reader takes differences."""
+    """One worker's counters. They only grow, and only their worker writes them: a reader takes differences."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]

@@ -23,7 +23,6 @@ from polyplay.runs.env_instances import is_instance, made_from
 from polyplay.runs.option_file import OptionFile
 from polyplay.runs.option_groups import grouped
 from polyplay.systems import _presets
-from polyplay.workers import fault_rules
 
 if TYPE_CHECKING:
     from polyplay.systems import System
@@ -37,7 +36,7 @@ SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("frames", "steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
 REPORTS = ("report_every", "checkpoint_every", "keep")
-CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", "chaos", *HOSTS)  # of all
+CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", *HOSTS)  # of all
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -167,9 +166,6 @@ class RunOptions:
     """a machine that is silent for so many seconds is lost"""
     host_wait: Seconds = 300.0
     """seconds that workers of a lost machine wait for another one; then the run ends"""
-    chaos: str | None = None
-    """fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by
-    commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)"""
     dry_run: bool = False
     """print the plan, measure the speed for two seconds, write nothing"""
 
@@ -185,12 +181,6 @@ class RunOptions:
         for name in self.wrapper:
             if not isinstance(name, str) or ":" not in name:
                 raise UserError(f"--wrapper: {name} given, allowed: module:callable, a function of an environment")
-        if self.chaos is not None:
-            fault_rules.parse_faults(self.chaos)
-            if self.serial or self.on == "thread":
-                how = "--serial" if self.serial else "--on thread"
-                text = f"--chaos: {self.chaos} given, but it takes workers that are processes: leave out {how}"
-                raise UserError(text)
 
 
 def name_of(page: Page) -> str:

@@ -123,7 +123,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
     page, settings, options, config = load_run(directory, trust)
-    crew = crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None, chaos=None))
+    crew = crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None))
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None

@@ -46,7 +46,6 @@ from polyplay.runs.session import RunSetup, Session, Slice
 from polyplay.runs.trust import names_same_code, unsigned
 from polyplay.runs.wishes import fitted
 from polyplay.systems import _presets
-from polyplay.workers import fault_rules
 from polyplay.workers.diagram import describe_wiring
 
 if TYPE_CHECKING:
@@ -271,8 +270,6 @@ def complete_plan(
         settled.append(("machines", crew.fleet.check(crew)))
     changes = check_changes(crew, option_types(page.Config))
     plan = replace(plan, lines=settled + plan.lines + changes + add_evaluator(crew, wired, options, steps))
-    if options.chaos is not None:
-        fault_rules.check_faults(fault_rules.parse_faults(options.chaos), crew)
     if plan.warning:
         _warn(plan.warning)
     return plan

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +29,6 @@ from polyplay.runs.reports.terminal import Terminal, evaluation_line, match_line
 from polyplay.runs.reports.wandb import WandbLogger
 from polyplay.runs.requests import take_save_request
 from polyplay.systems import System
-from polyplay.workers import fault_injection, fault_rules
 from polyplay.workers.autoscale.worker import describe_decision
 from polyplay.workers.crew import Crew
 
@@ -105,7 +103,6 @@ class Session:
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
         self.saw_remark = self.last_reported = False
         self.notes = set[str]()  # that workers made
-        self.faults: fault_injection.FaultInjector | None = None
         self.next_report = self.next_save = 0.0
         self.config, self.origin, self.lock = read_config(self.directory), origin(self.directory), setup.lock
         self.crew.directory, self.crew.say = self.directory, self.say
@@ -165,9 +162,6 @@ class Session:
         self.crew.start(self.setup.metrics)
         now = time.monotonic()
         self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
-        if self.options.chaos is not None:
-            rules = fault_rules.parse_faults(self.options.chaos)
-            self.faults = fault_injection.FaultInjector(rules, self.crew, self.directory)
         if self.crew.serial and self.options.minutes is not None:  # no tick within a rollout
             self.crew.control.over = self._time_is_over
         while not self._poll():
@@ -187,7 +181,7 @@ class Session:
         try:
             if self.dropping:
                 raise signals.Stopped(signal.SIGTERM)
-            return self.crew.poll(fault_injection.PACE if self.faults else TICK)
+            return self.crew.poll(TICK)
         finally:
             self.waiting = False
 
@@ -277,7 +271,7 @@ class Session:
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in chain(self.metrics.newly_silent(now), self.metrics.memory.news()):
+            for line in self.metrics.newly_silent(now):
                 self._warn(line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
@@ -290,10 +284,6 @@ class Session:
             self._finish(f"the mean return of 100 games reached {goal:g}")
         if self.stopping is not None and not self.finishing_since and (why := self.stopping()):
             self._finish(why)
-        if self.faults and self.finishing_since:
-            self.faults.release()
-        elif self.faults:
-            self.faults.tick(saved=self.checkpoints.last >= 1)
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
@@ -343,8 +333,6 @@ class Session:
             self.metrics.report_games(self.reporter, self._warn)
             if not self.last_reported:
                 self._report()
-        if self.faults:
-            self.faults.release()
         self.crew.stop()
         if self.owns_directory:
             checkpoint.remove_partial(self.directory)
@@ -359,9 +347,8 @@ class Session:
             ended = f"{self.reason}; " * bool(self.exit_code)
             self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
         last = saved[-1].name if saved else None
-        faults = self._describe_faults(saved)
         self.reporter.closed = not self.owns_directory
-        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes, **faults)
+        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes)
         self.terminal.end(summary, self.failed)
         return summary
 
@@ -421,15 +408,3 @@ class Session:
 
     def _warn(self, text: str) -> None:
         self.terminal.warn(text)
-
-    def _describe_faults(self, saved: list[Path]) -> Row:
-        """Print which faults were injected; the same for the summary. saved: the checkpoints there are."""
-        if self.faults is None:
-            return {}
-        behind = None
-        with contextlib.suppress(IndexError, OSError, ValueError, KeyError):  # no checkpoint, or a damaged one
-            behind = self.metrics.steps - int(checkpoint.manifest(saved[-1])["counters"]["steps"])
-        report = self.faults.report(behind)
-        for line in fault_injection.describe_faults(report):
-            self.terminal.note(line)
-        return {"chaos": report}

@@ -85,7 +85,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVOURS
 
-    crew: Crew = crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None, chaos=None))
+    crew: Crew = crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
     wired = wire_system(page, settings, crew)
     policy = wired.policy()
     replays = any(role.held_replay is not None or role.drawn_replay is not None for role in crew.roles)

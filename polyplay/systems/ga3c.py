@@ -20,21 +20,21 @@ from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.losses import A2C, VTrace
 from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
-from polyplay.workers.autoscale.worker import rule, schedule
+from polyplay.workers.autoscale.worker import schedule
 
 MOST = 8  # predictors, and trainers, there is room for
 
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, except for the rule of the scheduler; preset `paper` has the paper's rule."""
+    """Defaults: the paper's."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: Count = 32  # number of agents at the start; each is a process with one environment
     predictors: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that compute actions
     trainers: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that learn
-    schedule: Literal["off", "climb", "annealing", "released"] = "climb"  # changes agents, predictors and trainers
+    schedule: Literal["off", "annealing"] = "annealing"  # the paper's rule for agents, predictors and trainers
     predict_batch: Count = 128  # largest batch of a prediction, in agents
     min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
     queue: Count = 100  # how many chunks may wait for a trainer
@@ -59,8 +59,8 @@ class Config:
 
 
 def released() -> Config:
-    """NVlabs/GA3C as released; of its flaws only the scheduler's (docs/systems/ga3c.md lists what is refused)."""
-    return Config(schedule="released", correction="max", inputs="signed")
+    """NVlabs/GA3C as released, without its flaws (docs/systems/ga3c.md lists them); the scheduler is the paper's."""
+    return Config(correction="max", inputs="signed")
 
 
 def quick() -> Config:
@@ -71,7 +71,7 @@ def quick() -> Config:
     return replace(loss, network="a3c", init="orthogonal", inputs="centre")
 
 
-PRESETS = {"paper": lambda: Config(schedule="annealing"), "released": released, "quick": quick}
+PRESETS = {"paper": Config, "released": released, "quick": quick}
 ROW = {"envs": "a process per agent, one pool", "policy runs": "predictors serve the pool", "between": "TrainingQueue"}
 ROW |= {"pace": "free", "update": "Hogwild of trainers", "weights travel": "same object"}
 ROW |= {"source": "Babaeizadeh et al. 2017"}
@@ -99,5 +99,5 @@ def build(c: Config, crew: Crew) -> System:
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
-        crew.add(schedule, on="thread", dials=dials, rule=rule(c.schedule, lag=c.queue))
+        crew.add(schedule, on="thread", dials=dials)
     return System(envs, policy, loss.metrics)

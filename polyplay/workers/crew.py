@@ -63,7 +63,6 @@ class WorkerHandle:
     pipe: Connection | None = None  # its messages: (kind, text)
     done: bool = False
     until: float = 0.0  # when a leaving one's time is up
-    spared: bool = False  # it is lost on purpose (fault_injection)
 
 
 @dataclass(eq=False)
@@ -392,7 +391,7 @@ class Crew:
             raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
         how = worker.runs.ending()
         role, now = worker.role, time.monotonic()
-        counts = not worker.spared and getattr(worker.runs, "lost_first", True)  # a machine is one, whoever was there
+        counts = getattr(worker.runs, "lost_first", True)  # a machine is one, whoever was there
         role.falls = [t for t in role.falls if t > now - HOUR] + [now] * counts
         if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""

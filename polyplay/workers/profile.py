@@ -57,13 +57,6 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
     return statistics.median(found)
 
 
-def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float:
-    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
-    low = max(step, int(at // step) * step)
-    here = measured(low)
-    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
-
-
 class CostProfile:
     """Of a system with these environments, policy and learner."""
 

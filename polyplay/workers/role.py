@@ -79,7 +79,7 @@ class Role:
     most: int = 0  # workers there is room for
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
-    falls: list[float] = field(default_factory=list)  # when workers were lost of late, but for those lost on purpose
+    falls: list[float] = field(default_factory=list)  # when workers were lost of late
 
     @cached_property
     def parameters(self) -> int:

@@ -71,22 +71,6 @@ def test_a_row_that_nobody_wrote_is_noticed():
         producer.commit(slot)
 
 
-def test_what_a_dead_one_had_begun_is_counted_once():
-    queue = _stream(slots=3)
-    dead = queue.producer(0)
-    _fill(queue, dead, 1)
-    assert queue.unfinished(0) == (0, 0)
-    slot = dead.slot()
-    assert queue.unfinished(0) == (0, 0), "nothing was written yet"
-    tree.at(dead.rows, slot)["version"][:3] = 7
-    assert queue.unfinished(0) == (1, 2 * 2), "row 0 is the end of the rollout before"
-    tree.at(dead.rows, slot)["first"][1, 0] = True
-    assert queue.unfinished(0) == (1, 2 * 2 - 1), "no step leads to an episode's first row"
-    queue.producer(0)
-    assert queue.unfinished(0) == (0, 0), "its successor will write that slot anew"
-    assert set(queue.producer(0)._reclaimed) == {slot}
-
-
 def test_a_successor_gets_back_what_the_dead_one_held():
     queue = _stream(slots=3)
     dead, taken = queue.producer(0), queue.batches(1).consumer(0)

@@ -29,6 +29,7 @@ from polyplay.runs.run import diagram
 from polyplay.systems import league
 from polyplay.weights.flat import FlatParams
 from polyplay.weights.params import Params
+from tests.faults import injected
 
 GAMES = Envs("toy:skirmish+health=2", 4)
 POLICY = NetworkFactory("mlp", GAMES.spec, {"hidden": (4,)})
@@ -262,8 +263,9 @@ def test_the_figure_shows_it():
 @pytest.mark.long
 @pytest.mark.usefixtures("rated_league")
 def test_raters_are_killed_and_replaced_in_a_run(tmp_path):
-    given = {**SMALL, "on": "process", "chaos": "kill=rater:1.5", "checkpoint_every": 1.0}
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=10**7, minutes=0.25, **given)
+    given = {**SMALL, "on": "process", "checkpoint_every": 1.0}
+    with injected("kill=rater:1.5"):
+        run = polyplay.train("league", run=str(tmp_path / "run"), steps=10**7, minutes=0.25, **given)
     lines, rated = list(read_lines(run.directory / RATINGS)), rate_lines(read_lines(run.directory / RATINGS))
     assert "rater" in (run.directory / "chaos.jsonl").read_text()
     assert all(version.matches <= 4 for version in rated)

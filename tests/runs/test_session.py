@@ -14,24 +14,23 @@ from polyplay.common import checkpoint, signals
 from polyplay.common.control import RunControl
 from polyplay.common.errors import WorkerLost
 from polyplay.runs import session
-from polyplay.runs.reports.nonblocking import NonBlockingWriter
+from polyplay.runs.reports.screen import Output
 from polyplay.workers.crew import Crew
 
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, capfd):
-    """The handler runs in the thread that holds the queue's lock."""
-    real, sent = NonBlockingWriter.flush, []
+    """The handler runs in the thread that holds the console's lock."""
+    real, sent = Output.flush, []
 
-    def flush(self: NonBlockingWriter) -> None:
+    def flush(self: Output) -> None:
         if signal.getsignal(signal.SIGTERM) is not handler and not sent:
-            with self.due.mutex:
-                sent.append(os.kill(os.getpid(), signal.SIGTERM))
-                assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it is handled here
+            sent.append(os.kill(os.getpid(), signal.SIGTERM))
+            assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it is handled here
         real(self)
 
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(NonBlockingWriter, "flush", flush)
+    monkeypatch.setattr(Output, "flush", flush)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1

@@ -222,9 +222,9 @@ WORDS = f"""train ftw --env toy:{__name__}:Recall --points right=1 wrong=-1 --ne
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_killed_anywhere_it_goes_on_with_ratings_and_values(tmp_path):
-    """Actors and the referee by chaos, then a learner, then the main process; at last SIGTERM."""
+    """Actors and the referee at random, then a learner, then the main process; at last SIGTERM."""
     directory, before = tmp_path / "ftw-run", leftovers.names()
-    run = _command(*WORDS.split(), "--run", str(directory), "--chaos", "kill=act:4,kill=referee:4")
+    run = _command(*WORDS.split(), "--run", str(directory), faults="kill=act:4,kill=referee:4")
     try:
         for victim in ("learn", "main"):
             _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
@@ -237,7 +237,7 @@ def test_killed_anywhere_it_goes_on_with_ratings_and_values(tmp_path):
             values, copies = learnt_with(directory), list(read_lines(directory / "lineage.jsonl"))
             assert all(5 <= value["period"] <= 19 for value in values)
             newest = checkpoint.everything(directory)[-1].name
-            run = _command("resume", str(directory), "--chaos", "kill=act:4,kill=referee:4")
+            run = _command("resume", str(directory), faults="kill=act:4,kill=referee:4")
             _until(lambda played=played: _lines(directory) > played + 20, "no matches")
             _until(lambda newest=newest: checkpoint.everything(directory)[-1].name > newest, "no checkpoint")
             assert all(rated(directory).get(name, 0) >= n for name, n in had.items()), "no rating is lost"

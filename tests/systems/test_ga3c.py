@@ -5,11 +5,14 @@ counts at the service.
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 import polyplay
 from polyplay.common.errors import UserError
+from polyplay.workers.autoscale.ga3c import annealing
+from polyplay.workers.autoscale.worker import schedule
 
 NET = {
     "network": "mlp",
@@ -88,24 +91,24 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
 
 
 def test_a_run_is_evaluated_with_many_lanes_in_step(tmp_path):
-    settings = {**FAST, "agents": 3, "predict_batch": 2, "schedule": "climb"}  # few served at once, not all lanes there
+    settings = {
+        **FAST,
+        "agents": 3,
+        "predict_batch": 2,
+        "schedule": "annealing",
+    }  # few served at once, not all lanes there
     run = polyplay.train("ga3c", env="CartPole-v1", steps=500, run=str(tmp_path / "run"), **settings)
     result = run.evaluate(episodes=20)
     assert result["episodes"] == len(result["returns"]) == 20
     assert 8.0 <= result["episodic_return_mean"] <= 500.0
 
 
-LONG = pytest.mark.long
-RULES = ["climb", *(pytest.param(rule, marks=LONG) for rule in ("annealing", "released"))]
+def test_the_scheduler_decides_and_says_so(tmp_path, monkeypatch):
+    def hurried(ctx, *, dials):
+        return schedule(ctx, dials=dials, rule=partial(annealing, interval=0.3))
 
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
-    from polyplay.workers.autoscale import worker
-
-    quick = {"climb": worker.climb, "annealing": worker.annealing, "released": worker.released_rule}[rule]
-    monkeypatch.setattr("polyplay.systems.ga3c.rule", lambda name, lag: hurried(quick))
-    settings = {"schedule": rule, "agents": 4, "predictors": 1, "trainers": 1}
+    monkeypatch.setattr("polyplay.systems.ga3c.schedule", hurried)
+    settings = {"schedule": "annealing", "agents": 4, "predictors": 1, "trainers": 1}
     run = polyplay.train("ga3c", env="CartPole-v1", steps=12_000, run=str(tmp_path / "run"), **{**FAST, **settings})
     assert run.exit_code == 0
     decisions = lines(run, "decisions.jsonl")
@@ -113,20 +116,6 @@ def test_the_scheduler_decides_and_says_so(rule, tmp_path, monkeypatch):
     for row in decisions:
         assert set(row["from"]) == set(row["to"]) == {"agents", "act", "learn"}
         assert isinstance(row["kept"], bool)
-
-
-def hurried(rule):
-    """The same rule with a two-hundredth of its time."""
-    from dataclasses import replace
-
-    def steps(*args, **kw):
-        inner = rule(*args, **kw)
-        trial = next(inner)
-        while True:
-            reading = yield replace(trial, settle=trial.settle / 200, measure=trial.measure / 200)
-            trial = inner.send(reading)
-
-    return steps
 
 
 def test_a_batch_that_may_never_come_is_refused(tmp_path):

@@ -25,6 +25,7 @@ from polyplay.population.copies import CopyRule
 from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
 from tests import leftovers
+from tests.faults import injected
 
 SIX: dict[str, Any] = {
     "env": "toy:skirmish",
@@ -143,8 +144,7 @@ def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
     monkeypatch.setattr(league, "CopyRule", EAGER)
     directory, rng = tmp_path / "league-of-copies", np.random.default_rng(0)
     given = {**SIX, "agents": 3, "actors": 1, "learners": 2, "copies": 3, "checkpoint_every": 0.5}
-    chaos = "kill=referee:2,kill=act:4"
-    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, chaos=chaos, **given)
+    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, **given)
     copies = []
     for kill in range(5):
         begun = copies_made(directory)
@@ -156,8 +156,8 @@ def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
 
         thread = threading.Thread(target=killer)
         thread.start()
-        go_on = partial(polyplay.resume, directory, chaos=chaos) if kill else start
-        with pytest.raises(WorkerLost):
+        go_on = partial(polyplay.resume, directory) if kill else start
+        with injected("kill=referee:2,kill=act:4"), pytest.raises(WorkerLost):
             go_on()
         thread.join()
         _until(lambda: not _learners(directory.name), "orphans", 30.0)
@@ -194,10 +194,9 @@ def test_what_cannot_be_played_is_said_in_one_line_and_nothing_is_written(given,
 # ------------------------------------------------------------------------------------------------------ kills
 
 
-def _command(*words: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+def _command(*words: str, faults: str = "") -> subprocess.Popen:
+    start = ["tests.faults", faults] if faults else ["polyplay"]
+    return subprocess.Popen([sys.executable, "-m", *start, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def _options(given: dict[str, Any]) -> list[str]:
@@ -231,8 +230,8 @@ def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
 @pytest.mark.timeout(450)
 def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_path):
     directory, before = tmp_path / "league-of-six", leftovers.names()
-    chaos = "kill=act:4,kill=referee:4"
-    run = _command("train", "league", "--run", str(directory), "--steps", "10M", "--chaos", chaos, *_options(SIX))
+    faults = "kill=act:4,kill=referee:4"
+    run = _command("train", "league", "--run", str(directory), "--steps", "10M", *_options(SIX), faults=faults)
     try:
         for victim in ("main", "learn"):
             _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
@@ -245,7 +244,7 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
             _until(lambda: not _processes(directory.name), "orphans", 30.0)
             was, had, selves = versions(directory), rated(directory), set((directory / "selves").iterdir())
             played = _lines(directory)
-            run = _command("resume", str(directory), "--chaos", chaos)
+            run = _command("resume", str(directory), faults=faults)
             _until(
                 lambda run=run, played=played: run.poll() is not None or _lines(directory) > played + 20, "no matches"
             )

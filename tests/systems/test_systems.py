@@ -192,12 +192,11 @@ def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypat
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)
     assert set(page.ROW) == {"envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
-    own = {"schedule": "annealing"} if name == "ga3c" else {}  # its default rule is ours
     if name == "league":  # nobody published settings for so small a one
         assert page.PRESETS["selfplay"]() == page.Config()
     else:
         assert set(page.PRESETS) >= {"paper", "quick"}
-        assert page.PRESETS["paper"]() == page.Config(**own)
+        assert page.PRESETS["paper"]() == page.Config()
     others = {"alphago_zero": "game:connect_four", "five": "arena:lanes", "ftw": "arena:ctf", "league": "toy:rps"}
     env = "toy:pendulum" if name in matrix.REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}

@@ -203,21 +203,20 @@ class Gone:
         return "was killed by SIGKILL"
 
 
-def test_only_losses_of_the_last_hour_that_nobody_asked_for_count_towards_the_limit():
+def test_only_losses_of_the_last_hour_count_towards_the_limit():
     crew = Crew(serial=True, say=lambda kind, text: None)
     role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
     role.falls = [time.monotonic() - 3601.0] * 30
 
-    def lose(times: int, spared: bool = False) -> None:
+    def lose(times: int) -> None:
         for _ in range(times):
             worker = role.workers[0]
-            worker.pipe, worker.runs, worker.spared = Gone(), Gone(), spared
+            worker.pipe, worker.runs = Gone(), Gone()
             crew._ended(worker)
 
     lose(20)
-    lose(30, spared=True)
-    assert (role.lost, len(role.falls)) == (50, 20)
+    assert (role.lost, len(role.falls)) == (20, 20)
     with pytest.raises(
         WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an hour"
     ):

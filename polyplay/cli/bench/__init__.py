@@ -1,6 +1,6 @@
-"""`polyplay bench`: how fast this machine could be, how fast each system is, and where the rest goes."""
+"""`polyplay bench`: how fast each system is on this machine, and where its time goes."""
 
-SCHEMA = 1  # of its JSON document
+SCHEMA = 2  # of its JSON document
 
 
 def command(words: list[str]) -> int:

@@ -1,11 +1,11 @@
-"""What holds a system up, and what to change, in a sentence each. Imports no torch."""
+"""Where a run's core time goes, what holds it up, and what to change, in a sentence. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from polyplay.cli.bench.limits import NAMES, CoreTime
 from polyplay.common.files import Row
 from polyplay.runs.flags import flag
 
@@ -21,7 +21,8 @@ class Advised(Protocol):
     def envs(self) -> Any: ...
 
 
-WORTH = 1.1  # times as fast: what a change must promise
+NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning"}
+NAMES |= {"overhead": "overhead", "idle": "waiting"}
 # by bottleneck: options that help where a page has them, the first that does, and what they do
 CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     "infer": (("agents", "larger acting batches"), ("lanes", "larger acting batches")),
@@ -45,24 +46,55 @@ CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def sentence(name: str, where: CoreTime, wired: Advised, faster: str = "") -> str:
-    """The bottleneck in words, and what to change. faster: the precision in which its network is, if it is another."""
-    share = 100 * where.of(name) / where.whole
-    return f"{NAMES[name]} takes {share:.0f} % of the core time: {change(name, wired, faster)}"
+@dataclass(frozen=True)
+class CoreTime:
+    """Shares of all core time. idle: cores that nothing used; others: those that other programs did."""
+
+    env: float
+    infer: float
+    learn: float
+    overhead: float
+    others: float
+    idle: float
+
+    def of(self, name: str) -> float:
+        """One of NAMES."""
+        return float(asdict(self)[name])
 
 
-def faster(rows: Sequence[Row], network: str, now: str) -> str:
-    """The precision in which a network alone allows at least a tenth more than `now`, by the machine's table, or ""."""
-    limits = {r["precision"]: r["limit"] for r in rows if r["network"] == network}
-    best = max(limits, key=lambda k: limits[k], default="")
-    return best if best and limits[best] > WORTH * limits.get(now, limits[best]) else ""
+def split_core_time(times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool) -> CoreTime:
+    """Shares of all core time, by what a run's workers report.
+
+    times: shares of their wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the run
+    and other programs used; workers: how many there are for each core. What the run used and its workers were not busy
+    with is its environments' where these are processes of their own (pooled), else overhead.
+    """
+    own = min(own, 1.0)
+    others = min(others, 1.0 - own)
+    busy = 1.0 - times.get("wait", 0.0)
+    within = min(own, busy * workers)
+    parts = {k: within * times.get(k, 0.0) / busy if busy > 0.0 else 0.0 for k in ("env", "infer", "learn")}
+    rest = max(0.0, own - sum(parts.values()))
+    outside = min(rest, own - within) if pooled else 0.0
+    parts["env"] += outside
+    return CoreTime(**parts, overhead=rest - outside, others=others, idle=1.0 - own - others)
 
 
-def change(name: str, wired: Advised, faster: str = "") -> str:
+def bottleneck(where: CoreTime) -> str:
+    """One of NAMES: what takes most of the core time."""
+    return max(NAMES, key=where.of)
+
+
+def sentence(where: CoreTime, wired: Advised) -> str:
+    """The bottleneck in words, and what to change."""
+    name = bottleneck(where)
+    return f"{NAMES[name]} takes {100 * where.of(name):.0f} % of the core time: {change(name, wired)}"
+
+
+def change(name: str, wired: Advised) -> str:
+    """What to change, an option where the system has one."""
     if name == "env":
         return _environment(wired)
-    if name in ("infer", "learn") and faster:
-        return f"try --precision {faster}, in which this network is faster here"
     for option, why in CHANGES[name]:
         value = other(option, wired.values)
         if value is not None:

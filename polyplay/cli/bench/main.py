@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from polyplay.cli.arguments import parse_words
-from polyplay.cli.bench import SCHEMA
 from polyplay.common.bounds import Count, Seconds
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, write_json
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from polyplay.cli.bench.measure import Measures
 
 WIDTH = 100  # columns, at most
-ABOUT = "Measures this machine and the systems on it; without SYSTEM all of them. Nothing is saved."
+ABOUT = "Measures how fast systems are on this machine, and where their time goes; without SYSTEM all of them."
 
 
 @dataclass(frozen=True)
@@ -27,20 +25,16 @@ class BenchOptions:
 
     env: str = "ALE/Pong-v5"
     """environment, as in train"""
-    network: tuple[str, ...] = ()
-    """networks to measure; the systems run with the first one (none: a3c and nature, or mlp)"""
+    network: str | None = None
+    """the systems' network (none: a3c for images, else mlp)"""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     """number type of the systems' networks, as in train"""
     cores: Count | None = None
     """use this many cores of the machine, as in train (none: all that this process may use)"""
     seconds: Seconds = 3.5
-    """how long each system is measured; each of its parts is measured for an eighth of that, at most a second"""
-    without: tuple[Literal["env", "network"], ...] = ()
-    """also run every system with this part at no cost, between two normal runs, to see whether it is the bottleneck"""
+    """how long each system is measured"""
     json: str | None = None
     """write everything to this file"""
-    read: str | None = None
-    """measure nothing; read the results from this file, which an earlier --json wrote"""
 
     def __post_init__(self) -> None:
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():
@@ -55,7 +49,7 @@ def command(words: list[str], means: Measures | None = None) -> int:
 
     about = f"{ABOUT} Systems: {', '.join(settings.MEASURED)}."
     names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
-    document = read_document(options.read) if options.read is not None else _measure(names, options, means)
+    document = _measure(names, options, means)
     if options.json is not None:
         write_json(Path(options.json), document)
     console = default_console()
@@ -85,16 +79,3 @@ def _measure(names: list[str], options: BenchOptions, means: Measures | None) ->
 
     means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     return Bench(chosen, options, means).run()
-
-
-def read_document(file: str) -> Row:
-    """An earlier document. Raises UserError."""
-    try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise UserError(f"--read: {file} given: {e.strerror}; name a file that --json wrote") from None
-    except ValueError as e:
-        raise UserError(f"--read: {file} is no JSON: {e}; name a file that --json wrote") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or "machine_limits" not in document:
-        raise UserError(f"--read: {file} is no document of `polyplay bench` with schema {SCHEMA}; measure again")
-    return document

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from polyplay import systems
 from polyplay.common.files import Row
 from polyplay.common.tree import Field, Spec
 from polyplay.envs.pool import Envs
-from polyplay.envs.toys import still
 from polyplay.runs import options as config
 from polyplay.runs.load import crew_of
-from polyplay.runs.memory_estimate import GAMES, kind_of
+from polyplay.runs.memory_estimate import kind_of
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
@@ -36,9 +34,8 @@ SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
     "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
     "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
 }
-MEASURED = sorted(SETTINGS)  # systems that learn from what was just done: drawing from a replay is not among the parts
+MEASURED = sorted(SETTINGS)  # systems that learn from what was just done
 LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
-NATIVE = ("ale", *GAMES, "vector", "envpool")  # pools that step many lanes in their worker's own threads
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,11 @@ def pictures(obs: Spec) -> bool:
 def wire(system: str, given: Row) -> WiredSystem:
     """Wire a system with these keywords (`keywords`, perhaps changed) and read its sizes. Raises UserError."""
     page = systems.load(system)
-    settings, options, _ = config.resolve(page, **{**given, "env": environment(given["env"])})
+    settings, options, _ = config.resolve(page, **given)
     crew = crew_of(options)
     wired = page.build(settings, crew)
     settings = replace(settings, **wired.resolved)
-    values = config.to_json(settings) if isinstance(given["env"], str) else {}
+    values = config.to_json(settings)
     preset = config.to_json(_presets.settings(page, options.preset))
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
     changed = {k: v for k, v in named.items() if preset[k] != v}
@@ -118,15 +115,3 @@ def reuses(crew: Crew) -> bool:
 def _learner(crew: Crew) -> Role:
     """Of several roles that learn the first."""
     return next(r for r in crew.roles if r.spec is not None)
-
-
-def environment(env: str | Row) -> str | Callable[..., object]:
-    """An environment as JSON has it: its name, or the numbers of a free one in processes."""
-    return env if isinstance(env, str) else partial(still.StillEnv, **env)
-
-
-def free_environment(wired: WiredSystem) -> str | dict[str, int]:
-    """A free environment for a system, in a pool of the same kind, as JSON can hold it. Raises UserError."""
-    spec = wired.envs.spec
-    numbers = still.still_options(spec.obs, spec.action, wired.envs.title)
-    return still.still_name(numbers) if wired.kind in NATIVE else numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -13,15 +14,26 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from polyplay.cli.bench.crowd import spawn
 from polyplay.cli.bench.process_watch import Mark, ProcessWatch, started_at, watched_rate
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row, read_lines
+from polyplay.workers.process import no_main
 
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
 FRACTIONS = ("env", "infer", "learn", "replay", "wait")
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
+
+
+def spawn(work: Callable[..., None], *given: object) -> tuple[BaseProcess, Connection]:
+    """A new process that does work(*given, pipe), and our end of the pipe; its end closes with it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=work, args=(*given, theirs))
+    with no_main():
+        child.start()
+    theirs.close()
+    return child, ours
 
 
 def watched(system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
@@ -107,7 +119,6 @@ def lifeline(pipe: Connection, leave: Callable[[int], object] = os._exit) -> thr
 def train(system: str, keywords: Row, output: Path, pipe: Connection) -> None:
     """That run, with what it prints in a file; a user's mistake goes through the pipe."""
     import polyplay
-    from polyplay.cli.bench.settings import environment
 
     os.setsid()
     with output.open("w", encoding="utf-8") as file:
@@ -115,6 +126,6 @@ def train(system: str, keywords: Row, output: Path, pipe: Connection) -> None:
         os.dup2(file.fileno(), 2)
     lifeline(pipe)
     try:
-        polyplay.train(system, **{**keywords, "env": environment(keywords["env"])})
+        polyplay.train(system, **keywords)
     except UserError as e:
         pipe.send(e)

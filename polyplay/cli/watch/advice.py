@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from polyplay.cli.bench import advice
-from polyplay.cli.bench.limits import CoreTime, bottleneck
 from polyplay.common.files import Row, is_number, is_row
 from polyplay.common.machine import cores
 
@@ -40,22 +39,21 @@ def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
     return shares
 
 
-def core_time(row: Row, crowd: float = 1.0) -> CoreTime | None:
+def core_time(row: Row, crowd: float = 1.0) -> advice.CoreTime | None:
     """Where the time of all cores goes, if other programs took none: cores are idle where the workers wait, or where
     there are fewer workers than cores; otherwise they do what the workers do, in proportion. crowd: workers per core.
     None where a number is missing.
     """
     if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
         return None
-    times: dict[str, float] = {k: row[f"time_{k}"] for k in KINDS}
+    times = {k: float(row[f"time_{k}"]) for k in KINDS}
     busy = sum(times[k] for k in KINDS if k != "wait")
     if busy <= 0.0:
         return None
     used = min(1.0, max(row["cpu"], busy * crowd))
     part = {k: used * times[k] / busy for k in KINDS}
     parts = {k: part[k] for k in ("env", "infer", "learn")}
-    dearer = dict.fromkeys(("dearer_env", "dearer_infer", "dearer_learn"), 0.0)
-    return CoreTime(**parts, **dearer, overhead=part["replay"], others=0.0, idle=1.0 - used)
+    return advice.CoreTime(**parts, overhead=part["replay"], others=0.0, idle=1.0 - used)
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
@@ -67,7 +65,7 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     where = core_time(row, workers / cores() if workers else 1.0)
     if where is None:
         return ""
-    name, title = bottleneck(where), str(config.get("env", ""))
+    name, title = advice.bottleneck(where), str(config.get("env", ""))
     wired = ReportedSystem(config, str(wiring.get("pool", "")), SimpleNamespace(title=title))
     change = advice.change(name, wired)
     if name == "idle":

@@ -7,7 +7,6 @@ prediction_queue    agents that wait when a predictor comes; queue_depth (elsewh
 simulations_per_second, games_per_hour  of a search's players
 agent_wait_ms       from an agent's row to its action
 shard_updates_…, grads_…, staleness_…  of a parameter server
-leak_mb_per_hour    how fast memory rises in processes where that has no end
 cpu                 fraction of all cores that this process and all below it use
 Imports no torch.
 """
@@ -23,9 +22,8 @@ import numpy as np
 from polyplay.common.counters import COLUMNS, EPISODES, Counters
 from polyplay.common.machine import cores
 from polyplay.runs.reports.growth import Growth
-from polyplay.runs.reports.memory_watch import MemoryWatch
 from polyplay.runs.reports.metric_names import KINDS
-from polyplay.runs.reports.process_usage import cpu_seconds
+from polyplay.runs.reports.process_usage import Throttled, cpu_seconds, memory_mb
 from polyplay.runs.reports.reporter import Reporter, Snapshot
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class CrewMetrics:
 
     def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
         self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
-        self.growth, self.at, self.memory = Growth(), time.monotonic(), MemoryWatch(crew)
+        self.growth, self.at, self.memory = Growth(), time.monotonic(), Throttled(memory_mb)
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
         self.missed = False  # whether games were missed, which is said once
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
@@ -104,7 +102,7 @@ class CrewMetrics:
             elo=self._elo(),
             hosts=self.crew.fleet.report() if self.crew.fleet is not None else {},
             queue_depth=self._queue_depth(),
-            service={**self.read_service(), "leak_mb_per_hour": self.memory.leaking},
+            service=self.read_service(),
             memory_mb=memory,
             restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
         )

@@ -41,7 +41,7 @@ SB3 = {
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
 CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
-RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb", "leak_mb_per_hour")
+RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
 RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
 SERVICE = (*RATES, "agents", "predictors", "trainers")
 POLYPLAY = {

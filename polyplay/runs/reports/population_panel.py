@@ -109,7 +109,6 @@ class PopulationPanel:
             *([f"{failed} of {len(self._members())} members failed"] if (failed := summary["failed"]) else []),
         ]
         self.screen.print(Text(" · ".join([*parts, f"next: polyplay {verb} {where}"]), no_wrap=True))
-        self.screen.output.drain(0.5)
 
     # ------------------------------------------------------------------------------------------------ its numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 
@@ -38,15 +38,12 @@ def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
 
 def memory_mb(root: psutil.Process | None = None) -> float:
     """Megabytes; pages that processes share count once (PSS) where the system counts so."""
-    return round(sum(shared for _, shared, _ in process_memory(root)), 1)
+    return round(_total(root, _own_mb), 1)
 
 
-def process_memory(root: psutil.Process | None = None) -> Iterator[tuple[psutil.Process, float, float]]:
-    """Each process with its megabytes: its part of what processes share included, and what is its own alone."""
-    for process in process_tree(root):
-        with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
-            info = process.memory_full_info()
-            yield process, getattr(info, "pss", info.rss) / 2**20, info.uss / 2**20
+def _own_mb(process: psutil.Process) -> float:
+    info = process.memory_full_info()
+    return float(getattr(info, "pss", info.rss)) / 2**20
 
 
 def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:

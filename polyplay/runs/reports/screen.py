@@ -1,28 +1,60 @@
-"""A console that nobody waits for: lines that stay and, on a terminal, a picture below them that is drawn anew.
+"""A console for lines that stay and, on a terminal, a picture below them that is drawn anew.
 
-If the terminal takes no output (Ctrl-S, a pager), the run goes on. If it is closed, the run gets SIGHUP and ends as
-with SIGTERM; under nohup it goes on.
-Imports no torch.
+If the terminal is closed, the run gets SIGHUP and ends as with SIGTERM; under nohup it goes on. Imports no torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from polyplay.runs.reports.nonblocking import NonBlockingWriter
-
 EVERY = 0.25  # seconds between two pictures
-BACKLOG = 100  # pieces of output on their way at once; the newest 1000 lines beyond wait in `pending`
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+
+
+class Output:
+    """Replaces `file` behind a console. gone: the other end is closed (a terminal, a pipe). From then on everything
+    goes to /dev/null, also what others write to the file, so that the interpreter's last flush does not change the
+    exit status.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.gone = file, False
+
+    @property
+    def encoding(self) -> str:
+        return self.file.encoding or "utf-8"
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.file.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.file.flush)
+
+    def isatty(self) -> bool:
+        return self.file.isatty()
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+    def _try(self, write: Callable[[], object]) -> None:
+        if self.gone:
+            return
+        try:
+            write()
+        except (OSError, ValueError):  # ValueError: it was closed
+            self.gone = True
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.file.fileno())
 
 
 class Screen:
@@ -30,21 +62,18 @@ class Screen:
 
     def __init__(self, console: Console | None = None, live: bool | None = None) -> None:
         self.console = console or default_console()
-        self.output = NonBlockingWriter(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
+        self.output = Output(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
         self.console.file = self.output  # type: ignore[assignment]
         live = _is_terminal(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
-        self.pending: deque[RenderableType] = deque(maxlen=1000)
 
     def print(self, what: RenderableType) -> None:
         """A line, or several, that stay."""
-        self.pending.append(what)
-        self._flush()
+        print_all(self.console, [what])
 
     def draw(self, picture: Callable[[], RenderableType]) -> None:
-        """Show the picture, if there is to be one and the terminal has taken what was there before."""
-        self._flush()
-        if self.live is None or self.output.backlog:
+        """Show the picture, if there is to be one."""
+        if self.live is None:
             return
         if not self.live.is_started:
             self.live.start()
@@ -55,12 +84,6 @@ class Screen:
         live, self.live = self.live, None
         if live is not None and live.is_started:
             live.stop()
-        self._flush()
-        self.output.drain(0.5)
-
-    def _flush(self) -> None:
-        while self.pending and self.output.backlog < BACKLOG:
-            print_all(self.console, [self.pending.popleft()])
 
 
 def default_console() -> Console:

@@ -130,7 +130,6 @@ class Terminal:
         if screen and len(line) > self.console.width:
             line = line.replace(" · next: ", "\nnext: ")
         self.screen.print(Text(line, no_wrap=True))
-        self.screen.output.drain(0.5)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""

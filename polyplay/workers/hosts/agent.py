@@ -10,9 +10,7 @@ import json
 import os
 import queue
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,7 +28,7 @@ from polyplay.common.machine import cores
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts import twins
 from polyplay.workers.hosts.engine import OPENING, needed_versions
-from polyplay.workers.hosts.link import ENDED, FAULT, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
 from polyplay.workers.hosts.ship import unpack_modules
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
@@ -96,7 +94,7 @@ class MachineAgent:
             self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
-            self.link.on = {START: self._start, SIGNAL: self._signal, FAULT: self._fault}
+            self.link.on = {START: self._start, SIGNAL: self._signal}
             threading.Thread(target=self._watch, daemon=True).start()
             self.link.run()
         except (LinkLost, OSError):
@@ -161,14 +159,6 @@ class MachineAgent:
         if worker is not None and worker.runs.pid:
             with contextlib.suppress(OSError):
                 os.kill(worker.runs.pid, int(value["signal"]))
-
-    def _fault(self, value: dict[str, Any]) -> None:
-        """On purpose: this process is killed; or stopped for so many seconds."""
-        seconds = float(value["seconds"])
-        if not seconds:
-            os.kill(os.getpid(), signal.SIGKILL)
-        subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
-        os.kill(os.getpid(), signal.SIGSTOP)
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go

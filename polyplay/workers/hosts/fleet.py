@@ -310,11 +310,6 @@ class Fleet:
             worker.ended(machine.lost, None)
         return worker
 
-    def strike(self, name: str, seconds: float) -> None:
-        """A fault on purpose: a machine's agent is killed; or stopped, for so many seconds."""
-        machine = next(m for m in self.opened if m.info.name == name and m.lost is None)
-        machine.command("fault", {"seconds": seconds})
-
     def report(self) -> dict[str, dict[str, float]]:
         """By machine: how it and its link do, since the last report."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None and "at" in m.stats}

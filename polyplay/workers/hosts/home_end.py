@@ -13,7 +13,7 @@ from typing import Any
 
 from polyplay.common.semaphores import Semaphores
 from polyplay.workers.hosts.engine import OPENING
-from polyplay.workers.hosts.link import CLOSE, ENDED, FAULT, LOAD, SIGNAL, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.link import CLOSE, ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import ObjectMirror, seat_of
 
 
@@ -67,8 +67,8 @@ def _obey(link: Link, pipe: Connection) -> None:
             kind, value = pipe.recv()
             if kind == "seat":
                 link.request(partial(_seat, link, value))
-            elif kind in ("signal", "fault"):
-                link.send_json(SIGNAL if kind == "signal" else FAULT, value)
+            elif kind == "signal":
+                link.send_json(SIGNAL, value)
             elif kind == "close":
                 link.send(CLOSE)
                 return

@@ -32,8 +32,8 @@ from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, ObjectMir
 
 HEAD = struct.Struct("<4sHHIQ")
 MAGIC, NONCE = b"poly", 32
-DATA, BEAT, ECHO, START, SIGNAL, WORD, ENDED, LOAD, FILE, CLOSE, FAULT = range(11)
-JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE, FAULT)
+DATA, BEAT, ECHO, START, SIGNAL, WORD, ENDED, LOAD, FILE, CLOSE = range(10)
+JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE)
 MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 _WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]*\.(safetensors|json)"

@@ -13,19 +13,19 @@ from polyplay.envs import Envs
 from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
 
 FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed actions
-    "dqn2015": "7c567212800ffe11",
-    "dqn_zoo": "ac014bff1a4754ef",
-    "a3c": "f434358cd8ff1e57",
-    "ga3c": "5f81346ac1270201",
-    "baselines": "951dfe18e42e8395",
-    "wrap_deepmind": "cf2fb9ce4b132cc9",
-    "accel": "0ac1812664b8bdfe",
-    "accel_nearest": "50648582bed38b0b",
+    "dqn2015": "10ce41715bdf5d1d",
+    "dqn_zoo": "94b8254ea25f6b38",
+    "a3c": "0221251d244812c3",
+    "ga3c": "cb08142667fda52e",
+    "baselines": "1dd965717b0d88a8",
+    "wrap_deepmind": "081211317af4ee12",
+    "accel": "8f3f24837f40d4f9",
+    "accel_nearest": "0342a1b46c03f91e",
     "rlpyt": "554e9742b31eb688",
-    "impala": "b172642fab01e075",
+    "impala": "b3a99081ca2c52c3",
     "apex": "6bd4b73606c1ef3a",
     "r2d2": "8b3b91fafb568219",
-    "dopamine": "a6c4e14971adde34",
+    "dopamine": "21567e345a9e3692",
 }
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "atari.md").read_text()
 NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from polyplay.runs.reports.reporter import Reporter
-from polyplay.runs.reports.screen import default_console
+from polyplay.runs.reports.screen import Output, default_console
 from polyplay.runs.reports.terminal import Terminal
 
 
@@ -33,3 +34,26 @@ def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkey
     console = Console(file=io.StringIO())
     assert console.is_terminal
     assert Terminal(Reporter(tmp_path, tensorboard=False), console=console).screen.live is None
+
+
+def test_when_the_reader_leaves_everything_goes_nowhere():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as file:
+        output = Output(file)
+        output.write("x")
+        output.flush()
+        assert output.gone
+        output.write("y")
+        output.flush()
+        print("others neither", file=file, flush=True)
+
+
+def test_a_recording_may_be_closed():
+    file = io.StringIO()
+    output = Output(file)
+    output.write("x")
+    assert (file.getvalue(), output.isatty()) == ("x", False)
+    file.close()
+    output.write("y")
+    assert output.gone

@@ -16,6 +16,7 @@ from polyplay.cli.main import main
 from polyplay.common.errors import UserError
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts.pretend import PretendedMachines
+from tests.faults import injected
 from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
 
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
@@ -162,8 +163,9 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
 @pytest.mark.long
 @pytest.mark.parametrize(("rule", "what"), [("kill=host:4", "killed"), ("hang=host:2:0.5", "hung")])
 def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
-    given = {**TOY, "quiet": True, "steps": 60_000, "hosts": "pretend:6", "chaos": rule}
-    result = polyplay.train("impala", **given, run=str(tmp_path / "run"))
+    given = {**TOY, "quiet": True, "steps": 60_000, "hosts": "pretend:6"}
+    with injected(rule):
+        result = polyplay.train("impala", **given, run=str(tmp_path / "run"))
     assert result.exit_code == 0
     faults = [json.loads(line) for line in (tmp_path / "run/chaos.jsonl").read_text().splitlines()[1:]]
     struck = [row for row in faults if row["what"] == what]
@@ -177,8 +179,9 @@ def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
 @pytest.mark.long
 def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the_bit(tmp_path):
     """So each row was learnt from at most once, as it was made, with the weights that it says."""
-    given = {**TOY, "trace": True, "hosts": "pretend:8", "chaos": "kill=host:6,kill=act:4", "minutes": 0.6}
-    polyplay.train("impala", **given, quiet=True, seed=3, run=str(tmp_path / "run"))
+    given = {**TOY, "trace": True, "hosts": "pretend:8", "minutes": 0.6}
+    with injected("kill=host:6,kill=act:4"):
+        polyplay.train("impala", **given, quiet=True, seed=3, run=str(tmp_path / "run"))
     assert [row for row in events(tmp_path / "run") if row["event"] == "lost"]
     again = reproduce(tmp_path / "run")
     assert again["losses_equal"] == again["updates"] == len(updates(tmp_path / "run")) > 100
@@ -187,8 +190,6 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
 @pytest.mark.parametrize(
     ("system", "options", "said"),
     [
-        ("impala", {"chaos": "kill=host:30"}, "kill=host:30 given, but this run has no other machines: give --hosts"),
-        ("impala", {"hosts": "pretend:1", "chaos": "slow=host:3"}, "allowed for a host: kill=host:SECONDS and hang"),
         ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
         ("impala", {"hosts": "two"}, "--hosts: two given, allowed"),
         ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),

@@ -1,6 +1,4 @@
-"""polyplay/workers/fault_injection.py:
-workers killed, stopped and slowed in real crews and a real run; what is counted of it.
-"""
+"""Workers killed and stopped at random in real crews and a real run (tests/faults.py): all go on, and none is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -19,21 +16,19 @@ import pytest
 from polyplay.cli import main as cli
 from polyplay.common import checkpoint
 from polyplay.common.errors import WorkerLost
-from polyplay.workers import fault_rules
-from polyplay.workers.fault_injection import FaultInjector, describe_faults, percentiles
+from tests.faults import FaultInjector, FaultRule, FaultSchedule, injected, parse_faults, percentiles
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
-from tests.victims import Out, crew_of, until
+from tests.victims import crew_of, until
 
 
 def status(pid: int) -> str:
     return psutil.Process(int(pid)).status()
 
 
-def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("polyplay.workers.crew.REPLACEMENTS", 2)
-    crew, _ = crew_of(3, on_loss="replace", out=Out())
-    havoc = FaultInjector(fault_rules.parse_faults("kill=any:0.01"), crew, tmp_path)
+def test_all_are_replaced_each_at_its_seat(tmp_path):
+    crew, _ = crew_of(3, on_loss="replace")
+    havoc = FaultInjector(parse_faults("kill=any:0.01"), crew, tmp_path)
     many = 6
     until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
     until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
@@ -41,28 +36,23 @@ def test_more_are_replaced_than_may_be_lost_by_themselves_and_all_is_counted(tmp
     crew.stop()
     report = havoc.report()
     row = report["roles"]["act"]
-    assert report["events"] == row["killed"] == row["rollouts_lost"] >= row["replaced"] >= many
+    assert report["events"] == row["killed"] >= row["replaced"] >= many
     assert row["killed"] == crew.roles[0].lost
-    assert crew.roles[0].falls == []
-    assert row["steps_lost"] == sum(10 + e.worker.ctx.index for e in havoc.events)
     assert 0 < row["recovery_seconds"]["median"] <= row["recovery_seconds"]["max"]
     assert report["ended_by"] is None
-    first, *lines = rows(tmp_path / "chaos.jsonl")
+    first, *lines, last = rows(tmp_path / "chaos.jsonl")
     assert first["rules"] == "kill=any:0.01"
+    assert last["roles"] == report["roles"]
     for index in range(3):
         seat = [line for line in lines if line["index"] == index]
         assert [line["what"] for line in seat] == (["killed", "back"] * many)[: len(seat)], "struck before it was back"
         backs = [line["incarnation"] for line in seat if line["what"] == "back"]
         assert backs == list(range(1, len(backs) + 1)), "at the same seat, with other seeds"
-    assert (
-        f"chaos act: {row['killed']} killed; {row['replaced']} replaced, back at work after"
-        in describe_faults(report)[1]
-    )
 
 
 def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
     crew, pids = crew_of(1)
-    havoc = FaultInjector(fault_rules.parse_faults("hang=act:0.05:0.2"), crew, tmp_path)
+    havoc = FaultInjector(parse_faults("hang=act:0.05:0.2"), crew, tmp_path)
     pid = int(pids[0])
     until(crew, havoc, lambda: len(havoc.events) == 1)
     until(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
@@ -74,31 +64,13 @@ def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
     assert int(pids[0]) == pid, "it is the same process"
     crew.stop()
     row = havoc.report()["roles"]["act"]
-    assert (row["hung"], row["killed"], row["steps_lost"]) == (2, 0, None)
+    assert (row["hung"], row["killed"]) == (2, 0)
     assert row["wakeup_seconds"]["median"] >= 0.0
-
-
-def test_a_slow_one_rests_most_of_the_time_and_runs_freely_in_the_end(tmp_path):
-    crew, pids = crew_of(1, on_loss="replace")
-    havoc, seen = FaultInjector(fault_rules.parse_faults("slow=act:4"), crew, tmp_path), []
-    pid = int(pids[0])
-
-    def alternates() -> bool:
-        seen.append(status(pid) == psutil.STATUS_STOPPED)
-        changes = sum(a != b for a, b in pairwise(seen))
-        return changes >= 6
-
-    until(crew, havoc, alternates)
-    until(crew, havoc, lambda: status(pid) == psutil.STATUS_STOPPED)
-    havoc.release()
-    assert status(pid) != psutil.STATUS_STOPPED
-    crew.stop()
-    assert havoc.report()["roles"]["act"]["slowed"] == 1
 
 
 def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
     crew, _ = crew_of(2)
-    havoc = FaultInjector(fault_rules.parse_faults("kill=act:0.01"), crew, tmp_path)
+    havoc = FaultInjector(parse_faults("kill=act:0.01"), crew, tmp_path)
     for _ in range(20):
         crew.poll(0.01)
         havoc.tick(saved=False)
@@ -107,15 +79,27 @@ def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
         until(crew, havoc, lambda: False, saved=True)
     havoc.release()
     crew.stop()
-    report = havoc.report(behind=123)
-    assert report["ended_by"] == {
-        "role": "act",
-        "index": havoc.events[-1].worker.ctx.index,
-        "event": 1,
-        "steps_lost": 123,
-    }
-    assert report["roles"]["act"]["losses_unknown"] == 1
-    assert describe_faults(report)[-1].endswith("123 agent steps are to be done again")
+    last = havoc.events[-1].worker.ctx.index
+    assert havoc.report()["ended_by"] == {"role": "act", "index": last, "event": 1}
+
+
+def test_rules_and_when_they_strike():
+    text = "kill=act:2,hang=learn:5:1"
+    rules = parse_faults(text)
+    assert rules == [FaultRule("kill", "act", 2.0), FaultRule("hang", "learn", 5.0, 1.0)]
+    assert ",".join(map(str, rules)) == text
+    for wrong in ("kill=act", "maim=act:3", "kill=:3", "kill=act:0", "hang=act:3", "kill=act:soon"):
+        with pytest.raises(ValueError, match=r"allowed|convert"):
+            parse_faults(wrong)
+
+    def told(schedule: FaultSchedule) -> list[tuple[int, int, int]]:
+        """(tick, rule, victim) within 2000 seconds, looked at 50 times a second."""
+        return [(t, i, schedule.strike(i, 5, t / 50)) for t in range(100_000) for i in schedule.due(t / 50)]
+
+    first = told(FaultSchedule(rules, 7))
+    assert first == told(FaultSchedule(rules, 7))
+    assert first != told(FaultSchedule(rules, 7, resumes=1)), "a resumed run is struck at other places"
+    assert 850 < sum(i == 0 for _, i, _ in first) < 1150, "as often as asked for"
 
 
 def test_spread_of_seconds():
@@ -153,11 +137,11 @@ def test_a_stopped_worker_ends_with_the_main_process_too():
 def recovered(run: Path, what: str) -> int:
     """Faults of a kind that are over."""
     lines = rows(run / "chaos.jsonl")[1:]
-    began = {line["event"] for line in lines if line["what"] == what}
-    return sum(line["what"] == "back" and line["event"] in began for line in lines)
+    began = {line["event"] for line in lines if line.get("what") == what}
+    return sum(line.get("what") == "back" and line["event"] in began for line in lines)
 
 
-def test_a_run_recovers_from_what_is_asked_for_tells_it_and_can_be_resumed(tmp_path, capfd):
+def test_a_run_recovers_and_can_be_resumed(tmp_path):
     run = tmp_path / "run"
 
     def end() -> None:
@@ -165,23 +149,20 @@ def test_a_run_recovers_from_what_is_asked_for_tells_it_and_can_be_resumed(tmp_p
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(end):
-        words = [*ENDLESS, "--chaos", "kill=act:0.3,hang=learn:0.3:0.1", "--trace", "--checkpoint-every", "0.5"]
-        assert cli.main(training("impala", run, *words)) == 143
-    summary = json.loads((run / "summary.json").read_text())
-    report = summary["chaos"]
+        words = [*ENDLESS, "--trace", "--checkpoint-every", "0.5"]
+        with injected("kill=act:0.3,hang=learn:0.3:0.1"):
+            assert cli.main(training("impala", run, *words)) == 143
+    report = rows(run / "chaos.jsonl")[-1]
     assert report["roles"]["act"]["replaced"] >= 3
-    assert report["roles"]["act"]["losses_unknown"] == 0
     assert report["roles"]["learn"]["hung"] >= 1
     assert report["ended_by"] is None
-    assert summary["restarts"] == report["roles"]["act"]["killed"]
-    assert "chaos act: " in capfd.readouterr().out
-    assert cli.main(["resume", str(run), "--chaos", "kill=learn:0.1"]) == 1
-    ended = json.loads((run / "summary.json").read_text())["chaos"]["ended_by"]
+    assert json.loads((run / "summary.json").read_text())["restarts"] == report["roles"]["act"]["killed"]
+    with injected("kill=learn:0.1"):
+        assert cli.main(["resume", str(run)]) == 1
+    ended = rows(run / "chaos.jsonl")[-1]["ended_by"]
     assert (ended["role"], ended["index"]) == ("learn", 0)
     steps = checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]["steps"]
-    assert ended["steps_lost"] >= 0
-    assert cli.main(["resume", str(run), "--chaos", "none", "--steps", str(steps + 2000)]) == 0
-    assert "chaos" not in json.loads((run / "summary.json").read_text())
+    assert cli.main(["resume", str(run), "--steps", str(steps + 2000)]) == 0
     told_ = [r["steps"] for r in rows(run / "metrics.jsonl")]
     assert told_ == sorted(told_)
     updates = [r["update"] for r in rows(run / "updates.jsonl")]
@@ -222,7 +203,7 @@ KILLED = textwrap.dedent("""
             made += 1
 
     fork, source = multiprocessing.get_context("fork"), stream.batches(1).consumer(0)
-    last, taken, lost, killed = -1, 0, 0, 0
+    last, taken, killed = -1, 0, 0
 
     def look():
         # take a rollout, if there is one
@@ -247,22 +228,18 @@ KILLED = textwrap.dedent("""
             os.kill(worker.pid, signal.SIGKILL)
         worker.join()
         killed += worker.exitcode == -signal.SIGKILL
-        slots, steps = stream.unfinished(0)
-        assert slots <= 1 and steps <= slots * T * LANES
-        lost += slots
     while stream.depth:
         look()
     next(source)  # the last one's slot goes back
     end = stream.producer(0)
-    print(killed, taken, lost, len({end.slot() for _ in range(3)}))
+    print(killed, taken, len({end.slot() for _ in range(3)}))
 """)
 
 
 def test_of_120_producers_killed_at_random_no_half_written_slot_is_learnt_and_none_is_lost():
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-    killed, taken, lost, slots = map(int, done.stdout.split())
+    killed, taken, slots = map(int, done.stdout.split())
     assert killed == 120
     assert taken >= 120
-    assert lost >= 60, "every second one dies while it writes"
     assert slots == 3, "every slot comes back"

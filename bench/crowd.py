@@ -1,20 +1,21 @@
-"""As many processes as cores measure the same part at the same time: frequency, caches and memory are shared then, as
-they are in a run.
+"""What the parts of a system cost, each alone: a step of the environment, its share of acting and of the updates.
+
+As many processes as cores measure the same part at the same time: they share frequency, caches and memory, as in a run.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 
+from polyplay.cli.bench import settings
+from polyplay.cli.bench.watched_run import spawn
 from polyplay.common.errors import UserError, WorkerLost
 from polyplay.common.files import Row
-from polyplay.workers.process import no_main
+from polyplay.workers.profile import CostProfile
 
 Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
 
@@ -33,9 +34,6 @@ class MeasureRequest:
 
 def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
-    from polyplay.cli.bench import settings
-    from polyplay.workers.profile import CostProfile, interpolate
-
     wired = settings.wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
     parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
@@ -50,15 +48,16 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
     return found
 
 
-def spawn(work: Callable[..., None], *given: object) -> tuple[BaseProcess, Connection]:
-    """A new process that does work(*given, pipe), and our end of the pipe; its end closes with it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=work, args=(*given, theirs))
-    with no_main():
-        child.start()
-    theirs.close()
-    return child, ours
+def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float:
+    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
+    low = max(step, int(at // step) * step)
+    here = measured(low)
+    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
+
+
+def rate_limit(cores: int, parts: Microseconds) -> float:
+    """Agent steps/s if only the parts took time and never waited: cores/(E + I + L)."""
+    return cores * 1e6 / (parts["env"] + parts["infer"] + parts["learn"])
 
 
 class MeasureProcesses:
