@@ -34,6 +34,7 @@ class RunOptions(TypedDict, total=False):
     verbose: bool  # print every value with its source, and the whole plan, at the start
     tensorboard: bool  # write tensorboard/ in the run directory
     trace: bool  # write the losses of every update to updates.jsonl
+    log_games: int  # write each of so many games to episodes.jsonl, then about every 2nd, 4th, … (0: none)
     metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
     wandb: str | None  # also send metrics to this project of Weights & Biases (none: do not)
     env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
@@ -350,6 +351,7 @@ class Five(RunOptions, total=False):
     network: str | Callable[..., Any]  # five (sets of units), or as other systems
     core_size: int  # of the LSTM
     inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # heroes' steps to train for when neither --frames nor --steps is given
 
 class Ftw(RunOptions, total=False):
@@ -374,6 +376,7 @@ class Ftw(RunOptions, total=False):
     core_size: int  # of each LSTM, and numbers of z
     auxiliary: str  # tasks: pixel, reward, with a comma between; or none
     memory: int  # words of the memory that both clocks share (0: there is none)
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     gamma: float  # discount
     lam: float  # λ of V-trace
     max_grad_norm: float  # clip the gradient's global norm to this (0: off)

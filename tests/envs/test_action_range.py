@@ -17,7 +17,11 @@ LINES = [
     (box(900, 1100), True, "a policy's −1 … 1 is scaled to [900, 1100]"),
     (box(-1, 1), True, "a policy's numbers are clipped to [-1, 1]"),
     (box(-2, 2), False, "a policy's numbers are clipped to [-2, 2]"),
-    (box(900, 1100), False, "clipped to [900, 1100], of which a new policy reaches next to nothing: leave out --act"),
+    (
+        box(900, 1100),
+        False,
+        "clipped to [900, 1100], of which a new policy reaches next to nothing: give --actions scale",
+    ),
     (box(-1e-3, 1e-3), False, "of which a new policy reaches next to nothing"),
     (box(-np.inf, np.inf), True, "without bounds: a policy's numbers, at first of mean 0 and deviation 1, are taken"),
     ({"a": Discrete(2), "b": box(0, 4)}, True, "b: a policy's −1 … 1 is scaled to [0, 4]"),

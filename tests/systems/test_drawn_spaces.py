@@ -17,7 +17,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "a3c": {"workers": 1, "unroll": 4},
     "accel": {**FEW, "lanes": 4, "replicas": 1},
     "appo": {**FEW, "actors": 1, "batch": 2, "minibatches": 1},
-    "ga3c": {"agents": 2, "predictors": 1, "trainers": 1, "correction": "none"},
+    "ga3c": {"agents": 2, "predictors": 1, "trainers": 1},
     "impala": {**FEW, "actors": 1, "batch": 2},
     "ppo": {**FEW, "replicas": 1, "minibatches": 1},
 }
