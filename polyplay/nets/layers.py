@@ -166,7 +166,7 @@ def pad_lanes(lanes: int, device: torch.device) -> int:
 
 
 def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
-    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator; none of an outline.
+    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator. Not in outlines.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).

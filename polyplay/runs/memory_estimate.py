@@ -134,8 +134,8 @@ def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], 
 def _made_smaller(
     part: str, parts: Parts, limit: int, settings: Any, changed: dict[str, int], again: Callable[[Any], Parts]
 ) -> tuple[dict[str, int], Parts] | None:
-    """Settings by which a part fits beside the others, or into half of the limit, and the parts then; or those that make
-    it smallest. None: nothing makes it smaller.
+    """Settings by which a part fits beside the others, or into half of the limit, and the parts then; or settings that
+    make it smallest. None: nothing makes it smaller.
     """
     room = max(limit - sum(parts.values()) + parts[part], limit / 2)
     halvings = max(1, math.ceil(math.log2(max(parts[part] / room, 1.0))))

@@ -25,6 +25,7 @@ from polyplay.workers.sizing import threads_of
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update in it
+PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what networks need while they compute
 COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
@@ -332,7 +333,8 @@ def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, fl
     most = max(plan.memory, key=lambda k: plan.memory[k])
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
     what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
-    found = nearest_fit(plan.memory, plan.limit, settings, again)
+    found = nearest_fit(plan.memory, int(PROPOSED * plan.limit), settings, again)
+    found = found or nearest_fit(plan.memory, plan.limit, settings, again)
     given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
     raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
 

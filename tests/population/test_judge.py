@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ import pytest
 
 import polyplay
 from polyplay import systems
+from polyplay.acting.search import evaluators
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_lines
 from polyplay.envs.boards import kernels
 from polyplay.envs.boards.game import GAMES
+from polyplay.population.judge import Matches
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
+from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
@@ -228,3 +232,15 @@ def test_a_bad_gate_is_named_before_anything_starts(settings, words, tmp_path):
     with pytest.raises(UserError, match=words):
         trained(tmp_path / "run", steps=1_000, **settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_numbers_that_auto_chose_for_matches_are_told(monkeypatch):
+    monkeypatch.setattr(evaluators, "choose_backend", lambda network, batch, backend, *how: (backend, "bfloat16"))
+    page, crew, said = systems.load("alphago_zero"), Crew(0), list[tuple[str, str]]()
+    page.build(page.Config(**{k: v for k, v in SMALL.items() if k not in ("tensorboard", "report_every")}), crew)
+    judge = next(role for role in crew.roles if role.best is not None)
+    board, options, gate = (judge.settings[name] for name in ("board", "options", "gate"))
+    for precision in ("auto", "float32"):
+        ctx: Any = SimpleNamespace(device="cpu", precision=precision, resume=None, say=lambda *told: said.append(told))
+        Matches(ctx, 2, board, judge.policy, options, gate)
+    assert said == [("note", "the gate's matches: torch in bfloat16 computes the networks")]

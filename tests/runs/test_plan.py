@@ -280,6 +280,18 @@ def test_networks_that_are_run_have_their_weights_drawn():
     assert factory() is not first
 
 
+@pytest.mark.parametrize("name", ["nature", "mlp", "accel_large"])
+def test_nothing_is_computed_of_weights_that_nobody_draws(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.nn.init, "orthogonal_", lambda *_: pytest.fail("orthogonal weights were computed"))
+    factory = NetworkFactory(
+        name, Envs("ALE/Pong-v5" if name != "mlp" else "toy:catch", 1).spec, {"init": "orthogonal"}
+    )
+    with outline.outlines():
+        assert factory() is factory()
+    with pytest.raises(pytest.fail.Exception, match="computed"):
+        factory()
+
+
 # --------------------------------------------------------------------------------------------------- dry runs
 
 

@@ -153,8 +153,8 @@ def test_openvino_is_needed_for_self_play_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["float32", "auto"])
-def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeypatch):
-    """Measured again, `auto` could choose another backend or other numbers, and other bits."""
+def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeypatch, capfd):
+    """Measured again, `auto` could choose another backend or other numbers, and other bits. Both times it is told."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", "evaluator": "auto"}
     chosen = list[tuple[str, str]]()
 
@@ -168,8 +168,11 @@ def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeyp
     assert chosen == [("auto", precision)] * 2, "one for each player"
     saved = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
     assert [saved.arrays(f"workers/self_play-{i}")["computed"].tolist() for i in (0, 1)] == [[0, 1], [0, 1]]
+    text = "self-play: torch in bfloat16 computes the network, "
+    assert capfd.readouterr().out.count(f"{text}the fastest way on this machine") == 1
     polyplay.resume(run.directory, steps=1_200)
     assert len(chosen) == 2, "a resumed player measures nothing"
+    assert f"{text}as before" in capfd.readouterr().out
 
 
 def chosen(line: str) -> tuple[str, str]:

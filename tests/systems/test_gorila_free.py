@@ -253,7 +253,9 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     crew = Crew(0, steps=1_000)
     made = plan.make_plan(crew, wired(crew), RunOptions(steps=1_000))
     lines = dict(made.lines)
-    assert lines["workers"].startswith("act ×2 with 4 lanes each, serve_replay ×2, learn ×2, serve_parameters ×2")
+    assert lines["workers"].startswith(
+        "act ×2 with 4 lanes each (stepped by the worker itself), serve_replay ×2, learn ×2, serve_parameters ×2"
+    )
     assert lines["updates"] == "62 updates, one every 8 agent steps after the first 500"
     assert lines["repeat"].startswith("not bitwise")
     assert lines["resume"].endswith("batches drawn ahead are drawn again")
