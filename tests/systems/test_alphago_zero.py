@@ -109,7 +109,7 @@ def values_of_first_moves(board: Game, player: SearchPolicy) -> list[float]:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_three_in_a_row_has_exactly_three_winning_first_moves(seed, tmp_path):
-    """By the solver they are the three columns in the middle; the other two lose."""
+    """By an exact solver they are the three columns in the middle; the other two lose."""
     settings: Any = {"preset": "tic_tac_toe", "env": "game:three_in_a_row", "tensorboard": False, "seed": seed}
     run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings)
     assert run.summary["wall_seconds"] < 300, "ten core-minutes"
