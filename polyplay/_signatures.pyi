@@ -55,7 +55,6 @@ class RunOptions(TypedDict, total=False):
     ship: str | None  # folder whose modules are taken along to other machines, for an environment or network of your own
     host_timeout: float  # a machine that is silent for so many seconds is lost
     host_wait: float  # seconds that workers of a lost machine wait for another one; then the run ends
-    chaos: str | None  # fault injection, to test recovery: kill=ROLE:SECONDS, hang=ROLE:SECONDS:FOR, slow=ROLE:FACTOR, separated by commas; ROLE is the name of a kind of worker, or any (docs/guides/fault_injection.md)
     dry_run: bool  # print the plan, measure the speed for two seconds, write nothing
 
 class A2C(RunOptions, total=False):
@@ -390,7 +389,7 @@ class Ga3C(RunOptions, total=False):
     agents: int  # number of agents at the start; each is a process with one environment
     predictors: int  # number at the start of threads that compute actions
     trainers: int  # number at the start of threads that learn
-    schedule: Literal['off', 'climb', 'annealing', 'released']  # changes agents, predictors and trainers
+    schedule: Literal['off', 'annealing']  # the paper's rule for agents, predictors and trainers
     predict_batch: int  # largest batch of a prediction, in agents
     min_batch: int  # transitions of an update, at least (0: those of one chunk)
     queue: int  # how many chunks may wait for a trainer

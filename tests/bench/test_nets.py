@@ -33,6 +33,7 @@ def test_every_verb_is_called():
         ("saved /tmp/x/runs/a in 3.5 s", "saved FOLDER/a in TIME"),
         ("1,234 frames/s, 12.5k steps/s", "SPEED, SPEED"),
         ("memory 312.5 MB", "memory SIZE"),
+        ("frames 360\nseconds 0.55", "frames 360\nseconds #"),
         ("begun 2026-11-27 22:45:38", "begun DATE"),
         ("┃ a ━━━━━━ b", "┃ a b"),
         ("loss 0.25 after 40 updates", "loss 0.25 after 40 updates"),
