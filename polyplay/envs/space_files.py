@@ -168,6 +168,8 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         action = conditional_actions(action, given.get("uses"), f"{title}: uses")
         frames, text = int(given["frames_per_step"]), dict(given["describe"])
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except UserError:
+        raise
+    except Exception as e:  # whatever Gymnasium makes of it
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
     return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **players)

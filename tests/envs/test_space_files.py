@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,3 +72,20 @@ def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
     }
     bare = type(spec)(spec.obs, spec.action, classes=spec.classes)
     assert space_files.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"n": 10**400, "start": 0},
+        {"n": 2, "start": 10**400},
+        {"n": -1, "start": 0},
+        {"n": float("inf"), "start": 0},
+        {"n": 2, "start": 0, "dtype": "bool[3]"},
+    ],
+)
+def test_damage_of_any_kind_is_one_line(damage: dict[str, Any]):
+    spec = inspect(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
+    saved = space_files.spec_to_json(spec)
+    with pytest.raises(UserError, match=r"^f\.json is damaged: .*; put back a copy of it$"):
+        space_files.spec_from_json({**saved, "action": {**saved["action"], **damage}}, "f.json")
