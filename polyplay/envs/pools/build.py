@@ -18,6 +18,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from polyplay.common import import_guard
 from polyplay.common.errors import UserError
 from polyplay.common.lookup import look_up
 from polyplay.envs import masks, pettingzoo, rules, space_files, spaces, user_modules
@@ -31,6 +32,7 @@ from polyplay.envs.pools.vector_modes import autoreset_mode, factory_keywords, m
 USUAL = {"minigrid": ("polyplay.envs.minigrid:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
 SCREENS = re.compile(r"(\w+?)(?:NoFrameskip|Deterministic)?-v([04])")  # ids of Atari games before ALE/NAME-v5
+MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 RESETS = {  # of vector environments
     AutoresetMode.NEXT_STEP: "its own, in the next step",
@@ -273,13 +275,25 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
+    """The message for one of `options` that the environment does not take, or for some that it needs; None: that is not
+    `why` it was not built.
+    """
+    if isinstance(why, TypeError) and (lacks := MISSING.search(str(why))) and _is_ours(why):
+        needed = [f"{word}=VALUE" for word in re.findall(r"'(\w+)'", lacks[1])]
+        which = f"--env-kwargs {' '.join(needed)}"
+        return UserError(f"--env-kwargs: nothing given, which {title_of(name)} needs to be built: {which}")
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
     return UserError(f"--env-kwargs: {found[1]} given, which {title_of(name)} does not take{which}; leave it out")
+
+
+def _is_ours(e: BaseException) -> bool:
+    """Whether it was raised by the call of what we were given, not somewhere inside of it."""
+    frames = traceback.extract_tb(e.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(import_guard.OURS)
 
 
 def _keywords(name: str | Factory) -> list[str]:
