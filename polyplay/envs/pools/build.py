@@ -270,7 +270,8 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
         return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
     if spec.mask is None:
         mask, source = masks.shown_mask(spec.action, env, title)
-        return spec if mask is None else replace(spec, mask=mask, describe={**spec.describe, "action mask": source})
+        text = {"action mask": source} if mask is not None or (source := masks.passed_over(env)) else {}
+        return replace(spec, mask=mask, describe={**spec.describe, **text})
     return spec
 
 
