@@ -84,7 +84,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
                 heads.append({name: line[name] for name in ("from", "threads", "length")})
             else:
                 batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
-        except (ValueError, KeyError, TypeError, RecursionError) as e:
+        except (ArithmeticError, ValueError, LookupError, TypeError, RecursionError) as e:
             raise UserError(f"{path}, line {number}: {e or 'damaged'}; it is not what a run wrote") from None
     if not heads or heads[0]["from"] != 0:
         raise UserError(f"{path} does not begin with the run's first update; only whole runs can be replayed")

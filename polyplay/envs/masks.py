@@ -35,6 +35,7 @@ from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, Leaf, MultiB
 
 KEY = "action_mask"
 METHOD = "action_masks"
+ALIKE = (METHOD, KEY, "valid_action_mask", "get_action_mask")  # of other libraries, or no method
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
@@ -96,6 +97,18 @@ def mask_method(env: Any) -> Callable[[], Tree] | None:
     except AttributeError:  # also of what is no gymnasium.Env
         found = getattr(env, METHOD, None)
     return found if callable(found) else None
+
+
+def passed_over(env: Any) -> str:
+    """What looks like a mask to people, but is not read, in words; "": there is nothing."""
+    for name in ALIKE:
+        try:
+            found = env.get_wrapper_attr(name)
+        except AttributeError:
+            found = getattr(env, name, None)
+        if callable(found) or isinstance(found, np.ndarray | list):
+            return f"none: {name} is not read; a method {METHOD}(), or {KEY} in info, is"
+    return ""
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:

@@ -97,6 +97,24 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {path: (space.low, space.high) for path, space in found.items()}
 
 
+def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
+    """What networks are made for: the parts of observations in their order, with their classes and the bounds of bytes;
+    those of actions.
+    """
+    bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
+    seen = [(path, field, spec.classes.get(path), bounds.get(path)) for path, field in tree.leaves(spec.obs)]
+    return seen, list(tree.leaves(spec.action))
+
+
+def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Texts that tell the observations and the actions of two descriptions apart, where they differ."""
+    shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
+    taken = [spaces.describe_actions(s.action) for s in (spec, other)]
+    if len({*shown}) == 1:
+        shown = [spaces.one_line(of_spec(s)[0]) for s in (spec, other)]
+    return (shown[0], shown[1]), (taken[0], taken[1])
+
+
 def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space]]:
     """The spaces that it is made of, by path."""
     inner = subspaces(space)
@@ -168,6 +186,8 @@ def spec_from_json(given: Row, title: str) -> EnvSpec:
         action = conditional_actions(action, given.get("uses"), f"{title}: uses")
         frames, text = int(given["frames_per_step"]), dict(given["describe"])
         players = {name: kind(given[name]) for name, kind in _PLAYERS.items() if name in given}
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except UserError:
+        raise
+    except Exception as e:  # whatever Gymnasium makes of it
         raise UserError(f"{title} is damaged: {type(e).__name__}: {e}; put back a copy of it") from None
     return EnvSpec(obs, action, frames, text, spaces.classes(seen), mask, spaces=both, **players)

@@ -147,9 +147,9 @@ class Agent:
         from polyplay.acting import play
 
         envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={}, kwargs={}, wrappers=())
-        if (envs.spec.obs, envs.spec.action) != (self.spec.obs, self.spec.action):
-            given = f"{spaces.describe_fields(envs.spec.obs)}; actions {spaces.describe_actions(envs.spec.action)}"
-            own = f"{spaces.describe_fields(self.spec.obs)}; actions {spaces.describe_actions(self.spec.action)}"
+        if space_files.network_view(envs.spec) != space_files.network_view(self.spec):
+            shown, taken = space_files.describe_views(envs.spec, self.spec)
+            given, own = (f"{seen}; actions {acted}" for seen, acted in zip(shown, taken, strict=True))
             raise UserError(f"env: {envs.title} shows {given}, but the agent takes {own}")
         games = play.play_games(envs, self._policy, episodes, seed, greedy, epsilon=self._how.epsilon)
         found = play.summarize_games(games, envs.spec.frames_per_step, 0.0)

@@ -45,7 +45,7 @@ def read_history(directory: Path) -> LeagueHistory:
             del copies[len(state.copies.made) :]  # a run that went on without them
             if rated >= found[-1][0] + every:
                 found.append((rated, state.ratings.elo[: state.places.start].copy()))
-    except (KeyError, IndexError, TypeError, ValueError) as e:
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
 

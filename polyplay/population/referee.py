@@ -301,7 +301,7 @@ def restore(log: MatchLog, fresh: Callable[[], LeagueState], saved: Row | None =
     try:
         if saved:
             state.load(saved)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         log.say("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
         saved, state = {}, fresh()
     for line in log.read(saved.get("lines", 0)):

@@ -179,13 +179,13 @@ def write_config(directory: Path, run: RunDescription) -> None:
     write_json(directory / "config.json", contents)
 
 
-def amend_config(directory: Path, run: RunDescription) -> None:
-    """Write down a resumption: what holds from now on, when, and on what machine and versions."""
+def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
+    """Write down a resumption: what holds from now on, when, on what machine and versions, and what it was before."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
     contents |= {"signature": signed} if ours and (signed := signature(contents)) else {}
-    contents |= {"resumed": [*contents["resumed"], stamp()]}
+    contents |= {"resumed": [*contents["resumed"], stamp() | (was or {})]}
     write_json(directory / "config.json", contents)
 
 

@@ -209,7 +209,7 @@ def check_value(label: str, value: object, hint: object, given: object = None) -
     """
     try:
         return _fit(value, hint)
-    except (TypeError, ValueError):
+    except (ArithmeticError, TypeError, ValueError):  # also a whole number that no float holds
         reject(label, value if given is None else given, hint)
 
 

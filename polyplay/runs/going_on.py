@@ -10,7 +10,7 @@ from typing import Any
 
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
-from polyplay.common.files import Row, is_row, read_lines, read_object
+from polyplay.common.files import Row, is_number, is_row, read_lines, read_object
 from polyplay.runs.directory import read_config
 from polyplay.runs.flags import flag
 from polyplay.runs.options import CHANGEABLE, SIZES, RunOptions, Settings, Sources, to_json
@@ -87,11 +87,25 @@ def finished(
     return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it" if why else ""
 
 
-def sizes_changed(before: Settings, now: Settings, crew: Crew) -> str:
-    """What a run that goes on has other numbers of, in words; empty: nothing. Raises UserError: its replay is by
-    lanes.
+def sizes_of(settings: Settings) -> Row:
+    """How many lanes and workers there are."""
+    return {name: value for name, value in vars(settings).items() if name in SIZES}
+
+
+def saved_sizes(config: Row, before: Settings, steps: int) -> Row:
+    """The same of a checkpoint at so many steps: before the run was resumed there, or later, with others."""
+    found = sizes_of(before)
+    for entry in reversed(config["resumed"]):
+        if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
+            found |= {name: was[name] for name in found if name in was}
+    return found
+
+
+def sizes_changed(before: Settings, now: Settings, crew: Crew, saved: Row | None = None) -> str:
+    """What a run that goes on has other numbers of, in words; empty: nothing. saved: the numbers of its checkpoint, if
+    that is not of `before`. Raises UserError: its replay is by lanes.
     """
-    both = [(name, getattr(before, name, None), getattr(now, name, None)) for name in SIZES]
+    both = [(name, was, sizes_of(now).get(name)) for name, was in (saved or sizes_of(before)).items()]
     found = [(name, was, is_) for name, was, is_ in both if was != is_]
     if found and any(role.held_replay for role in crew.roles):
         name, was, is_ = found[0]

@@ -53,7 +53,7 @@ def describe_run(directory: Path) -> Row:
         }
     except (UserError, OSError) as e:
         return row | {"error": str(e)}
-    except (KeyError, TypeError, ValueError) as e:
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         return row | {"error": f"{directory} is damaged: {type(e).__name__}: {e}"}
 
 

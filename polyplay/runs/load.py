@@ -15,7 +15,6 @@ from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import Row, read_object
 from polyplay.envs import Envs, space_files
-from polyplay.envs.spaces import describe_actions, describe_fields
 from polyplay.population.match_log import has_league
 from polyplay.runs.changes import parse_changes
 from polyplay.runs.directory import read_config
@@ -119,9 +118,11 @@ def check_spaces(directory: Path, envs: Envs) -> None:
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
     now = space_files.spec_from_json(space_files.spec_to_json(envs.spec), envs.title)
+    (seen, acted), (before, taken) = space_files.network_view(now), space_files.network_view(was)
+    shown, actions = space_files.describe_views(now, was)
     parts = [
-        ("shows", describe_fields(now.obs), describe_fields(was.obs), now.obs != was.obs),
-        ("takes", describe_actions(now.action), describe_actions(was.action), now.action != was.action),
+        ("shows", *shown, seen != before),
+        ("takes", *actions, acted != taken or now.action != was.action),
         ("has action masks:", now.mask is not None, was.mask is not None, now.mask != was.mask),
     ]
     for what, is_, other, differ in parts:

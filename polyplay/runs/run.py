@@ -23,7 +23,15 @@ from polyplay.runs.changes import check_changes, scheduled_names
 from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.given import objects_of, remember
-from polyplay.runs.going_on import changes_given, find_checkpoint, finished, read_summary, sizes_changed
+from polyplay.runs.going_on import (
+    changes_given,
+    find_checkpoint,
+    finished,
+    read_summary,
+    saved_sizes,
+    sizes_changed,
+    sizes_of,
+)
 from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
 from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.memory_estimate import kind_of, predict_memory
@@ -189,7 +197,8 @@ def _resume(
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
     wired = wire_system(page, settings, crew)
     check_spaces(directory, wired.envs)
-    crew.anew = bool(sizes := sizes_changed(before, settings, crew))
+    saved = saved_sizes(config, before, counters["steps"])
+    crew.anew = bool(sizes := sizes_changed(before, settings, crew, saved))
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
@@ -213,7 +222,8 @@ def _resume(
         _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
     rewind(directory, counters, _warn)
     remember(directory, settings)
-    amend_config(directory, setup.description)
+    was = {} if sizes_of(before) == sizes_of(settings) else {"steps": counters["steps"], "sizes": sizes_of(before)}
+    amend_config(directory, setup.description, was)
     return _go(setup)
 
 

@@ -362,3 +362,32 @@ def test_a_method_that_raises_is_told_and_not_passed_over():
         with pytest.raises(UserError, match=rf"{make.__name__}: action_masks\(\) raised {why}: repair it"):
             Envs(make, 1, inline=True).spec  # noqa: B018
     assert Envs(Silent, 1, inline=True).spec.mask is not None
+
+
+class Elsewhere(gymnasium.Env):
+    observation_space, action_space = gym.Box(-1, 1, (3,)), gym.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"action_masks": np.ones(3)}, {"action_mask": lambda: np.ones(3)}, {"valid_action_mask": lambda: [1, 1, 0]}],
+)
+def test_a_mask_that_is_not_read_is_told(what):
+    def make():
+        env = Elsewhere()
+        env.__dict__.update(what)
+        return gymnasium.wrappers.TimeLimit(env, 3)
+
+    spec = Envs(make, 1, inline=True).spec
+    assert spec.mask is None
+    assert (
+        spec.describe["action mask"]
+        == f"none: {next(iter(what))} is not read; a method action_masks(), or action_mask in info, is"
+    )
+    assert "action mask" not in Envs(Elsewhere, 1, inline=True).spec.describe

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
 from polyplay.common.errors import UserError
-from polyplay.envs import space_files
+from polyplay.envs import Envs, space_files
 from polyplay.envs.pools.build import inspect
 from polyplay.envs.spaces import observation
+from polyplay.runs.load import check_spaces
 from tests.envs import drawn
 
 BOXES = {
@@ -71,3 +74,50 @@ def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
     }
     bare = type(spec)(spec.obs, spec.action, classes=spec.classes)
     assert space_files.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"n": 10**400, "start": 0},
+        {"n": 2, "start": 10**400},
+        {"n": -1, "start": 0},
+        {"n": float("inf"), "start": 0},
+        {"n": 2, "start": 0, "dtype": "bool[3]"},
+    ],
+)
+def test_damage_of_any_kind_is_one_line(damage: dict[str, Any]):
+    spec = inspect(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
+    saved = space_files.spec_to_json(spec)
+    with pytest.raises(UserError, match=r"^f\.json is damaged: .*; put back a copy of it$"):
+        space_files.spec_from_json({**saved, "action": {**saved["action"], **damage}}, "f.json")
+
+
+ORDERS = {
+    "parts in another order": (
+        gym.Dict([("a", gym.Box(0, 1, ())), ("b", gym.Box(0, 1, ()))]),
+        gym.Dict([("b", gym.Box(0, 1, ())), ("a", gym.Box(0, 1, ()))]),
+    ),
+    "more classes": (gym.Discrete(5), gym.Discrete(7)),
+    "other numbers of classes": (gym.MultiDiscrete([3, 4]), gym.MultiDiscrete([4, 3])),
+    "bytes within other bounds": (gym.Box(0, 1, (3,), np.uint8), gym.Box(0, 255, (3,), np.uint8)),
+}
+
+
+@pytest.mark.parametrize(("was", "now"), ORDERS.values(), ids=ORDERS)
+def test_what_a_network_reads_otherwise_is_refused_when_a_run_goes_on(was, now, tmp_path: Path):
+    one, other = (inspect(drawn.Drawn(space, gym.Discrete(2)), "x") for space in (was, now))
+    (tmp_path / space_files.FILE).write_text(json.dumps(space_files.spec_to_json(one)))
+    envs = Envs("x:y", 1)
+    envs.__dict__["spec"] = one
+    check_spaces(tmp_path, envs)
+    envs.__dict__["spec"] = other
+    with pytest.raises(UserError, match=r"x:y shows .*, but .* was trained on ") as e:
+        check_spaces(tmp_path, envs)
+    shown, _, trained = str(e.value).partition(" shows ")[2].partition(", but ")
+    assert shown not in trained, "they are told apart"
+
+
+def test_the_range_of_numbers_that_are_read_as_they_are_is_no_matter():
+    one, other = (inspect(drawn.Drawn(gym.Box(0, high, (3,)), gym.Discrete(2)), "x") for high in (1, 9))
+    assert space_files.network_view(one) == space_files.network_view(other)

@@ -71,6 +71,19 @@ def test_what_is_not_finite_is_not_learnt():
     assert moments(torch.tensor([[np.nan]])).isnan().all(), "the loss will say so"
 
 
+@pytest.mark.parametrize("size", [1e200, -1e300, 1.7e308])
+def test_numbers_whose_squares_float64_does_not_hold_are_told_apart_too(size: float):
+    torch.manual_seed(4)
+    moments, rows = RunningMoments((1,)), size * torch.randint(2, (20, 64, 1), dtype=torch.float64)
+    for batch in rows:
+        moments.observe(batch)
+    seen = moments(rows[3])
+    assert seen.isfinite().all()
+    assert 0.8 < seen.std() < 1.2
+    moments.observe(torch.tensor([[np.inf], [-np.inf], [np.nan]], dtype=torch.float64))
+    torch.testing.assert_close(moments(rows[3]), seen, rtol=0.1, atol=0.1)
+
+
 def test_old_rows_fade_when_there_are_very_many():
     moments = RunningMoments((1,))
     for _ in range(2):

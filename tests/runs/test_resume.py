@@ -18,6 +18,7 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.common import checkpoint
 from polyplay.common.errors import UserError
 from polyplay.common.files import write_json
+from polyplay.runs import run as runs
 from polyplay.runs.directory import read_config
 from polyplay.runs.going_on import sizes_changed
 from polyplay.runs.load import crew_of, load_run
@@ -192,6 +193,26 @@ def test_a_run_goes_on_with_more_lanes_or_workers_and_says_what_that_costs(syste
     assert {name: config["config"][name] for name in now} == now
     polyplay.resume(str(run), steps=1500)
     assert "another number" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("left", ["unlearnt", "damaged"])
+def test_a_checkpoint_of_before_another_number_of_lanes_is_gone_on_from(left, tmp_path, capfd, monkeypatch):
+    """Its lanes are as many as it says, not as the run had since."""
+    kw = {**BASE, "env": "toy:catch", "lanes": 4, "unroll": 5, "replicas": 1, "serial": True}
+    run = polyplay.train("a2c", run=str(tmp_path / "run"), steps=200, **kw).directory
+    if left == "unlearnt":  # a kill before its first checkpoint
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "_go", lambda setup: runs.RunResult(setup.directory))
+            polyplay.resume(run, steps=400, lanes=8)
+    else:
+        polyplay.resume(run, steps=400, lanes=8)
+        (checkpoint.everything(run)[-1] / "manifest.json").write_text("damaged")
+    capfd.readouterr()
+    polyplay.resume(run, steps=600)
+    assert "another number of them than in the checkpoint" in capfd.readouterr().err
+    polyplay.resume(run, steps=800)
+    assert "another number" not in capfd.readouterr().err
+    assert checkpoint.manifest(checkpoint.everything(run)[-1])["counters"]["steps"] >= 800
 
 
 @pytest.mark.parametrize("name", ["lanes", "actors"])

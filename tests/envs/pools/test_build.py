@@ -169,3 +169,21 @@ class Later(gymnasium.Env):
 def test_a_space_that_raises_is_told_on_one_line():
     with pytest.raises(UserError, match=r"Later: could not be built: NotImplementedError: no level yet \(test_build"):
         Envs(Later, 1, inline=True).spec  # noqa: B018
+
+
+class Sized(faulty.Obedient):
+    def __init__(self, size, *, depth):
+        super().__init__(size)
+
+
+def inside():
+    return Sized()
+
+
+def test_what_an_environment_needs_to_be_built_is_told():
+    with pytest.raises(UserError, match=r"which Sized needs to be built: --env-kwargs size=VALUE$"):
+        Envs(Sized, 1, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"which Sized needs to be built: --env-kwargs depth=VALUE$"):
+        Envs(Sized, 1, inline=True, options={"size": 3}).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"inside: could not be built: TypeError.*missing 1 required"):
+        Envs(inside, 1, inline=True).spec  # noqa: B018
