@@ -171,7 +171,8 @@ def _title(found: Sequence[Curve]) -> str:
 
 def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
     if lacking := next((run for run in runs if axis not in run.across), None):
-        raise UserError(f"--x: {axis} given, but {lacking.label} counted none; allowed: {', '.join(lacking.across)}")
+        allowed = ", ".join(name for name in ("frames", "steps", "hours") if name in lacking.across)
+        raise UserError(f"--x: {axis} given, but {lacking.label} counted none; allowed: {allowed}")
     band = None if pool == "none" else pool_curves(runs, axis, pool)
     if band is not None:
         label = f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"

@@ -79,7 +79,8 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     again count once. Raises UserError: no game has ended.
     """
     own: Row = {"system": _own_name(run), "config": {}}
-    config = read_config(run) if (run / "config.json").exists() else own
+    by_hand = not (run / "config.json").exists()
+    config = own if by_hand else read_config(run)
     rows = current_rows(run / GAMES, "episodic_return")
     if rows:
         returns = trailing_means(np.array([row["episodic_return"] for row in rows], float), games)
@@ -87,7 +88,8 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
         rows = current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
         returns = np.array([row["episodic_return_mean"] for row in rows], float)
     if not rows:
-        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: let the run go on")
+        cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
+        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
     kept = _kept([row["frames"] for row in rows])
     across = {name: np.array([row[name] for row in rows], float)[kept] for name in _columns(rows)}
     minutes = np.array([row["wall_seconds"] for row in rows], float)[kept] / 60

@@ -246,7 +246,8 @@ class NetworkFactory:
     deterministic: bool = False
 
     def __call__(self) -> Policy:
-        return outline.made(self, self._make)
+        own = callable(self.name) or ":" in self.name
+        return outline.made(self, self._make, draws=own)
 
     def _make(self) -> Policy:
         build: Callable[..., Policy] = (

@@ -71,8 +71,10 @@ def drawn() -> Iterator[None]:
         _known.reset(token)
 
 
-def made(factory: object, make: Callable[[], N]) -> N:
-    """The factory's network, which `make` makes."""
+def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
+    """The factory's network, which `make` makes. draws: its weights are drawn nevertheless, since a user's own code may
+    refuse to compute with what happens to lie in memory.
+    """
     known = _known.get()
     if known is None:
         return make()
@@ -81,9 +83,9 @@ def made(factory: object, make: Callable[[], N]) -> N:
     except Exception:  # a function that was written at a prompt
         return make()
     if key not in known:
-        token = _undrawn.set(True)
+        token = _undrawn.set(not draws)
         try:
-            with _Undrawn():
+            with contextlib.nullcontext() if draws else _Undrawn():
                 known[key] = make()
         finally:
             _undrawn.reset(token)

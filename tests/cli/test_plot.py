@@ -124,7 +124,7 @@ def test_one_panel_over_what_is_asked_for(tmp_path: Path, x: Any, last: float, n
 
 def test_steps_that_nobody_counted_are_not_drawn(tmp_path: Path):
     run = write_games(tmp_path / "mine", [(10, 0.0), (40, 1.0)])
-    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, minutes, hours"):
+    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):
         plot.draw_curves([run], plot.PlotOptions(x="steps"))
 
 
@@ -182,6 +182,13 @@ def test_runs_that_differ_in_their_seed_are_one_line_with_a_band(tmp_path: Path,
         "none": "2 runs",
     }
     assert label == f"a2c ({expected[pool]})"
+
+
+def test_games_made_by_hand_without_a_time_are_told_what_they_need(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "episodes.jsonl").write_text('{"episodic_return": 3, "steps": 9}\n')
+    with pytest.raises(UserError, match=r"a line of episodes\.jsonl needs frames, wall_seconds and episodic_return$"):
+        plot.draw_curves([tmp_path / "mine"])
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):

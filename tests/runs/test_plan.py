@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import polyplay
 from polyplay import systems
@@ -290,6 +292,34 @@ def test_nothing_is_computed_of_weights_that_nobody_draws(name: str, monkeypatch
         assert factory() is factory()
     with pytest.raises(pytest.fail.Exception, match="computed"):
         factory()
+
+
+class Strict(nn.Module):
+    """A torso of a user's own, which refuses weights that are no numbers, as torch's distributions refuse logits."""
+
+    features = 8
+
+    def __init__(self, spec: Any):
+        super().__init__()
+        self.layer = nn.Linear(int(np.prod(spec.obs.shape)), self.features)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        if not self.layer.weight.isfinite().all():
+            raise ValueError("a weight is no number")
+        return self.layer(observations.float().flatten(1))
+
+
+@pytest.mark.parametrize("name", [Strict, f"{__name__}:Strict"], ids=["a class", "by name"])
+@pytest.mark.parametrize("values", [False, True], ids=["policy", "values"])
+def test_a_plan_draws_the_weights_of_a_network_of_ones_own(name: Any, values: bool):
+    factory = NetworkFactory(name, Envs("toy:catch", 2).spec, values=values)
+    torch.manual_seed(0)
+    with outline.outlines():
+        planned = factory()
+        assert factory() is planned
+    torch.manual_seed(0)
+    drawn = factory()
+    assert all(torch.equal(a, b) for a, b in zip(planned.parameters(), drawn.parameters(), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------- dry runs
