@@ -52,7 +52,13 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "settings", "steps"), [("league", LEAGUE, 640), ("ftw", FTW, 480), ("five", FIVE, 700)]
+    ("system", "settings", "steps"),
+    [
+        pytest.param("league", LEAGUE, 640, marks=pytest.mark.long),
+        pytest.param("ftw", FTW, 480, marks=pytest.mark.long),
+        ("ftw", FTW | {"core": "none"}, 480),
+        ("five", FIVE, 400),
+    ],
 )
 def test_a_run_that_is_stopped_twice_resumes_to_the_bit(system, settings, steps, tmp_path):
     """With past selves, copies, a memory of recent rows, several learners, published weights of earlier updates."""
@@ -79,7 +85,7 @@ def losses(directory: Path) -> list[dict[str, Any]]:
 
 def test_a_run_that_lost_its_last_checkpoint_plays_the_same_matches_again(tmp_path):
     """As one that is killed: its log has matches, copies and past selves of after the checkpoint."""
-    given = exactness.QUIET | LEAGUE | {"steps": 640}
+    given = exactness.QUIET | LEAGUE | {"steps": 560}
     with at_turns(save=150):
         run = polyplay.train("league", run=str(tmp_path / "run"), **given)
     before, matches = losses(run.directory), (run.directory / "matches.jsonl").read_text().splitlines()
@@ -100,10 +106,10 @@ def test_a_run_that_lost_its_last_checkpoint_plays_the_same_matches_again(tmp_pa
 
 def test_matches_under_way_are_said_to_be_lost_only_where_they_are(tmp_path, capsys):
     given = exactness.QUIET | LEAGUE
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=300, **given)
-    polyplay.resume(run.directory, steps=400)
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=100, **given)
+    polyplay.resume(run.directory, steps=150)
     assert "are lost" not in capsys.readouterr().err
-    polyplay.resume(run.directory, steps=500, actors=2)
+    polyplay.resume(run.directory, steps=250, actors=2)
     assert "all lanes begin anew" in capsys.readouterr().err
 
 
@@ -119,9 +125,45 @@ def test_every_cell_of_the_published_table_resumes_to_the_bit(cell, tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_at_any_moment_changes_no_loss(number, tmp_path):
-    words = """train five --env arena:lanes+team=2+lanes=1+length=300+randomise=1 --core-size 8 --learners 1 --lanes 16
-        --unroll 8 --window 4 --batch 8 --capacity 32 --publish 2 --selves 4 --opponents past:0.5 --matches 3 --rated 0
-        --inputs raw --steps 4000 --serial --trace --no-tensorboard --checkpoint-every 0.2""".split()
+    words = [
+        "train",
+        "five",
+        "--env",
+        "arena:lanes+team=2+lanes=1+length=300+randomise=1",
+        "--core-size",
+        "8",
+        "--learners",
+        "1",
+        "--lanes",
+        "16",
+        "--unroll",
+        "8",
+        "--window",
+        "4",
+        "--batch",
+        "8",
+        "--capacity",
+        "32",
+        "--publish",
+        "2",
+        "--selves",
+        "4",
+        "--opponents",
+        "past:0.5",
+        "--matches",
+        "3",
+        "--rated",
+        "0",
+        "--inputs",
+        "raw",
+        "--steps",
+        "4000",
+        "--serial",
+        "--trace",
+        "--no-tensorboard",
+        "--checkpoint-every",
+        "0.2",
+    ]
     command = [sys.executable, "-m", "polyplay"]
     subprocess.run([*command, *words, "--run", str(tmp_path / "whole")], capture_output=True, check=True)
     run = subprocess.Popen([*command, *words, "--run", str(tmp_path / "cut")], stdout=subprocess.DEVNULL)
