@@ -121,49 +121,16 @@ def test_every_cell_of_the_published_table_resumes_to_the_bit(cell, tmp_path):
     assert differs(run, whole) == ""
 
 
+WORDS = """train five --env arena:lanes+team=2+lanes=1+length=300+randomise=1 --core-size 8 --learners 1 --lanes 16
+    --unroll 8 --window 4 --batch 8 --capacity 32 --publish 2 --selves 4 --opponents past:0.5 --matches 3 --rated 0
+    --inputs raw --steps 4000 --serial --trace --no-tensorboard --checkpoint-every 0.2"""
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_at_any_moment_changes_no_loss(number, tmp_path):
-    words = [
-        "train",
-        "five",
-        "--env",
-        "arena:lanes+team=2+lanes=1+length=300+randomise=1",
-        "--core-size",
-        "8",
-        "--learners",
-        "1",
-        "--lanes",
-        "16",
-        "--unroll",
-        "8",
-        "--window",
-        "4",
-        "--batch",
-        "8",
-        "--capacity",
-        "32",
-        "--publish",
-        "2",
-        "--selves",
-        "4",
-        "--opponents",
-        "past:0.5",
-        "--matches",
-        "3",
-        "--rated",
-        "0",
-        "--inputs",
-        "raw",
-        "--steps",
-        "4000",
-        "--serial",
-        "--trace",
-        "--no-tensorboard",
-        "--checkpoint-every",
-        "0.2",
-    ]
+    words = WORDS.split()
     command = [sys.executable, "-m", "polyplay"]
     subprocess.run([*command, *words, "--run", str(tmp_path / "whole")], capture_output=True, check=True)
     run = subprocess.Popen([*command, *words, "--run", str(tmp_path / "cut")], stdout=subprocess.DEVNULL)
