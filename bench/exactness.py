@@ -37,6 +37,7 @@ from polyplay.common.context import WorkerContext
 from polyplay.common.control import RunControl
 from polyplay.common.files import read_lines, read_object
 from polyplay.runs import plan
+from polyplay.runs.going_on import steps_learnt
 from polyplay.runs.load import crew_of
 from polyplay.runs.options import RunOptions
 
@@ -156,15 +157,23 @@ def at_tables() -> Iterator[Cell]:
         yield Cell("league", league, f"{plural(n, 'actor')}, 2 agents", "8 trajectories")
     past = {"opponents": "past:0.5", "selves": 5, "matches": 20}
     yield Cell("league", league | past, "2 actors, 2 agents", "8 trajectories, past selves")
+    copying = {"agents": 3, "copies": 20, "matches": 10}
+    yield Cell("league", league | copying, "2 actors, 3 agents", "8 trajectories, agents copy each other")
+    waiting = {"env": "toy:skirmish", "agents": 3, "matches": 5, "lag": 0, "core": "gru"}
+    yield Cell("league", league | waiting, "2 actors, 3 agents", "8 trajectories, --lag 0, a GRU")
     teams = {"env": "toy:skirmish", "core_size": 16}
     ftw = seats | teams | {"points": ("kill=1", "death=-0.5"), "memory": 0, "optimizer": "adam", "unroll": 8}
     ftw |= {"agents": 2, "players": 2, "evolve": False, "ranges": ("period=3",)}
     for tasks in ("none", "reward"):
         yield Cell("ftw", ftw | {"auxiliary": tasks}, "1 actor, 2 agents", f"8 trajectories, auxiliary tasks: {tasks}")
+    evolving = {"agents": 3, "evolve": True, "copies": 10, "matches": 10, "auxiliary": "reward"}
+    yield Cell("ftw", ftw | evolving, "1 actor, 3 agents", "8 trajectories, agents evolve")
     five = less(seats, "batch") | teams | {"learners": 1, "window": 4, "unroll": 8, "batch": 8, "capacity": 32}
     five |= {"team_spirit": 0.0, "publish": 1, "rated": 0, "inputs": "raw", "learning_rate": 3e-3, "selves": 5}
     for who in ("latest", "past:0.5"):
         yield Cell("five", five | {"opponents": who}, "1 actor, 1 learner", f"8 windows, against {who}")
+    several = {"opponents": "past:0.5", "matches": 5, "learners": 2, "publish": 3, "staleness": 1}
+    yield Cell("five", five | several, "2 actors, 2 learners", "8 windows, published every 3 updates")
 
 
 def cells() -> list[Cell]:
@@ -198,16 +207,15 @@ def cut_and_whole(cell: Cell, directory: Path, seed: int = 0) -> tuple[polyplay.
     settings, dice = QUIET | cell.settings, random.Random(f"{cell.name} {seed}")
     with at_turns() as turns:
         whole = polyplay.train(cell.system, run=str(directory / "whole"), **settings)
-    last = updates_at(newest(whole))
     at = sorted(int(turns() * dice.uniform(0.02, 0.9)) for _ in range(2))
     with at_turns(finish=at[0]):
         run = polyplay.train(cell.system, run=str(directory / "cut"), **settings)
     cuts = [updates_at(newest(run))]
     with at_turns(save=int((at[1] - at[0]) * dice.random()) + 1, finish=at[1] - at[0] + 2):
-        if cuts[-1] != last:  # a run at its end is not resumed: it would learn on
+        if steps_learnt(newest(run)) < settings["steps"]:  # a run at its end is not resumed: it would learn on
             run = polyplay.resume(run.directory)
             cuts.append(updates_at(newest(run)))
-    if cuts[-1] != last:
+    if steps_learnt(newest(run)) < settings["steps"]:
         run = polyplay.resume(run.directory)
     return run, whole, cuts
 

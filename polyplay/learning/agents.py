@@ -148,9 +148,9 @@ class AgentSource:
         if "recent" in arrays:
             self.learner.auxiliary.recent = RecentRows.of(arrays["recent"])
         self.queue.turns[self.agent], self.rounds = counts["turn"], counts["rounds"]
-        if self.past is not None:
+        if self.past is not None and "past" in counts:
             self.past.load(counts["past"])
-        if self.copies is not None:
+        if self.copies is not None and "copies" in arrays:
             self.copies.load(arrays["copies"])
 
     def publish(self) -> None:

@@ -231,7 +231,7 @@ class ExperienceSource:
         self.versions.clear()
         self.versions.extend(map(PublishedWeights, vectors, counts["versions"]))
         self.params.publish(self.versions[0], self.versions[0].version, 0, arrays["learnt"])
-        if self.past is not None:
+        if self.past is not None and "past" in counts:
             self.past.load(counts["past"])
 
     def _write(self, part: CheckpointPart) -> None:

@@ -54,11 +54,11 @@ def test_what_is_learnt_apart_is_not_said_to_resume_to_the_bit():
     assert {c.system for c in exactness.in_step() if not exactness.documented(c)} == {"accel", "accel_dqn"}
 
 
-def test_self_play_by_one_learner_alone_and_no_league_is_said_to_resume_to_the_bit():
+def test_self_play_by_one_learner_alone_and_leagues_are_said_to_resume_to_the_bit():
     said = {(cell.system, cell.settings.get("learners")): exactness.documented(cell) for cell in exactness.by_search()}
     assert said == {("alphago_zero", 1): True, ("alphago_zero", 2): False}
     said = {cell.system: exactness.documented(cell) for cell in exactness.at_tables()}
-    assert said == dict.fromkeys(["league", "ftw", "five"], False)
+    assert said == dict.fromkeys(["league", "ftw", "five"], True)
 
 
 def test_every_system_was_measured_and_is_as_documented():
@@ -66,7 +66,8 @@ def test_every_system_was_measured_and_is_as_documented():
     assert {row["system"] for row in rows} == set(systems.names())
     assert {row["verdict"] for row in rows} <= {"as documented", "exact by chance"}
     said = {row["system"] for row in rows if row["documented"] == "exact"}
-    assert said.isdisjoint({"league", "ftw", "five", "a3c", "ga3c", "apex", "apex_dpg", "gorila"})
+    assert said >= {"league", "ftw", "five"}
+    assert said.isdisjoint({"a3c", "ga3c", "apex", "apex_dpg", "gorila"})
 
 
 def test_a_bit_that_differs_is_found(tmp_path):

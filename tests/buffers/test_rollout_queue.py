@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.agent_batches import AgentBatches
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue
 from polyplay.buffers.rollout_slots import ROWS
 from polyplay.common import tree
 from polyplay.common.errors import Closed
@@ -208,6 +209,53 @@ def test_a_slot_that_was_being_read_is_missing_until_the_learner_begins():
     assert new.slot() is None
     assert next(other.batches(1).consumer(0))[0]["version"][0, 0] == 2
     assert new.slot() is not None
+
+
+def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
+    """In flight, taken and being read, of every pair, with counts that go on."""
+    queue = _apart()
+    end = queue.producer(0)
+    for to, number in ((0, 1), (1, 2), (1, 3), (0, 4), (2, 5)):
+        slot = end.slot()
+        assert slot is not None
+        queue.rows["version"][slot] = number
+        end.commit(slot, to=to)
+    for c in (0, 1):
+        next(AgentBatches(queue, 1).consumer(c, Collator(queue.rows, queue.state, 2, 1)))
+    saved, flight = end.save(), end.flight()
+    assert saved["taken"].tolist() == saved["reading"].tolist() == [1, 1, 0]
+    other = _apart()
+    new = other.producer(0)
+    new.load(saved, flight)
+    assert [new.made(c) for c in range(3)] == [2, 2, 1] == [end.made(c) for c in range(3)]
+    assert new.committed == end.committed == 5
+    assert [x.tolist() for x in new.save().values()] == [x.tolist() for x in saved.values()]
+    free = 0
+    while new.slot() is not None:
+        free += 1
+    assert free == 8 - 5, "three in flight and two that are being read"
+    for c, number in ((0, 4), (1, 3), (2, 5)):
+        rows, _ = next(AgentBatches(other, 1).consumer(c, Collator(other.rows, other.state, 2, 1)))
+        assert rows["version"][0, 0] == number
+
+
+def _apart() -> RolloutQueue:
+    queue = RolloutQueue(SPEC, {}, T=2, lanes=2, slots=8, producers=1, consumers=3, apart=True)
+    queue.patience = 0.0
+    return queue
+
+
+def test_slots_of_a_batch_that_wait_for_others_are_kept():
+    queue = _apart()
+    queue.rows["reward"][:] = np.arange(8)[:, None, None]
+    join, other = (Collator(queue.rows, queue.state, 2, 3) for _ in range(2))
+    assert join.save() == {}
+    for place, slot in enumerate((5, 2)):
+        join.put(place, slot)
+        join.placed += 1
+    other.load(tree.map(np.array, join.save()))
+    other.put(other.placed, 7)
+    assert other.joined[0]["reward"][0].tolist() == [5, 5, 2, 2, 7, 7]
 
 
 def test_whose_turn_it_is_outlives_a_consumer():

@@ -161,3 +161,22 @@ def test_wrong_shapes_are_named() -> None:
     for length, capacity in ((1, 20), (21, 20)):
         with pytest.raises(ValueError, match=rf"got {length}, {capacity}"):
             RecentRows(ROW, length, capacity)
+
+
+def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
+    """Whether it is full or not, with the state before its columns."""
+    for lanes in (3, 9):
+        rng, state = np.random.default_rng(lanes), {"h": Field((2,), "float32")}
+        memory = RecentRows(ROW, 5, 35, state)
+        memory.add(batch(0, 5, lanes, rng), {"h": rng.random((lanes, 2), np.float32)})
+        other = RecentRows.of(tree.nest({k: np.array(v) for k, v in tree.leaves(memory.save())}))
+        more = batch(100, 5, 2, rng), {"h": rng.random((2, 2), np.float32)}
+        for each in (memory, other):
+            each.add(*more)
+        assert memory.counts == other.counts
+        drawn = [each.sample_columns(20, np.random.default_rng(1)) for each in (memory, other)]
+        pairs = zip(*(tree.leaves({"rows": rows, "state": before}) for rows, before in drawn), strict=True)
+        assert all((one == two).all() for (_, one), (_, two) in pairs)
+        found = [each.sample_examples(20, np.random.default_rng(1)) for each in (memory, other)]
+        assert (found[0][0]["id"] == found[1][0]["id"]).all()
+        assert (found[0][1] == found[1][1]).all()

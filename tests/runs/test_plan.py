@@ -181,6 +181,12 @@ def test_what_resumes():
     assert line(make("impala", **together, options={"serial": True}), "resume").endswith(EXACT)
     replayed = line(make("impala", **together, auxiliary="value", options={"serial": True}), "resume")
     assert replayed.endswith("not bitwise: recent rows of auxiliary tasks are lost")
+    playing = {"agents": 2, "env": "toy:rps", "lanes": 8, "batch": 4}
+    assert line(make("league", **playing), "resume").endswith("matches under way are lost")
+    assert line(make("league", **playing, options={"serial": True}), "resume").endswith("environments too; bitwise")
+    teams = {"env": "toy:skirmish", "points": ("kill=1",), "network": "mlp", "lanes": 8, "batch": 2, "unroll": 20}
+    teams |= {"auxiliary": "reward", "core_size": 8}
+    assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith("environments too; bitwise")
     ahead = line(make("apex", options={"serial": True}), "resume")
     assert ahead.endswith("batches drawn ahead are drawn again")
 
