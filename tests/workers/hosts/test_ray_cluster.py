@@ -65,9 +65,11 @@ def started() -> Iterator[str]:
         runs = subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes)
         address = runs.stdout.readline().decode().strip()
         assert address
-        yield address
-        runs.stdin.close()
-        runs.wait(30)
+        try:
+            yield address
+        finally:
+            runs.stdin.close()
+            runs.wait(WAIT)
 
 
 def ours(begin: str) -> list[int]:
@@ -150,9 +152,9 @@ def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_pat
             os.kill(gcs, number)
             said = main.communicate(timeout=WAIT)[0].decode()
         finally:
-            with suppress(ProcessLookupError):
-                os.kill(gcs, signal.SIGCONT)
             main.kill()
+            for pid in ours("gcs_server"):
+                os.kill(pid, signal.SIGCONT)
     assert main.returncode == 1, said
     summary = json.loads((run / "summary.json").read_text())
     assert summary["exit_code"] == 1
