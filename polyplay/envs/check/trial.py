@@ -188,6 +188,7 @@ class EnvTrial:
         try:
             self.lane.show(obs, info, *flags[1:])
             self._bounds(obs)
+            self._sizes()
         except spaces.SpaceViolation as e:
             always = any(("broke", rule) in self.reported for rule in rules.SHOWN)  # then it is no matter of the end
             if e.rule != "final-observation" or not always:
@@ -206,6 +207,13 @@ class EnvTrial:
             if STAGES[int(self.clock[1])] == "reset":
                 raise
             self.report("odd", e.rule, f"step {self.facts.steps}: {e}; training looks at bounds after a reset only")
+
+    def _sizes(self) -> None:
+        """Whether networks can compute with the numbers as they are."""
+        for _, leaf in tree.leaves(self.board.rows["obs"]):
+            if leaf.dtype == np.float64 and (most := float(np.abs(leaf).max(initial=0.0))) > rules.MOST:
+                text = f"an observation holds {most:g}, which float32, in which networks compute, can't hold"
+                self.report("odd", "finite", f"{text}: train with --inputs normalize")
 
     def _reset_itself(self, over: bool, begun: object, obs: object) -> None:
         ended = "the step that ended an episode called reset()"

@@ -142,3 +142,16 @@ def test_same():
     assert not trial.same_values(a, {"x": np.arange(3), "y": (1, np.ones(2))})
     assert not trial.same_values(a, {"x": np.arange(3)})
     assert not trial.same_values(np.zeros(2), np.zeros(3))
+
+
+class Vast(broken.Sound):
+    observation_space = gym.Box(-1e300, 1e300, (4,), np.float64)
+
+    def see(self):
+        return 1e299 * super().see().astype(np.float64)
+
+
+def test_numbers_that_no_network_holds_are_doubtful():
+    tried = look(Vast)
+    assert tried.broke == {}
+    assert "float32, in which networks compute, can't hold: train with --inputs normalize" in tried.odd["finite"]
