@@ -73,6 +73,9 @@ def look(browser: Browser, runs: list[Path], standing: list[str]) -> None:
             assert any(text[0].isdigit() and "steps/s" in text for text in figures), figures
             badges = browser.run("return [...document.querySelectorAll('.badge')].map(n => n.textContent)")
             assert badges == standing
+            names = browser.run("return [...document.querySelectorAll('dt')].map(n => n.textContent)")
+            assert "agent steps" in names
+            assert "frames" not in names, "a frame is a step here"
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
         assert browser.errors() == []
         origin = url.partition("#")[0]
