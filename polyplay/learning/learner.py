@@ -299,8 +299,8 @@ class Learner:
 
     def leave(self) -> Generator[None, None, None]:
         """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
-        if self.update.leaves:
-            check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
+        self.ctx.say("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
+        check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
 
     def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control

@@ -297,7 +297,7 @@ def _resumes(crew: Any) -> str:
     if ahead:
         return f"{saved}; batches drawn ahead are drawn again"
     if resumes_exactly(crew):
-        return f"{saved}; bitwise"
+        return f"{saved}; bitwise, unless a stop drops a slow rollout"
     forgets = _fixed(crew) and _forgets(crew)
     return f"{saved}; not bitwise: {'recent rows of auxiliary tasks are lost' if forgets else 'workers run freely'}"
 

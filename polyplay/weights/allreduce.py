@@ -183,18 +183,17 @@ class _Whole(_Meeting):
         self.optimizer, self.gradient = reduce.optim.make(vector.parameter), Mirror(vector.grad)
         alone = nccl.fits(vector.flat.device, self.n)  # on its GPU
         self.group = nccl.NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
-        self.leaves = self.group is None  # NCCL waits for everyone's gradient
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        if self.group is not None:
-            total, waited = self.group.average(sums)
-            self.waited += waited
-            return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), total
         weights = self.vector.weights
-        self.gradients[self.rank, :weights] = self.gradient.fetch()
-        self.gradients[self.rank, weights:] = self.buffers.fetch()
+        if self.group is None:
+            self.gradients[self.rank, :weights] = self.gradient.fetch()
+            self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
         check_leaving(total)
+        if self.group is not None:  # nobody enters it who would wait there for one that leaves
+            self.waited += self.group.average()
+            return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), total
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()

@@ -8,7 +8,6 @@ import time
 import uuid
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from polyplay.weights.flat import FlatParams, as_doubles
@@ -37,21 +36,20 @@ class NcclGroup:
         dist.init_process_group(backend, store=store, rank=rank, world_size=replicas)
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
-    def average(self, sums: np.ndarray) -> tuple[np.ndarray, float]:
-        """Gradients and buffers become means over the replicas; the totals of float64 `sums`, and seconds waited."""
+    def average(self) -> float:
+        """Gradients and buffers become means over the replicas. Gives the seconds waited."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
         flat[self.vector.doubles :] = 0.0
         before = time.perf_counter()
-        totals = torch.from_numpy(np.array(sums)).to(flat.device)
         self._all_reduce(flat)
-        self._all_reduce(totals)
         if len(doubles):
             self._all_reduce(doubles)
             doubles.mul_(1.0 / self.n)
         flat.mul_(1.0 / self.n)
         self.vector.grad.copy_(flat[:at])
         self.vector.flat[at : self.vector.doubles] = flat[at : self.vector.doubles]
-        total: np.ndarray = totals.cpu().numpy()
-        return total, time.perf_counter() - before
+        if flat.is_cuda:
+            torch.cuda.synchronize(flat.device)
+        return time.perf_counter() - before

@@ -99,7 +99,6 @@ class BoundUpdate(ABC):
     """An update at work on one worker's vector. This base is of a worker that waits for no other."""
 
     optimizer: torch.optim.Optimizer
-    leaves = True  # whether a worker may end without a gradient, and others hear of it
     gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
 
     def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):

@@ -93,6 +93,9 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, sl
     result = polyplay.train(system, env=env, run=str(run), **more)
     assert time.monotonic() - sent[0] < 30.0, "a rollout takes 100 s"
     assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
+    said = capfd.readouterr()
+    text = " ".join((said.out + said.err).split())
+    assert text.count("a slow rollout is dropped: lanes begin anew") == 1
     found = checkpoint.everything(run)[-1]
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) >= AT

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from polyplay.common.errors import Leaving
 from polyplay.weights import nccl
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.allreduce import AllReduce, _Whole
+from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.weights.update import LEAVING, OptimizerSpec
+from tests.weights.ends import me
 
 
 class Net(torch.nn.Module):
@@ -24,12 +28,12 @@ def _rank(place: str, rank: int, pipe) -> None:
     vector.grad.fill_(float(rank + 1))
     vector.flat[5:] = 10.0 * rank
     end = nccl.NcclGroup(place, rank, 2, vector, "gloo")
-    total, waited = end.average(np.array([rank, 0.5, 2**40 + 1.0]))
-    pipe.send((vector.grad.tolist(), vector.flat.tolist(), total.tolist(), waited > 0.0))
+    waited = end.average()
+    pipe.send((vector.grad.tolist(), vector.flat.tolist(), waited > 0.0))
     torch.distributed.destroy_process_group()
 
 
-def test_means_of_gradients_and_buffers_and_sums_of_counts():
+def test_means_of_gradients_and_buffers():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     ends, place, children = [], nccl.meeting_place(), []
@@ -42,11 +46,50 @@ def test_means_of_gradients_and_buffers_and_sums_of_counts():
     for child in children:
         child.join(30)
     assert found[0] == found[1]
-    gradient, flat, total, waited = found[0]
+    gradient, flat, waited = found[0]
     assert waited
     assert gradient == [1.5] * 5
     assert flat == [0.0] * 5 + [5.0] * 2
-    assert total == [1.0, 1.0, 2.0**41 + 2.0]
+
+
+class Averages:
+    """A group without GPUs: it counts who has entered it."""
+
+    entered = 0
+
+    def average(self) -> float:
+        Averages.entered += 1
+        return 0.0
+
+
+@pytest.mark.parametrize("leaver", [None, 0, 1], ids=["nobody", "the first", "the second"])
+def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch):
+    """A stop in a slow rollout: who is in it has no gradient, the other one has, and neither waits for the other."""
+    monkeypatch.setattr(nccl, "fits", lambda device, replicas: True)
+    monkeypatch.setattr(nccl, "NcclGroup", lambda *about: Averages())
+    monkeypatch.setattr(Averages, "entered", 0)
+    reduce = AllReduce(OptimizerSpec("adam"), 2, param_sizes(Net())[1])
+    ends = [_Whole(reduce, me(i, 2), FlatParams(Net())) for i in range(2)]
+    turns = {}
+    for i, end in enumerate(ends):
+        sums = np.zeros(6)
+        sums[0], sums[LEAVING] = i + 1.0, i == leaver
+        turns[i] = end.agree(sums) if i == leaver else end(0.1, sums)
+    found = dict[int, object]()
+    while len(found) < 2:
+        for i in turns.keys() - found.keys():
+            try:
+                next(turns[i])
+            except StopIteration as e:
+                found[i] = e.value[1].tolist() if leaver is None else e.value.tolist()
+            except Leaving:
+                found[i] = "leaves"
+    if leaver is None:
+        assert found == {0: [3.0, 0.0, 0.0, 0.0, 0.0, 0.0], 1: [3.0, 0.0, 0.0, 0.0, 0.0, 0.0]}
+    else:
+        assert found[1 - leaver] == "leaves"
+        assert found[leaver] == [3.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert Averages.entered == (2 if leaver is None else 0)
 
 
 @pytest.mark.parametrize(("device", "gpus", "process", "takes"), [
