@@ -271,6 +271,7 @@ class Session:
     def _tick(self) -> None:
         now = time.monotonic()
         self._look()
+        self._watch_machines()
         self.callbacks.call()
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
@@ -293,6 +294,16 @@ class Session:
         elif self.faults:
             self.faults.tick(saved=self.checkpoints.last >= 1)
         self.terminal.refresh(self.metrics.frames)
+
+    def _watch_machines(self) -> None:
+        """Pass on what there is to say of other machines, and end the run before they can't be held any more."""
+        if (fleet := self.crew.fleet) is None:
+            return
+        for line in fleet.news():
+            self._warn(line)
+        if not self.finishing_since and (why := fleet.engine.failing()):
+            self._warn(f"{why}: saving a checkpoint")
+            self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
         minutes = self.options.minutes

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol
 
+from polyplay.common.errors import UserError
+
 LINKS = 64  # machines, at most
 OPENING = 60.0  # seconds that an agent has to answer, and a link to be opened: torch may have to be loaded there
 
@@ -27,6 +29,14 @@ class MachineInfo:
     resources: tuple[str, ...] = ()  # that somebody gave a name, as `ray start --resources` does
 
 
+def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
+    """Raises UserError: calls travel pickled, which takes the same versions."""
+    ours = needed_versions()
+    if other := [name for name in ours if ours[name] != theirs.get(name)]:
+        what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
+        raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
+
+
 class AgentHandle(Protocol):
     """An agent that runs. about: what it says of itself (agent.MachineAgent.about)."""
 
@@ -43,9 +53,12 @@ class Engine(Protocol):
     own_cores: bool  # machines have cores of their own, not this one's
 
     def machines(self) -> list[MachineInfo]:
-        """Those that are there and not lost, without the main process's own."""
+        """Those that are there, with an agent or without, but for the main process's own. Names stay as they are."""
 
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         """Start an agent. Takes seconds. Raises UserError."""
+
+    def failing(self) -> str:
+        """Why no machine can be held much longer; "": nothing is wrong."""
 
     def close(self) -> None: ...

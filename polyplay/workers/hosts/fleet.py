@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe, connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,15 @@ from polyplay.common.forkserver import ForkedProcess
 from polyplay.common.semaphores import Semaphores
 from polyplay.common.shared_memory import SharedObject
 from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, needed_versions
+from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
 from polyplay.workers.hosts.home_end import run_home_end
 from polyplay.workers.hosts.machine import Machine
 from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
 from polyplay.workers.hosts.places import PlaceRule, Places
 from polyplay.workers.hosts.plan import check_memory, learner_is_away, plan_in_words, roles_elsewhere
 from polyplay.workers.hosts.remote_worker import RemoteWorker
+from polyplay.workers.hosts.retries import Retries
+from polyplay.workers.hosts.ship import needed_files
 from polyplay.workers.process import SERVER, Call
 from polyplay.workers.sizing import threads_of
 
@@ -36,24 +38,7 @@ if TYPE_CHECKING:
     from polyplay.workers.role import Role
 
 FILE = "hosts.jsonl"
-LOOK = 2.0  # seconds between two looks for machines that have joined
-
-
-def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
-    """Raises UserError: calls travel pickled, which takes the same versions."""
-    ours = needed_versions()
-    if other := [name for name in ours if ours[name] != theirs.get(name)]:
-        what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
-        raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
-
-
-def _needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
-    """Of a checkpoint, by their names in it: what this worker begins with."""
-    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*", f"replay/{role.name}-{index}/*"]
-    if role.learner:  # the indices of other replays say that these were saved
-        patterns += ["agents/*/*", "replay/*/replay.json"]
-    found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
-    return [(str(path.relative_to(saved)), path) for path in found]
+LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that agents have to end
 
 
 class Fleet:
@@ -67,7 +52,9 @@ class Fleet:
         self._mirrors: list[ObjectMirror] = []
         self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
         self._woken, self._wake = os.pipe()
-        self._clearing: list[threading.Thread] = []
+        self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
+        self._retries, self._opening = Retries(), set[str]()
+        self._lines = queue.SimpleQueue[str]()
         self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
         self._seated, self._barren = set[tuple[str, int]](), -math.inf  # who had a machine; when none had joined
 
@@ -132,7 +119,7 @@ class Fleet:
         """Find what crosses machines, and open an agent on each. Raises UserError."""
         self.directory, self._control = crew.directory, crew.control
         self._log = None if crew.directory is None else JsonLines(crew.directory / FILE)
-        self._writes = LogWrites(self._say)
+        self._writes = LogWrites(self._lines.put)
         self.bells = Semaphores(LINKS)
         things: list[SharedObject] = []
         crossing: dict[str, list[SharedObject]] = {}
@@ -153,7 +140,7 @@ class Fleet:
             held = [(i, thing) for i, (thing, _) in enumerate(mirrors) if id(thing) in own]
             self._of_roles[role.name] = [(i, ends.get(id(thing), "")) for i, thing in held]
         threads = sum(role.n * threads_of(role, crew) for role in roles)
-        self._threads = -(-threads // max(1, len(self.engine.machines())))
+        self._computing = -(-threads // max(1, len(self.engine.machines())))
         self._open_all()
         try:
             check_memory(self.places, crew, self.opened)
@@ -172,7 +159,6 @@ class Fleet:
 
     def _open_all(self) -> None:
         """All agents at the same time."""
-        infos = self.engine.machines()
         errors: list[Exception] = []
 
         def open_one(info: MachineInfo) -> None:
@@ -181,7 +167,7 @@ class Fleet:
             except Exception as e:
                 errors.append(e)
 
-        threads = [threading.Thread(target=open_one, args=(info,)) for info in infos]
+        threads = [threading.Thread(target=open_one, args=(info,)) for info in self.engine.machines()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -191,10 +177,29 @@ class Fleet:
             raise errors[0]
         self.opened.sort(key=lambda machine: machine.info.name)
 
-    def _open(self, info: MachineInfo) -> Machine:
+    def _open(self, info: MachineInfo) -> bool:
+        """Start an agent on a machine. Whether it takes the place of one that was lost there. Raises UserError."""
         config: dict[str, Any] = {"secret": self.secret.hex(), "address": info.address, "timeout": self.timeout}
-        config |= {"threads": self._threads, "ship": self.ship}
-        handle = self.engine.open(info, config)
+        handle = self.engine.open(info, config | {"threads": self._computing, "ship": self.ship})
+        try:
+            machine = self._link_to(info, handle)
+        except Exception:
+            handle.end()
+            raise
+        with self._lock:
+            old = next((m for m in self.opened if m.info.name == info.name), None)
+            if old is None:
+                self.opened.append(machine)
+            else:
+                self.opened[self.opened.index(old)] = machine
+            late = self._closing
+        if late:
+            self._shut([machine])
+        self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if old else {}))
+        return old is not None
+
+    def _link_to(self, info: MachineInfo, handle: AgentHandle) -> Machine:
+        """Open a link to an agent. Raises UserError."""
         check_versions(info, handle.about["versions"])
         with self._lock:
             handle.give(0, twins.dump(self._mirrors, self._numbers)[0])
@@ -204,31 +209,26 @@ class Fleet:
         link = ForkedProcess(SERVER, run_home_end, given, f"link {info.name}")
         link.start()
         theirs.close()
-        self._await_link(info, handle, pipe)
-        machine = Machine(info, handle, link, pipe, number)
-        self._note("opened", machine, address=info.address, cores=info.cores)
-        self.opened.append(machine)
-        return machine
+        kind, why = pipe.recv() if pipe.poll(OPENING) else ("lost", f"nothing happened for {OPENING:.0f} s")
+        if kind == "lost":
+            link.kill()
+            link.join()
+            link.close()
+            pipe.close()
+            self._taken.discard(number)
+            there, here = f"{handle.about['address']}:{handle.about['port']}", socket.gethostname()
+            raise UserError(
+                f"--hosts: no link from {here} to {info.name} at {there}: {why}; is a firewall between them?"
+            )
+        return Machine(info, handle, link, pipe, number)
 
     def _free_link(self) -> int:
         """A number that no machine has that is there. Raises UserError."""
-        self._taken -= {machine.number for machine in self.opened if machine.lost is not None}
         free = set(range(LINKS)) - self._taken
         if not free:
             raise UserError(f"--hosts: there are more than {LINKS} machines; allowed: {LINKS}")
         self._taken.add(min(free))
         return min(free)
-
-    @staticmethod
-    def _await_link(info: MachineInfo, handle: AgentHandle, pipe: Connection) -> None:
-        """Until it is open. Raises UserError."""
-        kind, why = pipe.recv() if pipe.poll(OPENING) else ("lost", f"nothing happened for {OPENING:.0f} s")
-        if kind == "lost":
-            handle.end()
-            there, here = f"{handle.about['address']}:{handle.about['port']}", socket.gethostname()
-            raise UserError(
-                f"--hosts: no link from {here} to {info.name} at {there}: {why}; is a firewall between them?"
-            )
 
     # ----------------------------------------------------------------------------------------- workers
 
@@ -244,25 +244,46 @@ class Fleet:
         else:
             self._seated.add((role.name, index))
             if not first:
-                self._note("replaced", best, worker=f"{role.name} {index}")
+                self._note("replaced", best.info, worker=f"{role.name} {index}")
         return best
 
     def _look_for_more(self) -> None:
-        """Open machines that have joined, in the background."""
+        """Open machines that have joined, and those whose agents were lost, in the background."""
         if not self._looking.is_set():
             self._looking.set()
             threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
-        with contextlib.suppress(UserError, OSError, EOFError):  # it went again
-            infos = self.engine.machines()
-            for info in infos:
-                self._open(info)
-                os.write(self._wake, b".")
+        with contextlib.suppress(Exception):  # they could not be listed now
+            there = {m.info.name for m in self.opened if m.lost is None} | self._opening
+            infos = [m for m in self.engine.machines() if m.name not in there and self._retries.allows(m.name)]
+            for info in () if self._ending else infos:
+                self._opening.add(info.name)
+                self._start_thread(self._open_another, info)
             if not infos:
                 self._barren = time.monotonic()
         time.sleep(LOOK)
         self._looking.clear()
+
+    def _open_another(self, info: MachineInfo) -> None:
+        """While the run goes on."""
+        try:
+            again = self._open(info)
+            self._lines.put(f"machine {info.name} has {'a new agent' if again else 'joined'}")
+            os.write(self._wake, b".")
+        except Exception as e:  # it went again, or has no room
+            pause = self._retries.fail(info.name)
+            self._note("not opened", info, why=str(e), retry=pause)
+            if not self._ending:
+                self._lines.put(f"machine {info.name} gets no agent; the next try is in {pause:g} s: {e}")
+        finally:
+            self._opening.discard(info.name)
+
+    def _start_thread(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        with self._lock:
+            self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+            thread.start()
 
     def start(self, machine: Machine, role: Role, call: Call) -> RemoteWorker:
         ctx = call[0]
@@ -278,7 +299,7 @@ class Fleet:
             machine.threads[number] = ctx.threads
         machine.handle.give(number, twins.dump(call, self._numbers)[0])
         seat = role.name, ctx.index
-        files = [] if ctx.resume is None else _needed_files(Path(ctx.resume), role, ctx.index)
+        files = [] if ctx.resume is None else needed_files(Path(ctx.resume), role, ctx.index)
         value = {"number": number, "role": role.name, "index": ctx.index, "row": ctx.row}
         value["mirrors"] = self._of_roles[role.name]
         value["group"] = self.places.group(role, ctx.index, self.opened)
@@ -315,13 +336,12 @@ class Fleet:
                     self._hear(machine)
                 except Exception as e:  # else nobody would hear anything any more
                     self._lose(machine, f"what its link said could not be taken: {e!r}")
+            if not self._looking.is_set() and self._retries.passed():
+                self._look_for_more()
 
-    def _say(self, text: str) -> None:
-        """Print a warning, as that of a worker elsewhere: the main process listens to these."""
-        for machine in self.opened:
-            for worker in list(machine.workers.values()):
-                worker.say("warning", text)
-                return
+    def news(self) -> list[str]:
+        """What there is to warn of since the last time."""
+        return [self._lines.get() for _ in range(self._lines.qsize())]
 
     def _hear(self, machine: Machine) -> None:
         try:
@@ -332,7 +352,7 @@ class Fleet:
         if kind == "lost":
             self._lose(machine, value)
         elif kind == "dropped":
-            self._say(f"machine {machine.info.name}: {value}")
+            self._lines.put(f"machine {machine.info.name}: {value}")
         elif kind == "stats":
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
@@ -356,7 +376,9 @@ class Fleet:
         with self._lock:
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
-        self._note("lost", machine, why=why, workers=len(workers))
+            self._taken.discard(machine.number)
+        retry = self._retries.fail(machine.info.name)  # where the machine itself lives
+        self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
@@ -369,36 +391,39 @@ class Fleet:
 
     def _clear(self, machine: Machine) -> None:
         """End what is left on it, in the background: it may be silent."""
-        self._clearing.append(threading.Thread(target=machine.handle.end, daemon=True))
-        self._clearing[-1].start()
+        self._start_thread(machine.handle.end)
 
     @property
     def _ending(self) -> bool:
         """Whether the run ends, and links with it."""
         return self._closing or self._control.halted
 
-    def _note(self, event: str, machine: Machine, **more: Any) -> None:
+    def _note(self, event: str, info: MachineInfo, **more: Any) -> None:
         if self._ending or self._log is None:
             return
-        row, log = {"time": time.time(), "event": event, "machine": machine.info.name, **more}, self._log
+        row, log = {"time": time.time(), "event": event, "machine": info.name, **more}, self._log
         self._writes.attempt(FILE, lambda: log.write(row))
 
     def close(self) -> None:
         """End all agents, and everything on their machines."""
-        if self._closing:
-            return
-        self._closing = True
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
         with contextlib.suppress(OSError):
             os.write(self._wake, b".")
-        live = [machine for machine in self.opened if machine.lost is None]
-        for machine in live:
+        self._shut([machine for machine in self.opened if machine.lost is None])
+        until = time.monotonic() + PARTING
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self.engine.close()
+
+    def _shut(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
             machine.command("close", {})
-        for machine in live:
+        for machine in machines:
             machine.link.join(1.0)
             machine.link.kill()
             machine.link.join()
-        for machine in live:
+        for machine in machines:
             self._clear(machine)
-        for thread in self._clearing:
-            thread.join(5.0)
-        self.engine.close()

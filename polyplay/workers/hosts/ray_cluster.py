@@ -5,19 +5,23 @@ The only file that knows Ray.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from polyplay.common.errors import UserError
 from polyplay.workers.hosts.agent_process import AgentProcess
 from polyplay.workers.hosts.engine import OPENING, AgentHandle, MachineInfo
+from polyplay.workers.hosts.head import HeadWatch
 
 REACH = 5.0  # seconds that a cluster has to answer
 OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every node has
@@ -31,16 +35,19 @@ class RayMachines:
 
     def __init__(self, address: str = ""):
         self.address = address
-        self._lost: set[str] = set()
-        self._ids: dict[str, str] = {}  # of nodes, by our names
+        self._names: dict[str, str] = {}  # of nodes that there are, by their IDs
+        self._head: HeadWatch | None = None
 
     def _connect(self) -> Any:
         try:
             import ray
         except ImportError:
             raise UserError("--hosts: ray given, but Ray is not installed: pip install 'polyplay[ray]'") from None
-        if ray.is_initialized():
-            return ray
+        if not ray.is_initialized():
+            self._join(ray)
+        return ray
+
+    def _join(self, ray: Any) -> None:
         given = self.address or os.environ.get("RAY_ADDRESS", "") or _of_this_machine()
         _reach(given)
         try:
@@ -54,36 +61,63 @@ class RayMachines:
         except (ConnectionError, RuntimeError, ValueError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None
-        return ray
 
     def machines(self) -> list[MachineInfo]:
         ray = self._connect()
         here = ray.get_runtime_context().get_node_id()
-        nodes = [n for n in ray.nodes() if n["Alive"] and n["NodeID"] not in {here, *self._lost}]
-        count = Counter(n["NodeName"] for n in nodes)
+        nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"] and n["NodeID"] != here}
+        self._names = names_of({i: n["NodeName"] for i, n in nodes.items()}, self._names)
         found = []
-        for node in nodes:
-            name = node["NodeName"] if count[node["NodeName"]] == 1 else f"{node['NodeName']}-{node['NodeID'][:6]}"
-            self._ids[name] = node["NodeID"]
+        for i, node in nodes.items():
             names = tuple(r for r in node["Resources"] if r not in OWN and not r.startswith("node:"))
             cores = int(node["Resources"].get("CPU", 0))
-            found.append(MachineInfo(name, node["NodeManagerAddress"], cores, names))
+            found.append(MachineInfo(self._names[i], node["NodeManagerAddress"], cores, names))
         return found
 
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
-        ray, node = self._connect(), self._ids[info.name]
-        self._lost.add(node)  # whoever was opened is not there to be opened any more
+        ray = self._connect()
+        node = next((i for i, name in self._names.items() if name == info.name), None)
+        if node is None:
+            raise UserError(f"--hosts: {info.name} ({info.address}) has left the Ray cluster")
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         cpus = max(0, min(info.cores, config["threads"]))
         actor = ray.remote(_NodeAgent).options(num_cpus=cpus, scheduling_strategy=where, max_concurrency=2)
         return _RayAgent(ray, actor.remote(info.name, config), info)
 
+    def failing(self) -> str:
+        if self._head is None:
+            self._head = HeadWatch(self._connect().get_runtime_context().gcs_address)
+        return self._head.failing()
+
     def close(self) -> None:
-        """The cluster is its owner's; only this process leaves it."""
+        """The cluster is its owner's; only this process leaves it. From a head that is silent it can't: Ray would wait
+        for that one for ever, or crash at the end of the process, which therefore ends without it.
+        """
+        if self._head is not None:
+            self._head.stop()
         with contextlib.suppress(ImportError):
             import ray
 
-            ray.shutdown()
+            if self._head is not None and self._head.failing():
+                atexit.unregister(ray.shutdown)
+                atexit.register(_end_at_once)
+            else:
+                ray.shutdown()
+
+
+def _end_at_once() -> None:
+    """As the run that lost the head: status 1."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def names_of(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What nodes are called here, by their IDs, from their own names: with a part of the ID where several have the same
+    one. A node keeps the name that it had before.
+    """
+    count = Counter(nodes.values())
+    return {i: before.get(i) or (name if count[name] == 1 else f"{name}-{i[:6]}") for i, name in nodes.items()}
 
 
 def _of_this_machine() -> str:

@@ -1,4 +1,4 @@
-"""`--ship DIR`: the modules of a folder, taken along to other machines."""
+"""What is taken along to other machines: the modules of a folder (`--ship DIR`), and files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 from polyplay.common.errors import UserError
+from polyplay.workers.role import Role
 
 MOST = 64 * 2**20  # bytes
 
@@ -40,3 +41,12 @@ def unpack_modules(data: bytes, directory: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         archive.extractall(directory, filter="data")
     sys.path.insert(0, str(directory))
+
+
+def needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
+    """Of a checkpoint, by their names in it: what this worker begins with."""
+    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*", f"replay/{role.name}-{index}/*"]
+    if role.learner:  # the indices of other replays say that these were saved
+        patterns += ["agents/*/*", "replay/*/replay.json"]
+    found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
+    return [(str(path.relative_to(saved)), path) for path in found]

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+import polyplay
 from tests.systems import test_accel as accel
 from tests.systems import test_accel_dqn as accel_dqn
 from tests.systems import test_apex as apex
@@ -26,9 +29,10 @@ from tests.systems import test_gorila_free as gorila_free
 from tests.systems import test_ppo as ppo
 from tests.systems import test_r2d2 as r2d2
 from tests.systems import test_rainbow as rainbow
-from tests.workers.hosts.runs import command, events, learning, updates, wait_for
+from tests.workers.hosts.runs import command, events, learning, metrics, updates, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ray")]
+WAIT = 240.0  # seconds, at most, also on a machine that is busy with other things
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -45,6 +49,13 @@ cluster.shutdown()
 @pytest.fixture(scope="module")
 def cluster():
     """Its address. It has a token, as docs/guides/many_machines.md says."""
+    with started() as address:
+        yield address
+
+
+@contextmanager
+def started() -> Iterator[str]:
+    """A cluster; its address."""
     pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
@@ -54,9 +65,23 @@ def cluster():
         runs = subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes)
         address = runs.stdout.readline().decode().strip()
         assert address
-        yield address
-        runs.stdin.close()
-        runs.wait(30)
+        try:
+            yield address
+        finally:
+            runs.stdin.close()
+            runs.wait(WAIT)
+
+
+def ours(begin: str) -> list[int]:
+    """Processes of this cluster whose command begins so."""
+    token, found = f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            program = Path(words.partition(" ")[0]).name + " " + words.partition(" ")[2]
+            if program.startswith(begin) and token in (path / "environ").read_bytes():
+                found.append(int(path.name))
+    return found
 
 
 def raylet(name: str) -> int:
@@ -91,6 +116,56 @@ def test_a_wrong_token_is_one_line(cluster, tmp_path, monkeypatch):
     assert main.returncode == 2
     assert "--hosts: no Ray cluster at" in said.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.timeout(900)
+def test_a_machine_whose_agent_is_killed_gets_another_one(cluster, tmp_path):
+    run = tmp_path / "run"
+    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "100M")
+    try:
+        wait_for(lambda: learning(run), WAIT)
+        for pid in ours("polyplay: agent"):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(
+            lambda: {row["machine"] for row in events(run) if row.get("again")} == {"machine-2", "machine-3"}, WAIT
+        )
+        at = metrics(run)[-1]["updates"]
+        wait_for(lambda: learning(run, at + 20), WAIT)
+    finally:
+        main.terminate()
+        said = main.communicate(timeout=WAIT)[0].decode()
+    assert main.returncode == 143, said
+    assert "has a new agent" in said
+    assert "Traceback" not in said
+    wait_for(lambda: not ours("polyplay: agent"), WAIT)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_path):
+    run = tmp_path / "run"
+    with started() as address:
+        main = command(run, "--hosts", f"ray:{address}", "--steps", "100M")
+        try:
+            wait_for(lambda: learning(run), WAIT)
+            (gcs,) = ours("gcs_server")
+            os.kill(gcs, number)
+            said = main.communicate(timeout=WAIT)[0].decode()
+        finally:
+            main.kill()
+            for pid in ours("gcs_server"):
+                os.kill(pid, signal.SIGCONT)
+    assert main.returncode == 1, said
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["exit_code"] == 1
+    assert f"the head of the Ray cluster, {address}, has given no answer for 20 s" in summary["reason"]
+    assert summary["reason"] + ": saving a checkpoint" in " ".join(said.split())
+    assert "Traceback" not in said
+    last = metrics(run)[-1]
+    manifest = json.loads((run / "checkpoints" / summary["checkpoint"] / "manifest.json").read_text())
+    assert manifest["counters"]["updates"] == last["updates"]
+    assert {f"workers/act-{i}.json" for i in range(2)} <= set(manifest["files"]), "the actors' parts are there"
+    assert polyplay.resume(run, steps=last["steps"] + 2000, hosts="none").exit_code == 0
 
 
 def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(cluster, tmp_path):
