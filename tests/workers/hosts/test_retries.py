@@ -138,6 +138,16 @@ def test_a_machine_that_has_gone_gets_none_and_a_run_that_ends_opens_none(fleet,
     assert (look(fleet), live(fleet)) == ([], ["b"])
 
 
+def test_the_number_of_a_lost_machine_s_link_is_given_to_one_other_alone(fleet):
+    nothing = SimpleNamespace(kill=int, join=int, close=int)
+    held = {"workers": {}, "link": nothing, "pipe": nothing, "handle": SimpleNamespace(end=int)}
+    for machine in fleet.opened:
+        vars(machine).update(held, number=fleet._free_link())
+    assert [machine.number for machine in fleet.opened] == [0, 1]
+    fleet._lose(fleet.opened[0], "killed")
+    assert [fleet._free_link() for _ in range(3)] == [0, 2, 3]
+
+
 def test_machines_that_could_not_be_listed_are_looked_for_again(fleet, monkeypatch):
     def fails() -> list[MachineInfo]:
         raise RuntimeError("the cluster does not answer")
