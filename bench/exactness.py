@@ -166,7 +166,7 @@ def at_tables() -> Iterator[Cell]:
     ftw |= {"agents": 2, "players": 2, "evolve": False, "ranges": ("period=3",)}
     for tasks in ("none", "reward"):
         yield Cell("ftw", ftw | {"auxiliary": tasks}, "1 actor, 2 agents", f"8 trajectories, auxiliary tasks: {tasks}")
-    evolving = {"agents": 3, "evolve": True, "copies": 10, "matches": 10, "auxiliary": "reward"}
+    evolving = {"agents": 3, "evolve": True, "copies": 10, "matches": 10, "auxiliary": "reward", "steps": 2_800}
     yield Cell("ftw", ftw | evolving, "1 actor, 3 agents", "8 trajectories, agents evolve")
     five = less(seats, "batch") | teams | {"learners": 1, "window": 4, "unroll": 8, "batch": 8, "capacity": 32}
     five |= {"team_spirit": 0.0, "publish": 1, "rated": 0, "inputs": "raw", "learning_rate": 3e-3, "selves": 5}

@@ -257,7 +257,7 @@ class ActorTable:
     def _seat_again(self) -> None:
         for i, player in enumerate(self.numbers.tolist()):
             self._seat(i, player)
-        for i, held in self.held.items():
-            self.seats[int(i)].load(held)
+        for number, held in self.held.items():
+            self.seats[int(number)].load(held)
         self.actor.pulled, self.held = len(self.held), {}
         self._count_seats()

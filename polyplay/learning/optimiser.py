@@ -61,7 +61,7 @@ def optimise(
     yield from learn_from(feed, ctx, learner)
 
 
-@dataclass(frozen=True)
+@dataclass
 class PublishedWeights:
     """A vector as it was."""
 
