@@ -66,7 +66,7 @@ class RayMachines:
         ray = self._connect()
         here = ray.get_runtime_context().get_node_id()
         nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"] and n["NodeID"] != here}
-        self._names = names_of({i: n["NodeName"] for i, n in nodes.items()}, self._names)
+        self._names = node_names({i: n["NodeName"] for i, n in nodes.items()}, self._names)
         found = []
         for i, node in nodes.items():
             names = tuple(r for r in node["Resources"] if r not in OWN and not r.startswith("node:"))
@@ -112,7 +112,7 @@ def _end_at_once() -> None:
     os._exit(1)
 
 
-def names_of(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+def node_names(nodes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
     """What nodes are called here, by their IDs, from their own names: with a part of the ID where several have the same
     one. A node keeps the name that it had before.
     """

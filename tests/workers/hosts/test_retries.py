@@ -14,7 +14,7 @@ from polyplay.workers.hosts import fleet as fleets
 from polyplay.workers.hosts import retries
 from polyplay.workers.hosts.engine import MachineInfo
 from polyplay.workers.hosts.fleet import Fleet
-from polyplay.workers.hosts.ray_cluster import names_of
+from polyplay.workers.hosts.ray_cluster import node_names
 from polyplay.workers.hosts.retries import HOUR, MOST, Retries
 
 
@@ -170,4 +170,4 @@ def test_machines_that_could_not_be_listed_are_looked_for_again(fleet, monkeypat
     ids=["alone", "alike", "one joins", "one begins anew"],
 )
 def test_nodes_keep_their_names(nodes, before, names):
-    assert list(names_of(nodes, before).values()) == names
+    assert list(node_names(nodes, before).values()) == names
