@@ -92,7 +92,7 @@ class Actor:
         """
         if pull is not None:
             self.players[0].pull = pull
-        if not self.restored:
+        if pull is not None or not self.restored:  # at a table that is taken up again, some may have theirs already
             yield from self._pull(0)
         k = self.out.committed // len(self.groups)  # rounds done: a replaced actor goes on where it was lost
         if not self.restored:
