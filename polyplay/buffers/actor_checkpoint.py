@@ -37,7 +37,6 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
     actor: acting.Actor. Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
-    why = "their rollout was under way" if not actor.between else getattr(actor.pool, "unsaved", "")
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
     if arrays:
         part.arrays(name, dict(tree.leaves(arrays)))
@@ -48,9 +47,13 @@ def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Bat
         **{count: int(ctx.counters.get(count)) for count in ("steps", "episodes")},
         "partial": int(partial.sum()),
         "partial_steps": int(games.length[partial].sum()),
-        "why": "" if state is not None else why or "they cannot be saved",
+        "why": "" if state is not None else _why_unsaved(actor),
     }
     part.json(name, report)
+
+
+def _why_unsaved(actor: Any) -> str:
+    return actor.pool.unsaved or "they cannot be saved" if actor.between else "their rollout was under way"
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
