@@ -271,7 +271,7 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "systems --help": "usage: polyplay systems",
         "reproduce --help": "stop after this many updates",
         "export --help": "file to write",
-        "bench --help": "networks to measure",
+        "bench --help": "the systems' network",
         "scores --help": "random and human scores for normalization",
         "starts --help": "the file to write",
         "evaluate RUN --help": "how many full games",

@@ -183,10 +183,10 @@ def test_what_resumes():
     assert replayed.endswith("not bitwise: recent rows of auxiliary tasks are lost")
     playing = {"agents": 2, "env": "toy:rps", "lanes": 8, "batch": 4}
     assert line(make("league", **playing), "resume").endswith("matches under way are lost")
-    assert line(make("league", **playing, options={"serial": True}), "resume").endswith("environments too; bitwise")
+    assert line(make("league", **playing, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
     teams = {"env": "toy:skirmish", "points": ("kill=1",), "network": "mlp", "lanes": 8, "batch": 2, "unroll": 20}
     teams |= {"auxiliary": "reward", "core_size": 8}
-    assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith("environments too; bitwise")
+    assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
     ahead = line(make("apex", options={"serial": True}), "resume")
     assert ahead.endswith("batches drawn ahead are drawn again")
 

@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_more_lanes_or_workers_and_says_what_that_costs(syste
     polyplay.resume(str(run), steps=1200, **now)
     said, warned = capfd.readouterr()
     changed = ", ".join(
-        f"{name} {before[name]} → {now[name]}" for name in ("lanes", "actors", "learners") if name in now
+        f"{name} {before[name]} → {now[name]}" for name in ("actors", "lanes", "learners") if name in now
     )
     assert f"{changed}: not bitwise, all lanes begin anew" in " ".join(said.split())
     assert "all lanes begin anew, from seed" in warned

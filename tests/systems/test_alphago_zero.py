@@ -156,19 +156,21 @@ def test_openvino_is_needed_for_self_play_alone(tmp_path, monkeypatch):
 def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeypatch, capfd):
     """Measured again, `auto` could choose another backend or other numbers, and other bits. Both times it is told."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", "evaluator": "auto"}
-    chosen = list[tuple[str, str]]()
+    chosen, numbers = list[tuple[str, str]](), "float32" if precision == "float32" else "bfloat16"
 
     def choose(network: Any, batch: int, backend: str, precision: str, threads: int) -> tuple[str, str]:
         chosen.append((backend, precision))
-        return "torch", "bfloat16"
+        return "torch", numbers
 
     monkeypatch.setattr(evaluators, "choose_backend", choose)
     monkeypatch.setattr("polyplay.nets.precision.choose_precision", lambda how: how)
     run = trained(tmp_path / "run", steps=1_000, precision=precision, **settings)
     assert chosen == [("auto", precision)] * 2, "one for each player"
     saved = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
-    assert [saved.arrays(f"workers/self_play-{i}")["computed"].tolist() for i in (0, 1)] == [[0, 1], [0, 1]]
-    text = "self-play: torch in bfloat16 computes the network, "
+    assert [saved.arrays(f"workers/self_play-{i}")["computed"].tolist() for i in (0, 1)] == [
+        [0, evaluators.PRECISIONS.index(numbers)]
+    ] * 2
+    text = f"self-play: torch in {numbers} computes the network, "
     assert capfd.readouterr().out.count(f"{text}the fastest way on this machine") == 1
     polyplay.resume(run.directory, steps=1_200)
     assert len(chosen) == 2, "a resumed player measures nothing"

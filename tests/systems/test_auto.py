@@ -22,7 +22,7 @@ TOLD = {  # of every option that may be auto: its words in a plan, and where the
     "network": (SHORT, r"^network: .*, chosen by auto"),
     "init": (WHOLE, r"^network: .*; initial weights (torch|orthogonal|sonnet)"),
     "life_loss": (WHOLE, r"^episodes: terminated"),
-    "evaluator": (SHORT, r"; self-play by the fastest of torch in float32, .*, measured when it starts"),
+    "evaluator": (SHORT, r"; self-play by (the fastest of )?torch in float32"),
     "resign": (WHOLE, r"^search: .*; resigns below a value that a tenth of the games teaches, which are played on$"),
 }
 WORKERS = {"env_workers": r"\(\d+ environment process(es)?\)"}  # chosen, and told by the workers
