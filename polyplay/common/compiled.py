@@ -6,12 +6,15 @@ Where no folder for that cache can be written, each process compiles its loops, 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from numba import njit
 from numba.core.dispatcher import Dispatcher
@@ -24,6 +27,8 @@ UNCACHED = (
     "every process compiles its loops anew, for up to half a minute, because Numba's cache can't be written: set "
     "NUMBA_CACHE_DIR to a folder that can"
 )
+
+WAIT = 60.0  # seconds for another process that compiles the same loop
 
 
 class CompileState:
@@ -60,7 +65,7 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
         except RuntimeError:  # there is no folder that can be written
             CompileState.uncached = True
             return njit(**how)(function)
-        _save_if_possible(loop)
+        _compile_once(loop)
         # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
         index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
         if index is not None and hasattr(index, "_source_stamp"):
@@ -70,19 +75,56 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-def _save_if_possible(loop: Any) -> None:
-    """A loop that the disk has no room for is compiled again by the next process."""
+class CompileLock:
+    """A lock between processes, by a file beside a loop's cache. Where none can be written there is no lock."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BinaryIO | None = None
+
+    def acquire(self) -> None:
+        """Wait for the lock, but not for a process that hangs."""
+        until = time.monotonic() + WAIT
+        try:
+            self._file = file = self.path.open("wb")
+            while time.monotonic() < until:
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                time.sleep(0.02)
+        except OSError:
+            return
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _compile_once(loop: Any) -> None:
+    """Have one process compile a loop, and others wait for what it saves. A loop that the disk has no room for is
+    compiled by each.
+    """
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
         return
+    load, lock = cache.load_overload, CompileLock(Path(cache._cache_file._index_path).with_suffix(".lock"))  # type: ignore[union-attr]
+
+    def load_or_lock(signature: Any, context: Any) -> Any:
+        if (found := load(signature, context)) is None:
+            lock.acquire()
+            if (found := load(signature, context)) is not None:
+                lock.release()
+        return found
 
     def attempt(signature: Any, data: Any) -> None:
         try:
             save(signature, data)
         except OSError:
             CompileState.uncached = True
+        finally:
+            lock.release()
 
-    cache.save_overload = attempt  # type: ignore[union-attr]
+    cache.load_overload, cache.save_overload = load_or_lock, attempt  # type: ignore[union-attr]
 
 
 def source_stamp(function: FunctionType) -> str:

@@ -94,3 +94,20 @@ def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
     for name in ("go_kernels.py", "row_kernels.py", "spiel_kernels.py"):
         monkeypatch.setattr(Path, "read_bytes", lambda path, n=name: read(path) + b"#" * (path.name == n))
         assert source_stamp(loop.py_func) != before, name
+
+
+SLOW = (
+    DECORATOR + "import time\n@compiled\ndef slow(x):\n    return x + 1\n"
+    "from polyplay.common import processes\ncompiles = []\n"
+    "processes.on_compile += [lambda: compiles.append(1), lambda: time.sleep(1.0)]\nprint(slow(1), len(compiles))\n"
+)
+
+
+def test_of_processes_that_need_a_loop_at_once_one_compiles_it(tmp_path: Path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    at_once = [
+        subprocess.Popen([sys.executable, "slow.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert sorted(process.communicate()[0] for process in at_once) == ["2 0\n", "2 0\n", "2 1\n"]
