@@ -23,8 +23,6 @@ from polyplay.envs.pools.global_random import (
     seed_torch,
 )
 from polyplay.envs.random_actions import action_sampler
-from polyplay.nets import NetworkFactory
-from polyplay.nets.factory import build_network
 
 STEPS = 24
 
@@ -242,6 +240,9 @@ def test_an_unknown_generator_of_numpy_is_said(monkeypatch):
 
 def test_what_a_process_seeds_itself_is_no_pool_s():
     """A learner's network in the same thread, say."""
+    from polyplay.nets import NetworkFactory  # torch, which each environment process would load with this file
+    from polyplay.nets.factory import build_network
+
     alone = played(inline=True, options={"source": "torch"})
     with closing(Envs(Draws, 1, inline=True, options={"source": "torch"}).open(3)) as pool:
         first = rows(pool, 4)
