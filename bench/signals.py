@@ -248,19 +248,20 @@ def judge_kill(row: Row, said: str, run: Path, before: list[Path]) -> Row:
     resumes = None
     if before:
         newest = max(map(checkpoint.update_of, checkpoint.everything(run)), default=-1)
-        resumes = newest >= checkpoint.update_of(before[0]) and resumable(run, row["number"] % KILLED == 0)
+        resumes = newest >= checkpoint.update_of(before[0]) and resumable(run, row["number"] % KILLED == 0, 0)
         wrong += [] if resumes else ["checkpoint"]
     kept = {"said": said[-3000:]} if wrong else {}
     return {"resumes": resumes, "traceback": "Traceback" in said, "last": "", "wrong": wrong, **kept}
 
 
-def resumable(run: Path, really: bool) -> bool:
+def resumable(run: Path, really: bool, least: int = 1) -> bool:
+    """Whether the newest checkpoint is whole and has so many updates; really: whether it is resumed."""
     try:
         counters = checkpoint.manifest(checkpoint.newest(run, lambda text: None))["counters"]
     except (UserError, OSError, ValueError, KeyError):
         return False
-    if not counters["updates"] or not really:
-        return bool(counters["updates"])
+    if counters["updates"] < least or not really:
+        return counters["updates"] >= least
     words = ["resume", str(run), "--steps", str(counters["steps"] + 500)]
     return subprocess.run([sys.executable, "-m", "polyplay", *words], capture_output=True, timeout=300).returncode == 0
 
