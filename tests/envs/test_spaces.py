@@ -67,9 +67,9 @@ def test_ranges_without_numbers_of_float32_are_refused(box):
 
 def test_other_narrow_ranges_are_taken():
     for low, high in ((900, 1100), (1e6, 1e6 + 1), (-1e-3, 1e-3), (1.0, 1.0), (-np.inf, np.inf), (0, np.inf)):
-        spaces.action(gym.Box(low, high, (2,), np.float64), "x")
-    spaces.action(gym.Box(-1e300, 1e300, (2,), np.float64), "x")
-    spaces.action(gym.Box(-3.4e38, 3.4e38, (2,)), "x")
+        assert spaces.action(gym.Box(low, high, (2,), np.float64), "x").shape == (2,)
+    assert spaces.action(gym.Box(-1e300, 1e300, (2,), np.float64), "x").shape == (2,)
+    assert spaces.action(gym.Box(-3.4e38, 3.4e38, (2,)), "x").shape == (2,)
 
 
 def test_actions_of_several_parts_are_dicts():
