@@ -13,9 +13,7 @@ from typing import Any, TypeVar, cast
 
 from torch.overrides import TorchFunctionMode
 
-from polyplay.nets.policy import Network
-
-N = TypeVar("N", bound=Network)
+N = TypeVar("N")
 DRAWS = [
     "uniform_",
     "normal_",
