@@ -20,12 +20,9 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, said
 from dummies import SOURCES, Policy, Pool
 
 from polyplay.acting.actor import Actor
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.tree import Batch, Field
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.core.tree import Batch, Field
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 
 FRAMES = (4, 84, 84)
 TARGET_US, TARGET_GBS = 120.0, 8.0

@@ -26,10 +26,10 @@ from common import RESULTS, Row, about, at_once, command_line, lines_about, publ
 from polyplay import systems
 from polyplay.acting.rows import as_tensors
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import FlatParams
 from polyplay.workers.crew import Crew
 
 ACTORS = (1, 2, 4, 8)

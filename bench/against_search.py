@@ -17,7 +17,7 @@ import numpy as np
 from common import RESULTS, about, command_line, lines_about, publish, table
 
 import polyplay
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 
 OPPONENT, PARTS = "mcts:50", 20
 TRAIN = "--env game:connect_four --lanes 64 --minibatches 4 --epochs 4 --gamma 0.997 --lam 0.95 --entropy-cost 0.01"

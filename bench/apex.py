@@ -23,7 +23,8 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, said
 
 from polyplay import systems
 from polyplay.systems.apex import Config
-from polyplay.workers.crew import Crew, Role
+from polyplay.workers.crew import Crew
+from polyplay.workers.role import Role
 
 LEAST = 0.85
 PATIENCE = 600.0  # seconds for the first updates

@@ -25,7 +25,7 @@ from typing import Any
 import lives
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 from tests.faults import percentiles
 
 TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --keep 2 --steps 1000M"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.common.files import write_json
-from polyplay.common.machine import stamp
+from polyplay.core.files import write_json
+from polyplay.core.machine import stamp
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

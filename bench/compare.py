@@ -32,7 +32,7 @@ from contest_limits import Limits, around, turn_of
 from contests import CONTESTS, PEERS, Contender, Contest, missing, python, words
 from measure import measure, versions
 
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 from polyplay.systems import ordinary
 
 Kept = dict[str, Any]  # what a contest's JSON holds

@@ -16,15 +16,15 @@ from common import Row
 from contests import PONG, Contender
 from crowd import MeasureProcesses, MeasureRequest, rate_limit
 
-from polyplay.cli.bench import settings
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.machine import cores
+from polyplay.cli import bench
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.machine import cores
 
 
 def keywords(fixed: str, setting: str) -> dict[str, Any]:
     """'lanes=64 sync=chunked' as polyplay.train takes it."""
     pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
-    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **settings.LITTLE}
+    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **bench.LITTLE}
 
 
 def _value(text: str) -> Any:
@@ -37,7 +37,7 @@ def _value(text: str) -> Any:
 def turn_of(who: Contender, setting: str) -> int:
     """Of one of ours, see bench.speed.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
     with contextlib.suppress(UserError):
-        return settings.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+        return bench.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
     return 1
 
 
@@ -69,7 +69,7 @@ class Limits:
         """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
         given = keywords(who.fixed, setting)
         try:
-            wired = settings.wire(who.program, given)
+            wired = bench.wire(who.program, given)
             sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
             del wired
             found = self.crowd.measure(MeasureRequest(who.program, given, self.seconds, **sizes))

@@ -20,7 +20,7 @@ from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_para
 
 from polyplay.envs import Envs
 from polyplay.envs.pettingzoo import parallel_of
-from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.spaces import action_sampler
 
 MODULES = ("mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.tictactoe_v3")
 THEIRS, OURS, POOL = "PettingZoo's", "ours", "ours in a pool"

@@ -7,8 +7,7 @@ import time
 
 import numpy as np
 
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.core.shared_memory import Semaphores, SharedBlock
 
 WARM = 10  # copies that don't count, and that do at least
 

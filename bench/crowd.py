@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from polyplay.cli.bench import settings
-from polyplay.cli.bench.watched_run import spawn
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import Row
-from polyplay.workers.profile import CostProfile
+from polyplay.cli import bench
+from polyplay.cli.bench_measure import spawn
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import Row
+from polyplay.workers.sizing import CostProfile
 
 Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
 
@@ -34,7 +34,7 @@ class MeasureRequest:
 
 def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
-    wired = settings.wire(request.system, request.keywords)
+    wired = bench.wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
     parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
     found: Microseconds = {}

@@ -16,10 +16,10 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
 
 from polyplay.envs import Envs
-from polyplay.envs.ctf import maps, rules
-from polyplay.envs.ctf.game import FLAGS, MOVED
-from polyplay.envs.ctf.world import COMPOSITE, EVENTS, World
 from polyplay.envs.make import connect
+from polyplay.games import ctf_maps, ctf_rules
+from polyplay.games.ctf import FLAGS, MOVED
+from polyplay.games.ctf_rules import COMPOSITE, EVENTS, World
 
 LEAST = {"rules": 5e6, "window": 350e3, "pixels": 80e3}  # agent steps a second
 
@@ -53,13 +53,13 @@ def pool(title: str, lanes: int) -> Callable[[int], int]:
 def game(lanes: int) -> Callable[[int], int]:
     s, n = World().arrays(lanes // 4), lanes // 4
     for m in range(n):
-        maps.draw_map(np.uint64(m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-    rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+        ctf_maps.draw_map(np.uint64(m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
+    ctf_rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
     reward, events = np.empty((n, 4), np.float32), np.empty((n, 4, len(EVENTS)), np.float32)
     given = [a.reshape(n, 4, 6) for a in actions(lanes)]
 
     def step(i: int) -> int:
-        rules.step_matches(*(s[k] for k in MOVED + FLAGS), given[i % 64], reward, events)
+        ctf_rules.step_matches(*(s[k] for k in MOVED + FLAGS), given[i % 64], reward, events)
         return lanes
 
     return step
@@ -69,7 +69,7 @@ def new_maps(rooms: bool) -> Callable[[int], int]:
     s: Any = World().arrays(1)
 
     def step(i: int) -> int:
-        maps.draw_map(np.uint64(i), rooms, s["grid"][0], s["base"][0], s["spawn"][0])
+        ctf_maps.draw_map(np.uint64(i), rooms, s["grid"][0], s["base"][0], s["spawn"][0])
         return 1
 
     return step

@@ -26,7 +26,7 @@ from spreads import chance, interval, overlap, pooled
 
 from polyplay import systems
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import read_lines, write_json
+from polyplay.core.files import read_lines, write_json
 from polyplay.runs.options import RunOptions
 
 # A shortcut's option: what is said in the fast runs, and in those with everything off. It counts for every system that

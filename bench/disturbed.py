@@ -26,7 +26,7 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 from contests import Contender, missing, words
 from measure import measure
 
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 from polyplay.systems import ordinary
 
 REPLAY = "start=1000 capacity=100000"

@@ -31,14 +31,14 @@ sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 from logs import Log
 from networks import QNetwork, count
 
-from polyplay import nets
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.losses import q_learning
-from polyplay.nets.precision import is_half, set_precision
+from polyplay.learning import value_losses
+from polyplay.nets import factory
+from polyplay.nets.device import is_half, set_precision
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import FlatParams
 
 BATCH, EVERY, ACTIONS = 32, 4, 6
 KEPT = 64  # batches that lie in memory
@@ -86,8 +86,8 @@ class Ours:
     def __init__(self, asked: argparse.Namespace, batch: int):
         torch.manual_seed(asked.seed)
         spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
-        self.net, self.target = (set_precision(nets.make_values("nature", spec), asked.precision) for _ in range(2))
-        self.vector, self.loss = FlatParams(self.net), q_learning.QLoss("mean")
+        self.net, self.target = (set_precision(factory.make_values("nature", spec), asked.precision) for _ in range(2))
+        self.vector, self.loss = FlatParams(self.net), value_losses.QLoss("mean")
         self.optim = optimizers.make_optimizer("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
         self.target.hold()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
@@ -100,7 +100,7 @@ class Ours:
 
     def step(self) -> None:
         batch = self.batches[self.number % KEPT]
-        out = q_learning.q_outputs(self.net, self.target, batch)
+        out = value_losses.q_outputs(self.net, self.target, batch)
         loss = self.loss(out, batch, None).loss
         self.vector.zero_grad()
         loss.backward()

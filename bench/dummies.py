@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from polyplay.common.tree import Batch
+from polyplay.core.tree import Batch
 
 ROWS = 32  # prepared rows, used in turn,
 SOURCES = 4  # with this many different frame arrays

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 

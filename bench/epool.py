@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import polyplay
-from polyplay.common import tree
+from polyplay.core import tree
 from polyplay.envs import Discrete, Envs, Greedy
 
 FAMILIES = ("Pong-v5", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "LunarLander-v3")

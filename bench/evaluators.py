@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table
 
-from polyplay.acting.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.envs import Envs
-from polyplay.nets.precision import is_half
+from polyplay.nets.device import is_half
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.workers.process import tune
 
 CASES = {  # env, blocks, filters, positions in a batch

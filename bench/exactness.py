@@ -32,13 +32,11 @@ from digests import ADAM, less
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint, context
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.files import read_lines, read_object
+from polyplay.core import checkpoint, worker
+from polyplay.core.files import read_lines, read_object
+from polyplay.core.worker import RunControl, WorkerContext
 from polyplay.runs import plan
-from polyplay.runs.going_on import steps_learnt
-from polyplay.runs.load import crew_of
+from polyplay.runs.load import crew_of, steps_learnt
 from polyplay.runs.options import RunOptions
 
 QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
@@ -198,7 +196,7 @@ def at_turns(**when: int) -> Iterator[Callable[[], int]]:
                 getattr(RunControl, what)(ctx.control)
         plain(ctx)
 
-    with mock.patch.object(WorkerContext, "turn", turn), mock.patch.object(context, "ENDING", 60.0):
+    with mock.patch.object(WorkerContext, "turn", turn), mock.patch.object(worker, "ENDING", 60.0):
         yield lambda: turns
 
 

@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets
-from polyplay.common.shared_memory import SharedBlock
-from polyplay.common.tree import Field
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.weights import allreduce, update
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import OptimizerSpec
+from polyplay.nets import factory
+from polyplay.weights import update
+from polyplay.weights.params import param_sizes
+from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.process import tune
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
@@ -64,14 +63,14 @@ class Bells:
 def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: SharedBlock) -> None:
     """Fills block [networks, replicas, turns, parts, wall and CPU]."""
     tune(1)
-    mean = Watched(allreduce._mean)
-    allreduce._mean = mean  # type: ignore[assignment]
+    mean = Watched(update._mean)
+    update._mean = mean  # type: ignore[assignment]
     n = next(iter(reduces.values())).replicas
     found = block.array((len(reduces), n, turns, len(PARTS), 2), np.float64)
     scratch = np.ones(SCRATCH, np.float32)
     for i, (network, reduce) in enumerate(reduces.items()):
         ctx: Any = SimpleNamespace(index=rank, resume=None)
-        vector = reduce.vector(ctx, nets.make(network, SPEC))
+        vector = reduce.vector(ctx, factory.make(network, SPEC))
         vector.grad.fill_(1e-4 * (1 + rank))
         bound: Any = reduce.bind(ctx, vector)
         bound.bells, bound.part.step = bells, step = Bells(bound.bells), Watched(bound.part.step)
@@ -93,7 +92,7 @@ def exchange(networks: list[str], replicas: int, turns: int) -> dict[str, np.nda
     """Seconds that each part of an update takes, {network: [parts, wall and CPU]}: medians over updates and replicas;
     of the wait the mean, for its tail is what costs. Raises RuntimeError: a replica failed.
     """
-    lengths = {network: param_sizes(nets.make(network, SPEC))[1] for network in networks}
+    lengths = {network: param_sizes(factory.make(network, SPEC))[1] for network in networks}
     reduces = {network: AllReduce(OPTIM, replicas, size) for network, size in lengths.items()}
     shape = (len(networks), replicas, turns, len(PARTS), 2)
     block = SharedBlock(8 * int(np.prod(shape)))
@@ -118,7 +117,7 @@ def exchange(networks: list[str], replicas: int, turns: int) -> dict[str, np.nda
 
 
 def parameters(network: str) -> int:
-    return param_sizes(nets.make(network, SPEC))[0]
+    return param_sizes(factory.make(network, SPEC))[0]
 
 
 # ------------------------------------------------------------------------------------------------- rollouts' times

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 from common import Row, about, command_line, lines_about, publish, table, wilson
 
-from polyplay.acting.match import MatchStarts, match
-from polyplay.cli.play.moves import legal_moves
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.opponents import Opponent
-from polyplay.envs.boards.records import CELLS
-from polyplay.evaluation.players import PlayerOptions, player_of_agent
-from polyplay.evaluation.run_agents import find_agent
+from polyplay.acting.play import MatchStarts, match
+from polyplay.cli.play import legal_moves
+from polyplay.evaluation.agent import find_agent
+from polyplay.evaluation.matches import PlayerOptions, player_of_agent
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import GAMES
+from polyplay.games.mcts import Opponent
+from polyplay.games.records import CELLS
 
 GAME = GAMES["connect_four"]
 SIMULATIONS = 400
@@ -88,10 +89,10 @@ def every_opening() -> Iterator[np.ndarray]:
     """The positions after each two moves."""
     for first in legal_moves(GAME, GAME.new()):
         record = GAME.new()
-        kernels.play(GAME.numbers, record, first)
+        board_rules.play(GAME.numbers, record, first)
         for second in legal_moves(GAME, record):
             after = record.copy()
-            kernels.play(GAME.numbers, after, second)
+            board_rules.play(GAME.numbers, after, second)
             yield after
 
 
@@ -101,7 +102,7 @@ def random_openings(plies: int, seed: int) -> Iterator[np.ndarray]:
     while True:
         record, result = GAME.new(), kernels.GOES_ON
         for _ in range(plies):
-            result = kernels.play(GAME.numbers, record, int(rng.choice(legal_moves(GAME, record))))
+            result = board_rules.play(GAME.numbers, record, int(rng.choice(legal_moves(GAME, record))))
             if result != kernels.GOES_ON:
                 break
         if result == kernels.GOES_ON:

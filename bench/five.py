@@ -18,15 +18,20 @@ import numpy as np
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.acting.play import PlayOptions, load_player
-from polyplay.acting.team_match import play_both_sides, policy_player, random_player, scripted_player
+from polyplay.acting.play import (
+    PlayOptions,
+    load_player,
+    play_both_sides,
+    policy_player,
+    random_player,
+    scripted_player,
+)
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common import checkpoint
-from polyplay.envs.bots import load_bot
-from polyplay.evaluation.run_agents import find_agents
-from polyplay.population.rated_versions import RatedVersion, read_rated
-from polyplay.population.rater import rated_games
-from polyplay.population.references import read_references
+from polyplay.core import checkpoint
+from polyplay.envs.lane import load_bot
+from polyplay.evaluation.agent import find_agents
+from polyplay.population.judge import rated_games
+from polyplay.population.ratings import RatedVersion, read_rated, read_references
 
 SHOWN = 12  # versions of a run's table
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.population.rated_versions import RatedVersion, read_rated
+from polyplay.population.ratings import RatedVersion, read_rated
 
 BATCH = 64  # windows of the baseline's update
 ARMS: dict[str, dict[str, list[str]]] = {

@@ -16,14 +16,14 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
 from ftw_speed import trained
 
-from polyplay.common.machine import cores
-from polyplay.common.tree import Batch
-from polyplay.learning.losses.base import LossOutput
-from polyplay.nets.activation_reuse import Tape
+from polyplay.core.machine import cores
+from polyplay.core.tree import Batch
+from polyplay.learning.returns import LossOutput
+from polyplay.nets.layers import Tape
 from polyplay.systems import five
 from polyplay.systems.five import quick
 from polyplay.workers.crew import Crew
-from polyplay.workers.profile import CostProfile
+from polyplay.workers.sizing import CostProfile
 
 LEAST = 0.85  # of what the parts allow
 SIZES = (256, 512, 1024)  # of the LSTM

@@ -29,11 +29,10 @@ from fleet_report import draw, page
 from recording import Recording, record, spec_of
 
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.replay_worker import SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common.control import Hyperparameters
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 from polyplay.workers.crew import Crew
 from tests.faults import FaultInjector, parse_faults
 

@@ -19,19 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.acting.match_ends import MatchEnds
-from polyplay.acting.play import PlayOptions, load_player
-from polyplay.acting.team_match import TeamPlayer, policy_player, random_player, scripted_player
+from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
+from polyplay.acting.rows import MatchEnds
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common import checkpoint, tree
-from polyplay.common.tree import Batch
+from polyplay.core import checkpoint, tree
+from polyplay.core.tree import Batch
 from polyplay.envs import All, Envs
-from polyplay.envs.bots import load_bot
-from polyplay.envs.ctf.world import EVENTS
+from polyplay.envs.lane import load_bot
 from polyplay.envs.spaces import fields
-from polyplay.evaluation.elo import rate
-from polyplay.evaluation.run_agents import RunAgent, find_agents
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.evaluation.agent import RunAgent, find_agents
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament, rate
+from polyplay.games.ctf_rules import EVENTS
 
 AT_ONCE = 50  # matches in step
 SHOWN = ("tagged_other", "tagged_carrier", "picked_up", "captured", "returned")

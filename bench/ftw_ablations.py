@@ -17,8 +17,8 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from ftw import OPPONENTS, against, elo_of, joined, meet
 
-from polyplay.common import checkpoint
-from polyplay.evaluation.run_agents import find_agents
+from polyplay.core import checkpoint
+from polyplay.evaluation.agent import find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 

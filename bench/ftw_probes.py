@@ -24,12 +24,11 @@ from torch import Tensor
 
 from polyplay.acting.play import load_player
 from polyplay.acting.rows import as_tensors, policy_inputs
-from polyplay.common import checkpoint, tree
-from polyplay.common.tree import Batch
+from polyplay.core import checkpoint, tree
+from polyplay.core.tree import Batch
 from polyplay.envs import All, Envs
-from polyplay.envs.ctf.rules import clear
-from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN
-from polyplay.evaluation.run_agents import RunAgent, find_agents
+from polyplay.evaluation.agent import RunAgent, find_agents
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN, clear
 from polyplay.nets.factory import build_network
 
 EVERY = 5  # agent steps from one row that is kept to the next

@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
-from polyplay.common.files import read_lines
-from polyplay.common.machine import cores
-from polyplay.common.tree import Batch
-from polyplay.learning.losses.base import LossOutput
-from polyplay.nets.activation_reuse import Tape
+from polyplay.core.files import read_lines
+from polyplay.core.machine import cores
+from polyplay.core.tree import Batch
+from polyplay.learning.returns import LossOutput
+from polyplay.nets.layers import Tape
 from polyplay.systems import ftw
 from polyplay.systems.ftw import quick
 from polyplay.workers.crew import Crew
-from polyplay.workers.profile import CostProfile
+from polyplay.workers.sizing import CostProfile
 
 ARMS = {
     "no core": {"core": "none", "auxiliary": "none"},

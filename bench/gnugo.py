@@ -13,10 +13,16 @@ from pathlib import Path
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, wilson
 
-from polyplay.evaluation.boards import both_colors
-from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
-from polyplay.evaluation.players import BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
-from polyplay.evaluation.run_agents import find_agent
+from polyplay.evaluation.agent import find_agent
+from polyplay.evaluation.gtp import GtpPlayer, programs_running
+from polyplay.evaluation.matches import (
+    BoardPlayer,
+    PlayerOptions,
+    both_colors,
+    named_player,
+    play_match,
+    player_of_agent,
+)
 
 FLAGS = "--mode gtp --chinese-rules --capture-all-dead --positional-superko"
 PLIES = 2

@@ -17,9 +17,10 @@ from collections.abc import Callable
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
-from polyplay.envs.boards.game import game
-from polyplay.envs.boards.kernels import GOES_ON, compiled, legal, play, start, write_planes
-from polyplay.envs.boards.rollouts import integer_below
+from polyplay.games.board_rules import legal, play, start, write_planes
+from polyplay.games.boards import game
+from polyplay.games.mcts import integer_below
+from polyplay.games.records import GOES_ON, compiled
 
 LEAST = {9: 400e3, 19: 100e3}
 OVER = {"OpenSpiel, C++": 1.3, "pgx": 15.0}

@@ -16,14 +16,12 @@ import numpy as np
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
 
-from polyplay.acting.match import MatchStarts, match
-from polyplay.acting.play import load_player
-from polyplay.acting.search.evaluators import NetworkEvaluator
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.acting.search.positions import PositionSearch
-from polyplay.common import checkpoint
-from polyplay.envs.boards.opponents import Opponent, opponent
-from polyplay.evaluation.run_agents import find_agents
+from polyplay.acting.play import MatchStarts, load_player, match
+from polyplay.core import checkpoint
+from polyplay.evaluation.agent import find_agents
+from polyplay.games.mcts import Opponent, opponent
+from polyplay.search.evaluators import NetworkEvaluator
+from polyplay.search.search import PositionSearch, SearchPolicy
 
 DRAWN = 10  # plies in which the agent as White draws its moves
 

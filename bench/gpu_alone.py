@@ -13,19 +13,18 @@ from common import Row
 from torch.profiler import ProfilerActivity, profile
 
 from polyplay import systems
-from polyplay.buffers.replay import Replay, ReplayBuffer
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.core import tree
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.learning.learner import Learner
-from polyplay.learning.worker import learn
+from polyplay.learning.loop import learn
 from polyplay.nets.device import enter_device, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.runs import options
-from polyplay.runs.run import crew_of
-from polyplay.weights.flat import FlatParams
+from polyplay.runs.load import crew_of
+from polyplay.weights.params import FlatParams
 from polyplay.weights.update import clip_gradient
 
 Extras = Callable[[Any], Any]  # adds to rows [T, B] what only this system's learner has

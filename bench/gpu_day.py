@@ -35,7 +35,7 @@ from gpu_learners import games, learners, search
 from gpu_page import page
 from gpu_runs import Day, ga3c_figure, on_policy, pong
 
-from polyplay.common.files import read_object, write_json
+from polyplay.core.files import read_object, write_json
 from polyplay.nets.device import synchronize
 
 SLACK = 5.0  # seconds beyond its limit that a part gets to end by itself

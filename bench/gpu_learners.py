@@ -13,11 +13,11 @@ from gpu_alone import Wired, alone, learner_alone, rate
 from gpu_runs import BASE, Day
 from self_play import ours
 
-from polyplay.acting.search.evaluators import NetworkEvaluator
-from polyplay.common.tree import Batch
+from polyplay.core.tree import Batch
 from polyplay.envs import Envs
-from polyplay.nets.precision import is_half
+from polyplay.nets.device import is_half
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search.evaluators import NetworkEvaluator
 
 LEARNERS: dict[str, tuple[str, Row]] = {
     "DQN, batch 32": ("dqn", {"batch": 32}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common import Row, lines_about, table
 
-from polyplay.common.files import read_object
+from polyplay.core.files import read_object
 
 ORDER = ("machine", "tests", "ga3c", "on_policy", "learners", "search", "games", "pong")
 TURNS = (

@@ -23,11 +23,11 @@ from crowd import MeasureProcesses, MeasureRequest
 from gpu_alone import Wired, alone, recorded
 from pps import NETWORKS, TALK
 
-from polyplay.cli.bench.settings import updates_per_turn
-from polyplay.cli.bench.watched_run import watched
-from polyplay.common.errors import EnvFailure, UserError, WorkerLost
-from polyplay.common.files import read_lines, read_object
-from polyplay.common.machine import cores
+from polyplay.cli.bench import updates_per_turn
+from polyplay.cli.bench_measure import watched
+from polyplay.core.errors import EnvFailure, UserError, WorkerLost
+from polyplay.core.files import read_lines, read_object
+from polyplay.core.machine import cores
 
 BASE: Row = {"trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000, "precision": "auto"}
 BASE |= {"env": "ALE/Pong-v5"}

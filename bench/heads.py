@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.tree import Batch, Field
-from polyplay.envs.lanes.world import USES
+from polyplay.core import tree
+from polyplay.core.tree import Batch, Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
+from polyplay.games.moba_world import USES
+from polyplay.nets import factory
 
 PARTS = {"primary": Discrete(8), "unit": Discrete(48), "offset": Discrete(81), "delay": Discrete(4)}
 T, B = 16, 256
@@ -42,7 +42,7 @@ class Arm:
         torch.manual_seed(0)
         action: Any = Conditional(PARTS, USES) if conditional else PARTS
         spec = EnvSpec(Field((256,), "float32"), action, mask=None)
-        self.policy = nets.make("mlp", spec, "lstm", 256, hidden=(256,))
+        self.policy = factory.make("mlp", spec, "lstm", 256, hidden=(256,))
         rows: Batch = {"obs": torch.randn(T, B, 256), "reward": torch.zeros(T, B), "first": torch.rand(T, B) < 0.05}
         rows["noise"] = torch.rand(T, B, self.policy.noise)
         if masks:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 COMMON: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "serial": True, "tensorboard": False, "seed": 1}
 WINDOW = range(8, 25)  # updates that are watched
-ROOMS = ("acting/", "buffers/", "learning/", "envs/toys/games", "envs/pools/batching", "common/ring")
+ROOMS = ("acting/", "buffers/", "learning/", "games/toys", "envs/base_pool", "core/shared_memory")
 # the same places before the package had rooms
 ROOMS += ("acting", "rolling", "stepping", "stream", "feeding", "learning", "rehearsing", "replay/")
 ROOMS += ("envs/toy", "envs/turns", "shared")

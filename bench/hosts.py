@@ -30,14 +30,14 @@ import torch
 from common import RESULTS, about, command_line, lines_about, publish, table
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.tree import Field
+from polyplay.core.shared_memory import Semaphores
+from polyplay.core.tree import Field
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import twins
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.params_mirror import ParamsMirror
-from polyplay.workers.hosts.queue_mirror import QueueMirror
+from polyplay.workers.hosts.queue_mirrors import QueueMirror
+from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 
 SLOTS, WEIGHTS = 4, 1_700_000  # in flight; parameters of 6.8 MB
 NETWORKS = ("a3c", "nature")
@@ -47,8 +47,8 @@ SEATS = RemoteSeat(0, 0, role="act", end="out"), RemoteSeat(0, 0, role="act", en
 def away_side(data: bytes, address: tuple[str, int], pace: float) -> None:
     """The other machine: commits a rollout whenever there is an empty slot, at most one every `pace` seconds."""
     bells = Semaphores(1)
-    twins.relay_by(bells)
-    mirrors = twins.load(data)
+    agent.relay_by(bells)
+    mirrors = agent.load(data)
     for mirror in mirrors:
         mirror.away = True
     link = Link(socket.create_connection(address), mirrors, bells[0], 5.0, None)
@@ -91,7 +91,7 @@ class Sides:
         self.queue, self.params = RolloutQueue(rows, {}, 0, 1, SLOTS), Params(WEIGHTS)
         self.queue.patience = 0.1
         bells, mirrors = Semaphores(1), [QueueMirror(self.queue), ParamsMirror(self.params)]
-        data, found = twins.dump(mirrors, twins.TwinNumbers())
+        data, found = agent.dump(mirrors, agent.TwinNumbers())
         for thing in found:
             if isinstance(thing, Semaphores):
                 thing.relay_by(bells)

@@ -34,18 +34,16 @@ from fleet_report import summed
 from recording import Recording, spec_of
 
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_worker import serve_replay
+from polyplay.buffers.replay_worker import SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.envs import Envs
 from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
+from polyplay.workers.hosts.engines import PretendedMachines
 from polyplay.workers.hosts.fleet import Fleet
-from polyplay.workers.hosts.pretend import PretendedMachines
 
 LANES, WEIGHTS = 360, 3_292_838  # all actors; parameters of the dueling network for 84 × 84 × 4 and 6 actions
 PARTS = ("send", "agent", "link", "serve_replay", "learn")  # of processes' titles

@@ -31,14 +31,13 @@ import torch
 from common import RESULTS, about, command_line, lines_about, publish, table
 from torch import nn
 
-from polyplay.common.errors import Closed
-from polyplay.common.semaphores import Semaphores
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.update import OptimizerSpec
-from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
+from polyplay.core.errors import Closed
+from polyplay.core.shared_memory import Semaphores
+from polyplay.weights.update import AllReduce, OptimizerSpec
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
+from polyplay.workers.hosts.weight_mirrors import AllReduceMirror
 
 SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
 SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
@@ -101,8 +100,8 @@ def link_of(sock: socket.socket, mirror: AllReduceMirror, bells: Semaphores) -> 
 
 def away_side(data: bytes, address: tuple[str, int]) -> None:
     bells = Semaphores(1)
-    twins.relay_by(bells)
-    mirror = twins.load(data)
+    agent.relay_by(bells)
+    mirror = agent.load(data)
     mirror.away = True
     link = link_of(socket.create_connection(address), mirror, bells)
 
@@ -123,7 +122,7 @@ def all_reduce(weights: int, linked: bool, seconds: float) -> float:
         other.join()
         return took
     bells, mirror = Semaphores(1), AllReduceMirror(reduce)
-    data, found = twins.dump(mirror, twins.TwinNumbers())
+    data, found = agent.dump(mirror, agent.TwinNumbers())
     for thing in found:
         if isinstance(thing, Semaphores):
             thing.relay_by(bells)

@@ -23,7 +23,7 @@ from pathlib import Path
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, table
 from runs import evaluation, reached, thin
 
-from polyplay.common.files import read_lines, read_object, write_json
+from polyplay.core.files import read_lines, read_object, write_json
 
 CURVE = ("wall_seconds", "frames", "updates", "episodes", "episodic_return_mean", "lag_mean")
 FEW = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

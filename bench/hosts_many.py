@@ -28,8 +28,7 @@ from typing import Any
 from common import RESULTS, about, command_line, lines_about, publish, table
 from hosts import impala
 
-from polyplay.workers.hosts.engine import AgentHandle, MachineInfo
-from polyplay.workers.hosts.pretend import PretendedMachines
+from polyplay.workers.hosts.engines import AgentHandle, MachineInfo, PretendedMachines
 
 MACHINES, ACTORS = (1, 2, 4, 8), 8
 LINES = {"no relay": "", "as it is": "0,0", "1 ms": "0.001,0", "10 ms": "0.01,0", "50 ms": "0.05,0"}

@@ -26,18 +26,18 @@ import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 from precision import SPEC, rows
 
-from polyplay import nets
+from polyplay.nets import actor_critic, factory
 from polyplay.nets.onnx import export_onnx
-from polyplay.workers.profile import cpu_cost
+from polyplay.workers.sizing import cpu_cost
 
 Turn = Callable[[np.ndarray], np.ndarray]  # images [n, 4, 84, 84] → greedy actions [n]
 
 
-def eager(policy: nets.ActorCritic) -> Turn:
+def eager(policy: actor_critic.ActorCritic) -> Turn:
     return lambda x: policy.act({"obs": torch.from_numpy(x)}, {})[0]["action"].numpy()
 
 
-def compiled(policy: nets.ActorCritic) -> Turn:
+def compiled(policy: actor_critic.ActorCritic) -> Turn:
     policy = copy.deepcopy(policy)
     step = torch.compile(lambda x: policy.act({"obs": x}, {})[0]["action"], dynamic=False)
     return lambda x: step(torch.from_numpy(x)).numpy()
@@ -73,7 +73,7 @@ def openvino(file: Path) -> Turn:
 def means(network: str, place: Path) -> dict[str, Turn]:
     """By name; a line for each that is not there."""
     torch.manual_seed(0)
-    policy = nets.make(network, SPEC, exact=False)
+    policy = factory.make(network, SPEC, exact=False)
     file = place / f"{network}.onnx"
     with contextlib.redirect_stdout(io.StringIO()):
         export_onnx(copy.deepcopy(policy), SPEC, file, {})
@@ -97,7 +97,7 @@ def means(network: str, place: Path) -> dict[str, Turn]:
 
 def measure(network: str, n: int, turns: dict[str, Turn], asked: argparse.Namespace) -> list[Row]:
     """A row for each means; rounds of all in turn, the median of the rounds' ratios."""
-    images = rows(nets.make(network, SPEC, exact=False), (n,))["obs"].numpy()
+    images = rows(factory.make(network, SPEC, exact=False), (n,))["obs"].numpy()
     first = next(iter(turns.values()))(images)
     found: dict[str, list[float]] = {name: [] for name in turns}
     with torch.no_grad():

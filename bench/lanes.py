@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
 
-from polyplay.common import tree
+from polyplay.core import tree
 from polyplay.envs import Envs
-from polyplay.envs.arenas import arena
-from polyplay.envs.bots import Seats
-from polyplay.envs.lanes.bots import level3
+from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
+from polyplay.games.arenas import arena
+from polyplay.games.moba import level3
 
 LEAST = 600e3  # hero steps a second, 5 v 5, observations included
 KEPT = 64  # steps whose actions are drawn before

@@ -23,7 +23,7 @@ import torch
 from common import RESULTS, about, command_line, lines_about, publish, table
 
 from polyplay.acting.play import load_policy
-from polyplay.evaluation.run_agents import RunAgent, find_agents
+from polyplay.evaluation.agent import RunAgent, find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 
 RPS = "--env toy:rps --steps 400k --selves 50"

@@ -11,8 +11,8 @@ from pathlib import Path
 from common import HERE, ROOT, Row, table
 from runs import command, commit, thin, whole
 
-from polyplay.common.files import read_lines, read_object
-from polyplay.common.machine import now
+from polyplay.core.files import read_lines, read_object
+from polyplay.core.machine import now
 
 PAGE = ROOT / "docs" / "results" / "learning.md"
 POINTS = 300  # of a curve

@@ -38,10 +38,10 @@ from common import HERE, RESULTS, ROOT, Row, command_line
 from common import table as markdown
 from learning_page import PAGE, compact, result_of, sections, write_page
 
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines, read_object, write_bytes, write_json
-from polyplay.runs.reports.process_usage import cpu_seconds, process_tree
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines, read_object, write_bytes, write_json
+from polyplay.runs.crew_metrics import cpu_seconds, process_tree
 
 DATA_HOME = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 RUNS = DATA_HOME / "polyplay" / "learning_queue"

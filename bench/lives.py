@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 from common import HERE, Row
 
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 
 LOOK = 0.2  # seconds between two looks at a run
 GONE = 10.0  # seconds that its processes may take to be gone

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.cli.bench.process_watch import ProcessWatch, started_at, watched_rate
-from polyplay.common.files import read_lines
+from polyplay.cli.bench_measure import ProcessWatch, started_at, watched_rate
+from polyplay.core.files import read_lines
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
 

@@ -17,14 +17,14 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from positions import decisive_positions, moves_kept
 
 from polyplay.acting import play
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import NetworkEvaluator
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.envs import Envs
-from polyplay.envs.boards.game import GAMES
+from polyplay.games.boards import GAMES
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.directory import read_config
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import NetworkEvaluator
+from polyplay.search.search import SearchPolicy
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
 

@@ -39,7 +39,7 @@ from common import (
 from contests import flags
 from measure import measure, versions
 
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 
 OURS = {
     "a3c": "network=a3c workers=2 unroll=5",

@@ -23,10 +23,10 @@ from typing import Any
 from common import ROOT, Row, command_line, table
 from crowd import interpolate
 
-from polyplay.cli.bench import settings as speed
-from polyplay.common.machine import cores
-from polyplay.runs.run import crew_of, load_run
-from polyplay.workers.profile import CostProfile
+from polyplay.cli import bench as speed
+from polyplay.core.machine import cores
+from polyplay.runs.load import crew_of, load_run
+from polyplay.workers.sizing import CostProfile
 
 CHUNK = 5  # rows of an unroll
 

@@ -16,7 +16,7 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 from runs import command, commit, evaluation, thin, whole
 
 from polyplay.cli.plot import curves
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 from polyplay.runs.directory import read_config
 
 GOAL = -250.0  # mean return without noise; 0 is the most there is, torque at random has about -1,200

@@ -24,13 +24,13 @@ from matplotlib.figure import Figure
 from positions import decisive_positions, moves_kept
 
 import polyplay
-from polyplay.acting.match import match
+from polyplay.acting.play import match
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common import checkpoint
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.opponents import Opponent, opponent
-from polyplay.envs.boards.pool import show_all
-from polyplay.evaluation.boards import both_colors
+from polyplay.core import checkpoint
+from polyplay.evaluation.matches import both_colors
+from polyplay.games.board_pool import show_all
+from polyplay.games.boards import GAMES
+from polyplay.games.mcts import Opponent, opponent
 
 GAME, GAMES_EACH, PLIES = GAMES["connect_four"], 400, 2
 ENV = "pettingzoo.classic.connect_four_v3:env"

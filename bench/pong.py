@@ -19,8 +19,8 @@ from common import RESULTS, ROOT, Row, command_line, table
 from runs import GAMES, GOAL, command, commit, evaluation, reached, thin, whole
 
 from polyplay.cli.plot import curves
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines, to_plain, write_json
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines, to_plain, write_json
 from polyplay.runs.directory import read_config
 
 

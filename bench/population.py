@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from common import RESULTS, about, command_line, lines_about, publish, table
 
-from polyplay.common.files import read_lines, read_object
-from polyplay.population.lineage import ancestry, read_lineage
+from polyplay.core.files import read_lines, read_object
+from polyplay.population.store import ancestry, read_lineage
 
 TRAIN = "--over a2c --env ALE/Breakout-v5 --preset quick --population 8 --every 100k --steps 800k"
 TRAIN += " --vary learning_rate=log:1e-5:1e-2 entropy_cost=log:1e-4:1e-1 --explore both"

@@ -22,13 +22,13 @@ from typing import Any
 from common import RESULTS, about, command_line, lines_about, publish, table
 from population import GAMES, TRAIN
 
-from polyplay.common.files import read_lines
-from polyplay.population.evolution import Evolution
+from polyplay.core.files import read_lines
 from polyplay.population.store import Store
+from polyplay.population.trainer import Evolution
 from polyplay.runs import options
 from polyplay.runs.load import crew_of, page_of
-from polyplay.runs.member import MemberRunner
-from polyplay.systems._population import member_settings
+from polyplay.runs.population import MemberRunner
+from polyplay.systems._presets import member_settings
 
 
 def parsed(words: str, seed: int, directory: Path) -> tuple[MemberRunner, Evolution]:

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, spread, table
 
-from polyplay.population.priors import parse_prior
-from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready
+from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready, parse_prior
 
 VARY = ("learning_rate=log:1e-4:1", "h0=uniform:0:1", "h1=uniform:0:1")
 PRIORS = {prior.name: prior for prior in (parse_prior(text, float) for text in VARY)}

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 from common import RESULTS, about, command_line, lines_about, publish, table
 
-from polyplay.common.files import read_object
-from polyplay.common.machine import cores
+from polyplay.core.files import read_object
+from polyplay.core.machine import cores
 
 TOY = "--env CartPole-v1 --lanes 8 --network mlp --preset paper --reward none --no-tensorboard"
 GAME = "--env ALE/Breakout-v5 --preset quick --no-tensorboard"

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from common import about, command_line
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.opponents import Opponent, solver
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, game
+from polyplay.games.mcts import Opponent, solver
 
 Row = tuple[str, int, str]
 FOUR, OTHELLO = GAMES["connect_four"], game("othello+size=6")
@@ -49,7 +49,7 @@ class Decisive:
     def at_random(self) -> float:
         """The share that a random legal move keeps on the average."""
         room = np.empty(self.game.actions, np.int16)
-        legal = [kernels.legal(self.game.numbers, record, room) for record in self.records]
+        legal = [board_rules.legal(self.game.numbers, record, room) for record in self.records]
         return float((self.keeping.sum(1) / legal).mean())
 
 
@@ -76,7 +76,7 @@ def positions_of(board: Game, rows: Iterable[Row]) -> Decisive:
     keeping = np.zeros((len(found), board.actions), bool)
     for record, kept, (play, _, names) in zip(records, keeping, found, strict=True):
         for name in _names(board, play):
-            kernels.play(board.numbers, record, known[name])
+            board_rules.play(board.numbers, record, known[name])
         kept[[known[name] for name in _names(board, names)]] = True
     return Decisive(board, [row[0] for row in found], records, np.array([row[1] for row in found], np.int8), keeping)
 
@@ -109,9 +109,9 @@ def random_play(board: Game, stones: int, rng: np.random.Generator) -> tuple[str
     """Moves and record after so many random legal moves of a game without passes; None if the game ends before."""
     record, legal, names = board.new(), np.empty(board.actions, np.int16), ""
     for _ in range(stones):
-        action = int(legal[rng.integers(kernels.legal(board.numbers, record, legal))])
+        action = int(legal[rng.integers(board_rules.legal(board.numbers, record, legal))])
         names += board.move_name(action)
-        if kernels.play(board.numbers, record, action) != kernels.GOES_ON:
+        if board_rules.play(board.numbers, record, action) != records.GOES_ON:
             return None
     return names, record
 
@@ -119,8 +119,8 @@ def random_play(board: Game, stones: int, rng: np.random.Generator) -> tuple[str
 def wins_at_once(board: Game, record: np.ndarray) -> bool:
     """Whether the mover has a win by one stone."""
     legal = np.empty(board.actions, np.int16)
-    moves = legal[: kernels.legal(board.numbers, record, legal)]
-    return any(kernels.play(board.numbers, record.copy(), int(action)) == kernels.WON for action in moves)
+    moves = legal[: board_rules.legal(board.numbers, record, legal)]
+    return any(board_rules.play(board.numbers, record.copy(), int(action)) == records.WON for action in moves)
 
 
 def keeping_moves(record: np.ndarray) -> tuple[int, list[int]] | None:

@@ -23,7 +23,7 @@ from measure import measure
 from originals import ours
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 
 NETWORKS = {"ga3c": "small", **{f"ga3c_large{s}": f"large, stride {s}" for s in (4, 3, 2, 1)}}
 TALK = {"ga3c": 4, "ga3c_large4": 11, "ga3c_large3": 12, "ga3c_large2": 20, "ga3c_large1": 45}  # GA3C / A3C

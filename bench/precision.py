@@ -18,28 +18,27 @@ import numpy as np
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay import nets
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common import tree
-from polyplay.common.control import Hyperparameters
-from polyplay.common.tree import Field
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.losses import policy_gradient
-from polyplay.nets import precision
-from polyplay.weights.flat import FlatParams
+from polyplay.learning import policy_losses
+from polyplay.nets import actor_critic, device, factory
+from polyplay.weights.params import FlatParams
 
 BOTH = ("float32", "bfloat16")
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
 
 
-def rows(policy: nets.ActorCritic, shape: tuple[int, ...]) -> tree.Batch:
+def rows(policy: actor_critic.ActorCritic, shape: tuple[int, ...]) -> tree.Batch:
     made = tree.zeros(row_spec(SPEC.obs, policy.spec(), None), shape)
     made["obs"][...] = np.random.default_rng(0).integers(0, 256, made["obs"].shape)
     return tree.map(torch.from_numpy, made)
 
 
-def acting(policy: nets.ActorCritic, n: int) -> Callable[[], object]:
+def acting(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
     row = rows(policy, (n,))
     row["noise"] = torch.rand(n, policy.noise)
 
@@ -50,8 +49,8 @@ def acting(policy: nets.ActorCritic, n: int) -> Callable[[], object]:
     return act
 
 
-def learning(policy: nets.ActorCritic, n: int) -> Callable[[], object]:
-    vector, loss, batch = FlatParams(policy), policy_gradient.VTrace(), rows(policy, (5, n // 5))
+def learning(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
+    vector, loss, batch = FlatParams(policy), policy_losses.VTrace(), rows(policy, (5, n // 5))
     hyperparameters = Hyperparameters(entropy_cost=0.01)
 
     def update() -> None:
@@ -81,7 +80,7 @@ def measure(network: str, what: str, n: int, seconds: float) -> Row:
     pair = []
     for how in BOTH:
         torch.manual_seed(0)
-        policy = precision.set_precision(nets.make(network, SPEC, exact=False), how)
+        policy = device.set_precision(factory.make(network, SPEC, exact=False), how)
         pair.append((acting if what == "act" else learning)(policy, n))
     times = in_turn(pair, seconds)
     row: Row = {"network": network, "what": what, "rows": n}
@@ -102,7 +101,7 @@ def main() -> None:
         for what, n in (("act", 1), ("act", 16), ("act", 64), ("learn", 40), ("learn", 160)):
             found.append(measure(network, what, n, asked.seconds))
             print(found[-1], flush=True)
-    has = f"- the processor multiplies bfloat16 itself: {'yes' if precision.is_half('auto') else 'no'}"
+    has = f"- the processor multiplies bfloat16 itself: {'yes' if device.is_half('auto') else 'no'}"
     text = ["# bfloat16 against float32", "", *lines_about(where), has, "", *table(found)]
     publish(asked.out, {**where, "rows": found}, text)
 

@@ -18,9 +18,9 @@ import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, table
 
 import polyplay
-from polyplay.buffers.replay import row_kernels
-from polyplay.common import checkpoint
-from polyplay.common.files import write_json
+from polyplay.buffers import replay_kernels
+from polyplay.core import checkpoint
+from polyplay.core.files import write_json
 from polyplay.runs.load import crew_of, load_run
 
 SMALL = {"network": "a3c", "core_size": 64, "unroll": 10, "sequence": 20, "burn_in": 10, "batch": 8}
@@ -40,8 +40,8 @@ def measure(steps: int, seed: int, directory: Path) -> Row:
     buffer.load(checkpoint.everything(run)[-1] / "replay" / "learn-0")
 
     metrics, flags = buffer.metrics(), buffer.index.flags
-    live = np.flatnonzero(flags & row_kernels.LIVE)
-    drawn = flags[live] & row_kernels.DRAWN > 0
+    live = np.flatnonzero(flags & replay_kernels.LIVE)
+    drawn = flags[live] & replay_kernels.DRAWN > 0
     priority = buffer.sampler.priorities(live)
     mass = priority**replay.sampler.alpha
     return {

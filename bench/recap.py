@@ -8,7 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from polyplay.common.files import Row
+from polyplay.core.files import Row
 
 HEADS = ("system", "hardware", "machines", "frames/s generated", "frames/s trained")
 HEADS += ("source, and how the figure comes about",)

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from polyplay import nets, systems
-from polyplay.acting.exploration import EpsilonLadder
+from polyplay import systems
+from polyplay.acting.rows import EpsilonLadder
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.shared_memory import Layout
-from polyplay.common.tree import Batch, Field, Spec
+from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec
+from polyplay.core import tree
+from polyplay.core.shared_memory import Layout
+from polyplay.core.tree import Batch, Field, Spec
+from polyplay.core.worker import WorkerContext
 from polyplay.envs import Envs
+from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.systems import _wiring
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.params import Params
+from polyplay.weights.params import FlatParams, Params, param_sizes
 from polyplay.workers.crew import Crew
 
 PLANES = 4  # of a stack
@@ -98,7 +97,7 @@ def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> 
     envs = Envs(
         env, lanes, workers=1, options=_wiring.atari_options(systems.load("apex").Config(env=env)), **crew.stepping
     )
-    policy = nets.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
+    policy = factory.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
     net = build_network(policy, 0)
     params = Params(param_sizes(net)[1])
     params.publish(FlatParams(net), 0, 0)

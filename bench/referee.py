@@ -20,14 +20,11 @@ from pathlib import Path
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import League
-from polyplay.population.league_ratings import LeagueRatings
-from polyplay.population.matchmaking import Opponents
+from polyplay.population.league_log import LeagueRatings
 from polyplay.population.ratings import Elo, TrueSkill
-from polyplay.population.referee import MOST, Referee
+from polyplay.population.referee import MOST, Opponents, Referee
 
 LEAST = 5_000  # matches/s that are promised
 ELO, SKILL = Elo(), TrueSkill()

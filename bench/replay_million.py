@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from common import RESULTS, Row, about, command_line
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common.files import write_json
-from polyplay.common.tree import Field
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.core.files import write_json
+from polyplay.core.tree import Field
 
 LANES, ROWS, EPISODE, BATCHES = 8, 250, 1_000, 200
 POLICY = {"action": Field((), "int64")}

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
-from polyplay.buffers.replay.copy_kernels import _memcpy
-from polyplay.buffers.replay.rng import CounterRng, compiled
-from polyplay.buffers.replay.sum_tree import SumTree
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common.tree import Field
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.replay_kernels import _memcpy
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.buffers.sum_tree import SumTree
+from polyplay.core.compiled import CounterRng, compiled
+from polyplay.core.tree import Field
 
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 from replay_clock import LANES, WINDOWS, answer, command_line, rate, turns

@@ -12,8 +12,8 @@ from typing import Any
 
 from common import Row
 
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
 from polyplay.runs.flags import flag
 
 GOAL = 18.0  # mean return of the last

@@ -36,7 +36,7 @@ from replicas import (
 )
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 
 NUMBERS = (1, 2, 4, 8)
 NETWORKS = {"a3c": "small", "nature": "Nature's"}

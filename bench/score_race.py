@@ -33,8 +33,8 @@ from measure import end
 from racers import RACERS, Racer
 from runs import GAMES, GOAL, thin
 
-from polyplay.cli.bench.process_watch import ProcessWatch
-from polyplay.common.files import write_json
+from polyplay.cli.bench_measure import ProcessWatch
+from polyplay.core.files import write_json
 from polyplay.systems import ordinary
 
 POLL = 1.0  # seconds between two looks at a racer's lines

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from common import RESULTS, Row, about, command_line, lines_about, publish, table, verdict
 
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.envs.boards.game import game
-from polyplay.envs.boards.kernels import GOES_ON
+from polyplay.games.boards import game
+from polyplay.games.records import GOES_ON
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
 
 SPEED = "simulations/s, least time"
 TARGET = 2.5e6  # simulations/s

@@ -30,8 +30,8 @@ import psutil
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, wilson
 from strength import values_kept
 
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
 
 QUICK = "--preset quick --players 1"
 PUCT = "--root puct --simulations 64"

@@ -21,20 +21,14 @@ from pathlib import Path
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
-from polyplay.acting.actor import Actor
-from polyplay.acting.on_device import policy_from_cpu
-from polyplay.acting.player import LanePlayer
-from polyplay.acting.table import act_at_table
-from polyplay.acting.worker import act
-from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.acting.actor import Actor, LanePlayer
+from polyplay.acting.rows import policy_from_cpu
+from polyplay.acting.worker import act, act_at_table
+from polyplay.buffers.rollout_queue import AgentBatches, Collator, RolloutQueue
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.nets.factory import NetworkFactory, build_network
-from polyplay.weights.agent_params import AgentParams
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import AgentParams, FlatParams
 
 LEAST = 0.95  # of one agent's rate, that is promised of four
 AGENTS = 4

@@ -3,7 +3,7 @@
     python bench/self_play.py --peers PEERS
     python bench/self_play.py --env game:go+size=9 --peers PEERS --only mctx openspiel --out bench/results/self_play_go9
 
-Ours: the page's own loop (acting/self_play), without a learner. Its turns alternate with turns in which the same
+Ours: the page's own loop (search/self_play), without a learner. Its turns alternate with turns in which the same
 evaluator, in the same processes, gets full batches of the same positions and nothing else: the share is evaluations per
 second in the former over those in the latter. First, games are played by a uniform evaluator, so that they are at all
 stages. "kept": the subtree of the move played stays, and its visits count; else each move has all its simulations anew.
@@ -29,17 +29,15 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 from measure import measure
 from search import SPEED, alone
 
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import NetworkEvaluator, UniformEvaluator
-from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.pool import board_of
+from polyplay.games.board_pool import board_of
+from polyplay.games.boards import Game
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search import SearchOptions
+from polyplay.search.evaluators import NetworkEvaluator, UniformEvaluator
+from polyplay.search.self_play import SelfPlay, game_rows
 from polyplay.workers.process import tune
 
 CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]

@@ -22,13 +22,11 @@ import torch
 from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 from measure import measure
 
-from polyplay.acting.search.evaluators import BACKENDS, UniformEvaluator
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.core import tree
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.learning.learner import Learner
-from polyplay.learning.replay_learner import ReplayLearner
+from polyplay.learning.loop import ReplayLearner
+from polyplay.search.evaluators import BACKENDS, UniformEvaluator
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
 

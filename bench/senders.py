@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from recording import Recording
 
+from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters
-from polyplay.common.shared_memory import Layout, SharedBlock
+from polyplay.core import tree
+from polyplay.core.shared_memory import Layout, SharedBlock
+from polyplay.core.worker import Hyperparameters, WorkerContext
 
 LOST, SENT, BLOCKED, LATE = range(4)  # what a simulated actor counts: rollouts
 SLACK = 0.5  # seconds by which somebody may be behind and catch up; what is beyond is given up

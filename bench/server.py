@@ -29,12 +29,10 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from copies import copies
 from exchange import SPEC, parameters
 
-from polyplay import nets
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard, serve_parameters
+from polyplay.core.worker import Hyperparameters, WorkerContext
+from polyplay.nets import factory
+from polyplay.weights.parameter_server import ParameterServer, ParameterShard, serve_parameters
+from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
@@ -47,7 +45,7 @@ SETTLE = 0.3  # seconds before a window
 
 def made(network: str, optimizer: str, learners: int, shards: int, stale: int) -> ParameterServer:
     return ParameterServer(
-        OptimizerSpec(optimizer, eps=0.01), *param_sizes(nets.make(network, SPEC)), learners, shards, stale
+        OptimizerSpec(optimizer, eps=0.01), *param_sizes(factory.make(network, SPEC)), learners, shards, stale
     )
 
 
@@ -56,7 +54,7 @@ def made(network: str, optimizer: str, learners: int, shards: int, stale: int) -
 
 def learner(ctx: WorkerContext, *, server: ParameterServer, network: str, todo: Hyperparameters) -> Iterator[None]:
     """Does what `todo.what` says for as long as it says so; counts updates pushed, and as rollouts pulls."""
-    vector = server.vector(ctx, nets.make(network, SPEC))
+    vector = server.vector(ctx, factory.make(network, SPEC))
     bound: Any = server.bind(ctx, vector)
     bound.counts.begin(0, 0.0)
     while not bound.counts.ready:
@@ -120,7 +118,7 @@ def watch(crew: Crew, seconds: float) -> None:
 def alone(network: str, optimizer: str, turns: int) -> Row:
     """Milliseconds of CPU of a shard of the whole vector, medians: a sweep of one gradient, and a plain copy."""
     server = made(network, optimizer, 1, 1, 0)
-    vector = server.vector(None, nets.make(network, SPEC))  # type: ignore[arg-type]
+    vector = server.vector(None, factory.make(network, SPEC))  # type: ignore[arg-type]
     server.fill(vector, [0], 0, 0.0)
     server.gradient[:] = 1e-3
     part, slot, times = (

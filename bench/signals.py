@@ -33,9 +33,9 @@ from typing import Any
 import lives
 from common import HERE, RESULTS, Row, about, command_line, lines_about, publish, table
 
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 
 STEP = 0.05  # seconds between two moments
 GAPS = (0.1, 1.3)  # seconds between the first and the second signal

@@ -26,7 +26,7 @@ from common import RESULTS, Row, about, at_once, command_line, lines_about, publ
 
 from polyplay import systems
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import write_json
+from polyplay.core.files import write_json
 from polyplay.weights.update import Apply, Sums
 from polyplay.workers.crew import Crew
 

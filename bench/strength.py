@@ -21,16 +21,14 @@ import numpy as np
 from common import Row, about, command_line, lines_about, publish, table
 from positions import decisive_positions, file_of, moves_kept
 
-from polyplay.acting.match import MatchStarts, match
-from polyplay.acting.play import load_player
+from polyplay.acting.play import MatchStarts, load_player, match
 from polyplay.cli.evaluate import score_line
-from polyplay.common import checkpoint
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.opponents import Opponent, opponent, solver
-from polyplay.envs.boards.pool import board_of
-from polyplay.evaluation.boards import openings
+from polyplay.core import checkpoint
 from polyplay.evaluation.evaluate import EvaluateOptions, play_and_score
-from polyplay.evaluation.players import BoardPlayer, PlayerOptions, player_of
+from polyplay.evaluation.matches import BoardPlayer, PlayerOptions, openings, player_of
+from polyplay.games.board_pool import board_of
+from polyplay.games.boards import Game
+from polyplay.games.mcts import Opponent, opponent, solver
 from polyplay.runs.load import crew_of, load_run
 
 VERSUS = EvaluateOptions(protocol="versus", against="mcts:1000", simulations=400, device="cpu")

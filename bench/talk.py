@@ -21,7 +21,7 @@ from common import RESULTS, ROOT, about, command_line, lines_about, table
 from runs import thin
 
 from polyplay.cli.plot import COLOURS, FAINT, INK
-from polyplay.common.files import read_lines, write_json
+from polyplay.core.files import read_lines, write_json
 
 KEPT = RESULTS / "talk"
 RUNS = {f"min-batch-{n}-s{k}": ["--min-batch", str(n), "--seed", str(k)] for n in (0, 20, 40) for k in (0, 1)}

@@ -21,7 +21,7 @@ from common import RESULTS, about, lines_about, publish, table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.browser import Browser
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 
 POLYPLAY = [sys.executable, "-m", "polyplay"]
 OPTIONS = ["--env", "toy:catch", "--preset", "quick", "--network", "mlp", "--inputs", "raw", "--no-tensorboard"]

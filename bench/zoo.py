@@ -31,8 +31,8 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 from matplotlib import pyplot
 
 from polyplay import systems
-from polyplay.common.files import read_lines
-from polyplay.common.statistics import mean_interval
+from polyplay.core.files import read_lines
+from polyplay.core.numbers import mean_interval
 from polyplay.runs import options
 
 LIMIT = 900.0  # seconds of one run

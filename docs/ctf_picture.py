@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imsave
 
-from polyplay.envs.ctf.pixels import draw_first_person
-from polyplay.envs.ctf.screen import draw_match
-from polyplay.envs.ctf.world import CARRIED, DROPPED, TURN, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, World
+from polyplay.games.ctf_views import draw_first_person, draw_match
 
 PICTURES = Path(__file__).parent / "pictures"
 SIZE, SCALE, GAP = 13, 3, 6

@@ -33,7 +33,7 @@ from polyplay import systems  # noqa: E402
 from polyplay.cli import main  # noqa: E402
 from polyplay.envs.rules import RULES  # noqa: E402
 from polyplay.runs import flags, options  # noqa: E402
-from polyplay.runs.field_meanings import meanings  # noqa: E402
+from polyplay.runs.flags import meanings  # noqa: E402
 
 BLOCK = re.compile(r"^(<!-- generated: (?P<what>.+?) -->\n).*?^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
 PLACES = ("*.md", "docs/**/*.md", "bench/README.md")

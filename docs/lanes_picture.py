@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imsave
 
-from polyplay.envs.bots import Seats
-from polyplay.envs.lanes.bots import level2, level3
-from polyplay.envs.lanes.game import LaneGame
-from polyplay.envs.lanes.screen import draw_lanes
-from polyplay.envs.lanes.world import PARTS, LaneWorld
+from polyplay.envs.lane import Seats
+from polyplay.games.moba import LaneGame, level2, level3
+from polyplay.games.moba_views import draw_lanes
+from polyplay.games.moba_world import PARTS, LaneWorld
 
 STEPS = 433  # of the agents
 

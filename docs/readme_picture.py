@@ -17,11 +17,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from polyplay.envs.boards import kernels  # noqa: E402
-from polyplay.envs.boards.game import Game  # noqa: E402
-from polyplay.envs.boards.pool import play_all  # noqa: E402
-from polyplay.evaluation.players import PlayerOptions, named_player, player_of_agent  # noqa: E402
-from polyplay.evaluation.run_agents import find_agent  # noqa: E402
+from polyplay.evaluation.agent import find_agent  # noqa: E402
+from polyplay.evaluation.matches import PlayerOptions, named_player, player_of_agent  # noqa: E402
+from polyplay.games import records as kernels  # noqa: E402
+from polyplay.games.board_pool import play_all  # noqa: E402
+from polyplay.games.boards import Game  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures" / "connect_four.gif"
 SEED, SIMULATIONS, OTHER = 0, 400, "mcts:1000"

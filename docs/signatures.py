@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from polyplay import systems
-from polyplay.runs.field_meanings import meanings
+from polyplay.runs.flags import meanings
 from polyplay.runs.options import RunOptions
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,10 +21,10 @@ def __getattr__(name: str) -> object:
     """Loaded on first use: workers import this package and need none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
-    from polyplay.common import import_guard
+    from polyplay.core import user_modules
 
-    if name in STARTING and import_guard.refused():  # at once, though the rest takes seconds to load
-        return lambda *args, **kwargs: import_guard.refuse(f"polyplay.{name}")
+    if name in STARTING and user_modules.refused():  # at once, though the rest takes seconds to load
+        return lambda *args, **kwargs: user_modules.refuse(f"polyplay.{name}")
     from polyplay import api
 
     return getattr(api, name)

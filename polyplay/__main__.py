@@ -10,21 +10,21 @@ from typing import NoReturn
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import, until the next line is done
 
-from polyplay.common import processes, signals
+from polyplay.core import processes
 
 
 def main() -> NoReturn:
     """Run the command line; nothing is left once it has returned."""
     if processes.may_step(sys.argv[1:]):
         processes.fix_sets()
-    signals.install(signals.end_at_once)
+    processes.install(processes.end_at_once)
     for stream in sys.stdout, sys.stderr:
         if isinstance(stream, io.TextIOWrapper):  # letters that the locale does not have
             stream.reconfigure(errors="replace")
     from polyplay.cli.main import main as run
 
     status = run()
-    signals.ignore()  # it has ended, and its status stands
+    processes.ignore()  # it has ended, and its status stands
     processes.end_descendants(titled=True)
     sys.exit(status)
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyplay.common import import_guard
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
+from polyplay.core import user_modules
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
 from polyplay.runs import flags, options, run
+from polyplay.runs.directory import read_table
 from polyplay.runs.load import page_of
-from polyplay.runs.option_file import read_option_file
+from polyplay.runs.options import read_option_file
 from polyplay.runs.run import RunResult
-from polyplay.runs.tables import read_table
 from polyplay.workers import process
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from polyplay.envs.check.report import CheckReport
+    from polyplay.envs.check import CheckReport
     from polyplay.evaluation.agent import Agent
     from polyplay.runs.options import Settings
 
@@ -61,7 +61,7 @@ def train(
     options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
     with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
     """
-    import_guard.refuse("polyplay.train")
+    user_modules.refuse("polyplay.train")
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
@@ -77,7 +77,7 @@ def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[objec
     """Go on with a run; keywords are run options that now hold (frames, minutes, …). trust: also where it was made
     elsewhere and executes a module by name. callbacks: as in `train`.
     """
-    import_guard.refuse("polyplay.resume")
+    user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
@@ -89,7 +89,7 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
 
 
 def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
-    import_guard.refuse("polyplay.evaluate")
+    user_modules.refuse("polyplay.evaluate")
     from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
 
     given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
@@ -120,14 +120,14 @@ def export(
     """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; what was written. trust: as in
     `resume`; agent: as in `load`.
     """
-    from polyplay.cli import export
+    from polyplay.cli import evaluate
 
-    return export.export(Path(directory), Path(file), checkpoint, trust, None if agent is None else str(agent))
+    return evaluate.export(Path(directory), Path(file), checkpoint, trust, None if agent is None else str(agent))
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
     """Whether an environment (what `env=` of `train` takes) keeps to the rules."""
-    import_guard.refuse("polyplay.check")
-    from polyplay.envs.check import report
+    user_modules.refuse("polyplay.check")
+    from polyplay.envs import check
 
-    return report.check_env(env, **options)
+    return check.check_env(env, **options)

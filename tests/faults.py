@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from polyplay.common.files import JsonLines
+from polyplay.core.files import JsonLines
 from polyplay.workers.crew import Crew, WorkerHandle
 from polyplay.workers.role import Role
 
@@ -227,8 +227,8 @@ def applies_to(rule: FaultRule, role: Role) -> bool:
 @contextlib.contextmanager
 def injected(text: str) -> Iterator[list[FaultInjector]]:
     """Runs in this process have these faults; their injectors. Injected losses do not end a run by their number."""
-    import polyplay.workers.crew as crews
     from polyplay.runs import session as sessions
+    from polyplay.workers import crew as crews
 
     rules, injectors = parse_faults(text), list[FaultInjector]()
     session, poll, close = sessions.Session, sessions.Session._poll, sessions.Session._close

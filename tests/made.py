@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from polyplay import systems
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.runs import directory as record
 from polyplay.runs import load
 from polyplay.runs import options as config

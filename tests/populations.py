@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.population.priors import parse_prior
-from polyplay.population.rules import EXPLOIT, EXPLORE, Standing
+from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, parse_prior
 
 EVERY = 500_000
 VARY = {"learning_rate": "log:1e-05:0.1", "entropy_cost": "log:0.0001:0.1"}

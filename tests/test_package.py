@@ -28,9 +28,9 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         "polyplay/_signatures.pyi",
         "polyplay/envs/rules.toml",
         "polyplay/systems/tuned.toml",
-        *(f"polyplay/evaluation/scores/{name}" for name in scores),
-        *(f"polyplay/cli/local_page/page/{name}" for name in ("base.css", "base.js")),
-        *(f"polyplay/cli/play/page/{name}" for name in ("index.html", "play.css", "board.js", "play.js")),
-        *(f"polyplay/cli/watch/page/{name}" for name in ("index.html", "watch.css", "watch.js")),
+        *(f"polyplay/evaluation/{name}" for name in scores),
+        *(f"polyplay/cli/page/{name}" for name in ("base.css", "base.js")),
+        *(f"polyplay/cli/page/play/{name}" for name in ("index.html", "play.css", "board.js", "play.js")),
+        *(f"polyplay/cli/page/watch/{name}" for name in ("index.html", "watch.css", "watch.js")),
     }
     assert held == {str(p.relative_to(ROOT)) for p in (ROOT / "polyplay").rglob("*.py")} | data

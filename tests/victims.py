@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.core.shared_memory import SharedBlock
 from polyplay.workers.crew import Crew
 
 PATIENCE = 150  # seconds for anything to happen

@@ -1,8 +1,7 @@
 """The acting loops: receive rows, choose actions, write rows, send."""
 
-from polyplay.acting.exploration import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.predictor import AgentTable
-from polyplay.acting.table import act_at_table
-from polyplay.acting.worker import act
+from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
+from polyplay.acting.worker import act, act_at_table
 
 __all__ = ["AgentTable", "EpsilonLadder", "GaussianNoise", "LinearEpsilon", "RunSchedule", "act", "act_at_table"]

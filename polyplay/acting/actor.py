@@ -1,4 +1,6 @@
-"""The acting loop, written once: receive rows, choose actions, write rows, send.
+"""The acting loop for lanes in step.
+
+The acting loop, written once: receive rows, choose actions, write rows, send.
 
 Everything that paces acting against learning is here: a group of lanes that has finished its rollout is parked, unsent;
 when all are parked their slots are given away and new ones taken, weights are pulled once (waiting for the round that
@@ -10,26 +12,63 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.exploration import Exploration
-from polyplay.acting.on_device import row_to_device
-from polyplay.acting.player import LanePlayer, Pull
-from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, as_tensors, write_row
-from polyplay.buffers.rollout_queue import Producer
-from polyplay.buffers.rollout_slots import RolloutSlots
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.rng import LaneUniforms
-from polyplay.common.tree import Batch, Index
+from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, Exploration, as_tensors, row_to_device, write_row
+from polyplay.buffers.rollout_queue import Producer, RolloutSlots
+from polyplay.core import tree
+from polyplay.core.numbers import LaneUniforms
+from polyplay.core.tree import Batch, Index
+from polyplay.core.worker import WorkerContext
+from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Pool
-from polyplay.nets.activation_reuse import Tape, join_tapes
 from polyplay.nets.device import to_host
+from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.policy import Policy, TapedPolicy
 from polyplay.weights.params import HeldWeights
+
+# Who acts in a group of lanes, with which weights, and where its rows go.
+
+
+Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
+
+
+class ActingPolicy(Protocol):
+    """As much of a Policy as a group of lanes needs."""
+
+    def initial(self, lanes: int) -> Batch: ...
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...
+
+
+@dataclass
+class LanePlayer:
+    """One may act in several groups of an actor's lanes."""
+
+    policy: ActingPolicy
+    out: Producer | RolloutSlots | None  # None: its rows are not written
+    agent: int = 0  # what its rows say; -1: no agent that learns
+    pull: Pull = lambda k: None
+    version: int = -1  # of the weights that act; -1: none yet
+    fresh: bool = False  # these are not those that acted in the row that a rollout begins with
+
+
+class ScriptedPolicy:
+    """A bot as an ActingPolicy."""
+
+    def __init__(self, bot: SeatedBot):
+        self.bot = bot
+
+    def initial(self, lanes: int) -> Batch:
+        """No state."""
+        return {}
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """As Policy.act."""
+        seen, mask = (tree.map(lambda x: x.numpy(), step[k]) if k in step else None for k in ("obs", "mask"))
+        return {"action": tree.map(lambda x: torch.from_numpy(np.asarray(x)), self.bot(seen, mask))}, state
 
 
 @dataclass

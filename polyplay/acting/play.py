@@ -1,4 +1,7 @@
-"""Play full games with a run's weights, every lane its fair share, and say how they went."""
+"""Full games of one policy; matches of two teams, or of two players on a board.
+
+Play full games with a run's weights, every lane its fair share, and say how they went.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,21 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 import torch
 
-from polyplay.acting.match_ends import MatchEnds
-from polyplay.acting.on_device import policy_from_cpu
-from polyplay.acting.rows import as_tensors, policy_inputs
-from polyplay.common import checkpoint, tree
-from polyplay.common.files import Row
-from polyplay.common.past_selves import read_self
-from polyplay.common.rng import uniform
-from polyplay.common.tree import Batch, Tree
-from polyplay.envs import All, Envs, random_actions
-from polyplay.envs.pool import EnvSpec, Pool
+from polyplay.acting.rows import MatchEnds, as_tensors, policy_from_cpu, policy_inputs
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import read_self
+from polyplay.core.files import Row
+from polyplay.core.numbers import uniform
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs import spaces
+from polyplay.envs.lane import Bot, seat_bot
+from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
+from polyplay.envs.spaces import action_sampler, fields
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.board_pool import play_all
+from polyplay.games.boards import Game
+from polyplay.games.mcts import Opponent
 from polyplay.nets.policy import Policy, PolicyFactory
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
@@ -163,9 +171,9 @@ def choose_with_value(
     value = out["value"].numpy() if "value" in out else None
     if not how.epsilon:
         return action, value, after
-    luck = uniform(how.seed + CHANCE, numbers, acts, 1 + random_actions.action_width(spec.action))
-    other = random_actions.random_actions(spec.action, luck[:, 1:], step.get("mask"))
-    action = random_actions.mix_random(action, other, luck[:, 0] < how.epsilon)
+    luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
+    other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
+    action = spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
     if "action" in after:  # a core whose inputs include the action before
         after["action"] = tree.map(torch.from_numpy, action)
     return action, value, after
@@ -209,3 +217,221 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
         "seconds": round(seconds, 3),
         "returns": [float(r) for r in returns],
     }
+
+
+# Matches of two players on an environment with seats: each player has all seats of one team.
+
+
+Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
+TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
+
+
+def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
+    """A policy with a state for each lane."""
+
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
+        state, acts = policy.initial(len(lanes)), itertools.count()
+
+        def choose(step: Batch) -> Tree:
+            nonlocal state
+            action, state = choose_actions(pool.spec, policy, how, lanes, step, state, next(acts))
+            return action
+
+        return choose
+
+    return begin
+
+
+def random_player(seed: int) -> TeamPlayer:
+    """Every legal action with the same chance."""
+
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
+        draw = action_sampler(pool.spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
+        return lambda step: draw(len(lanes), step.get("mask"))
+
+    return begin
+
+
+def scripted_player(bot: Bot) -> TeamPlayer:
+    """The bot, which says at the first rows whether it can play there: raises UserError, see seat_bot."""
+
+    def begin(pool: Pool, lanes: np.ndarray) -> Choose:
+        seated = seat_bot(bot, pool, lanes)
+        return lambda step: seated(step["obs"], step.get("mask"))
+
+    return begin
+
+
+def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
+    """float64 [matches]: the player's points, 1 for a win and ½ for a draw. In the first half of the matches it is the
+    first team, in the second half, from the same seeds, the other.
+    """
+    return _end_of(both_side_steps(envs, player, other, matches, seed))
+
+
+def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int) -> np.ndarray:
+    """float64 [matches]: points of the first team. Who has more team reward over the match wins; where rows have none,
+    whose returns are more, summed over seats. Every place for a match has its quota, so short matches don't crowd in.
+    """
+    return _end_of(team_steps(envs, players, matches, seed))
+
+
+def both_side_steps(
+    envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
+) -> Generator[None, None, np.ndarray]:
+    """play_both_sides, which yields after every step of all matches."""
+    first = yield from team_steps(envs, (player, other), matches // 2, seed)
+    second = yield from team_steps(envs, (other, player), matches // 2, seed)
+    return np.concatenate([first, 1 - second])
+
+
+def team_steps(
+    envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
+) -> Generator[None, None, np.ndarray]:
+    """play_teams, which yields after every step of all matches."""
+    at_once, team = min(matches, LANES), np.array(envs.spec.sides)
+    points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
+    lanes = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
+    done, everyone = np.zeros(at_once, np.int64), np.arange(at_once * len(team))
+    ends = MatchEnds(everyone.reshape(at_once, len(team)))
+    with closing(_open(envs, at_once, seed)) as pool:
+        choosers = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
+        action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
+        while True:
+            which, step = pool.recv()
+            over = ends.watch(everyone, step)
+            for i in over.whole:
+                if (number := done[i] * at_once + i) < matches:
+                    points[number] = (1 + np.sign(scores[i, 0] - scores[i, 1])) / 2
+                done[i] += 1
+            for some in over:
+                ends.forget(some)
+                scores[some] = 0.0
+            if not np.isnan(points).any():
+                return points
+            scores += _team_scores(step, team)
+            for choose, own in zip(choosers, lanes, strict=True):
+                tree.write(action, own, choose(tree.at(step, own)))
+            pool.send(which, action)
+            yield
+
+
+def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
+    """float64 [matches, 2]: what a row of every match adds to the scores of its teams. A team reward is the same for
+    all seats that are there. team: of each seat.
+    """
+    board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
+    if "team_reward" not in step:
+        return step["reward"].reshape(board) @ own
+    there = ~step["first"].reshape(board)
+    return np.where(there, step["team_reward"].reshape(board), 0.0) @ own / np.maximum(there @ own, 1)
+
+
+def _end_of(steps: Generator[None, None, np.ndarray]) -> np.ndarray:
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return np.asarray(end.value)
+
+
+def _open(envs: Envs, matches: int, seed: int) -> Pool:
+    """So many matches in step; match m has lanes m·seats …, in the order of the seats."""
+    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0}
+    return replace(envs, lanes=matches * envs.spec.seats, **how).open(seed + SEED)
+
+
+# Matches of two players on one board: all games in which a player is to move are decided in one call.
+
+
+GIVES_UP = -1  # instead of a move: the player loses this game
+MatchWatch = Callable[[dict[int, float], int], bool]  # of {game: points} that ended, and moves made: whether to go on
+
+
+@dataclass(frozen=True)
+class MatchStarts:
+    """Where the games of a match begin. begins, bool [n]: the player moves next, not the other."""
+
+    records: np.ndarray  # int8 [n, record]
+    begins: np.ndarray
+
+
+def match(
+    board: Game,
+    player: Opponent,
+    other: Opponent,
+    starts: MatchStarts,
+    seed: int = 0,
+    watch: MatchWatch = lambda found, moves: True,
+    at_once: int | None = None,
+    over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
+) -> np.ndarray:
+    """float64 [n]: the player's points, 1 for a win and ½ for a draw; nan where `watch` ended the match before.
+
+    at_once: games that go on together (None: all). over: is given the records, and the games in which somebody has just
+    made the last move or given up. Raises ValueError: a player made an illegal move.
+    """
+    records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
+    random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
+    points = np.full(n, np.nan)
+    while len(on := np.flatnonzero(np.isnan(points))[:at_once]):
+        ended = dict[int, float]()
+        for at, who, side, won in ((on[own[on]], player, "player", 1.0), (on[~own[on]], other, "other player", 0.0)):
+            if len(at):
+                results = _play(board, records, at, who(records, random, at), side)
+                points[at[results == kernels.WON]] = won
+                points[at[results == kernels.LOST]] = 1.0 - won
+                points[at[results == kernels.DRAWN]] = 0.5
+                finished = at[results != kernels.GOES_ON]
+                ended |= {i: float(points[i]) for i in finished.tolist()}
+                over(records, finished)
+        own[on] = ~own[on]
+        if not watch(ended, len(on)):
+            break
+    return points
+
+
+def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
+    """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
+    results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
+    made, chosen = at[moves], actions[moves]
+    if (bad := _first_illegal(board.numbers, records, made, chosen, board.actions)) >= 0:
+        position = board.line(records[made[bad]])
+        raise ValueError(
+            f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
+        )
+    results[moves] = play_all(board.numbers, records, made, chosen)
+    return results
+
+
+@kernels.compiled
+def _first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
+    """The index of the first illegal move; -1: all are legal."""
+    room = np.empty(actions, np.int16)
+    for i in range(at.size):
+        fine = False
+        for action in room[: board_rules.legal(game, records[at[i]], room)]:
+            fine |= action == chosen[i]
+        if not fine:
+            return i
+    return -1
+
+
+def draw_openings(
+    board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """int8 [n, record]: positions after so many moves, or before the move with which a game ended sooner; int64
+    [n, plies]: the moves that led there, -1 where there is none. draw: moves for records.
+    """
+    records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
+    moves = np.full((n, plies), -1)
+    for ply in range(plies):
+        if len(on):
+            before = records[on].copy()
+            drawn = draw(before)
+            over = play_all(board.numbers, records, on, drawn) != kernels.GOES_ON
+            records[on[over]] = before[over]
+            on, drawn = on[~over], drawn[~over]
+            moves[on, ply] = drawn
+    return records, moves

@@ -16,11 +16,10 @@ import torch
 
 from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
 from polyplay.buffers.training_queue import TrainingQueue
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Adjustable
-from polyplay.common.rng import uniform
-from polyplay.common.tree import Batch, Tree
+from polyplay.core import tree
+from polyplay.core.numbers import uniform
+from polyplay.core.tree import Batch, Tree
+from polyplay.core.worker import Adjustable, WorkerContext
 from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
 from polyplay.nets.policy import Policy
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
-from polyplay.common import checkpoint, tree
-from polyplay.common.checkpoint import CheckpointPart, OpenCheckpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.files import refusal_text
-from polyplay.common.tree import Batch
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
+from polyplay.core.files import refusal_text
+from polyplay.core.tree import Batch
+from polyplay.core.worker import WorkerContext
 
 LEAGUE = "league/memory"  # of a checkpoint between two rounds of turns: what the workers of a league share
 SAVE_TIMEOUT = 10.0  # seconds that actors have to write their parts; then the checkpoint goes without them

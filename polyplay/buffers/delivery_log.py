@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.errors import UserError
-from polyplay.common.files import AppendFile, LogWrites
+from polyplay.core.errors import UserError
+from polyplay.core.files import AppendFile, LogWrites
+from polyplay.core.worker import WorkerContext
 
 LOG = "deliveries-{}.jsonl"
 

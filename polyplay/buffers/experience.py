@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import tree
-from polyplay.common.files import Row
-from polyplay.common.tree import Batch, Spec
+from polyplay.core import tree
+from polyplay.core.files import Row
+from polyplay.core.tree import Batch, Spec
 
 
 @dataclass(frozen=True)

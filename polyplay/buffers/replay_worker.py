@@ -1,4 +1,6 @@
-"""A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
+"""A replay in a worker of its own, and its batches on their way.
+
+A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
 learners, and takes new priorities from them. Imports no torch.
 
 A lost one is replaced by an empty one, which begins to sample once it has `start` rows; the other replays, and the
@@ -7,14 +9,246 @@ batches that the lost one had handed out, are learnt from meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from polyplay.buffers import actor_checkpoint, replay_store
-from polyplay.buffers.rollout_queue import RolloutBatches
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common.checkpoint import CheckpointPart
-from polyplay.common.context import WorkerContext, seed_of
-from polyplay.common.files import refusal_text
+import numpy as np
+
+from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.replay import Replay, Uniform
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutBatches, RolloutQueue, SharedQueue
+from polyplay.core import tree
+from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.core.files import refusal_text
+from polyplay.core.shared_memory import LINE, Semaphore
+from polyplay.core.tree import Batch
+from polyplay.core.worker import WorkerContext, seed_of
+
+if TYPE_CHECKING:
+    from polyplay.buffers.replay_buffer import ReplayBuffer
+
+# A replay in a worker: insert rollouts, report, save and load.
+
+
+REPORT = 100  # updates between two reports of a buffer's metrics
+
+METRICS = (
+    *("ratio", "ratio_target", "inserted", "sampled", "size", "age", "bytes", "never_sampled", "late"),
+    *("priority_p10", "priority_p50", "priority_p90", "priority_max", "priority_new", "beta"),
+)
+
+NAMES = tuple(f"replay_{name}" for name in METRICS)
+
+
+def importance_exponent(replay: Replay, left: float) -> float | None:
+    """The exponent of importance weights: from the sampler's β to its last one over the run, which has `left` to go."""
+    sampler = replay.sampler
+    if isinstance(sampler, Uniform) or sampler.last is None:
+        return None
+    return sampler.last + (sampler.beta - sampler.last) * left
+
+
+def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
+    """Report a buffer's metrics."""
+    metrics = buffer.metrics()
+    ctx.counters.losses({f"replay_{name}": metrics[name] for name in METRICS if name in metrics})
+
+
+def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
+    """Where in a checkpoint a worker's replay is. index: of another one of its role."""
+    return f"replay/{ctx.role}-{ctx.index if index is None else index}"
+
+
+def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
+    """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role,
+    which owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
+    """
+    root = open_checkpoint(ctx.resume).path
+    path = root / replay_folder(ctx)
+    if not path.is_dir():  # replicas that don't wait for each other save no replay
+        ctx.say("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")
+        return False
+    if not all((root / replay_folder(ctx, i)).is_dir() for i in range(replicas)):
+        ctx.say("warning", f"{ctx.role} {ctx.index}: another worker's replay was not saved: all start empty")
+        return False
+    buffer.load(path)
+    return True
+
+
+# Batches on their way from memories to learners, and priorities on their way back: trays in shared memory.
+#
+# A tray is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
+# items have now beside them and gives it back; so they come to the memory that drew it, and there is never more under
+# way
+# than there are trays. Every pair of a memory and a learner has `depth` of them and two rings of their numbers, each
+# with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its tray
+# is whole, and what a dead one held is in no ring and bears its mark. Imports no torch.
+
+
+# marks of a tray: which incarnation of its memory drew it, + 1, and whether a learner has judged it
+_BY, _JUDGED = 1, 2
+# cells that a learner writes for all memories
+_LEFT, _VERSION, _COUNTED = 0, 1, 2
+# and each memory for the learners
+_FRESH, _KEPT = 0, 1
+
+
+class SampleQueue(SharedQueue):
+    """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
+
+    memory: ClassVar[str] = "replay"
+    priority: np.ndarray
+    _items: Batch
+    _learning: np.ndarray
+    _remembering: np.ndarray
+
+    def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
+        self.replay, self.memories, self.learners = replay, queue.consumers, learners
+        self._stream, pairs = queue, self.memories * learners  # of each memory's learners, one memory after another
+        n = pairs * depth
+        fields = {
+            "_items": tree.widen(replay.drawn(), (n,)),
+            "priority": ((n, replay.batch), np.float32),
+            "_learning": (LINE // 8, np.float64),
+            "_remembering": ((self.memories, LINE // 8), np.float64),
+        }
+        super().__init__(fields, n, pairs, learners, (1, self.memories))
+        self._learning[_LEFT] = 1.0
+
+    @property
+    def edge(self) -> SampleQueue:
+        return self
+
+    def describe(self) -> list[str]:
+        return [f"batch   {self.replay.items}, {self.share} ready from each"]
+
+    def label(self) -> str:
+        back = ", and priorities back" if self.replay.prioritized else ""
+        return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
+
+    def writer_bell(self, i: int) -> Semaphore:
+        return self._stream.bell(i // self.learners)
+
+    def item(self, tray: int) -> Batch:
+        """The batch in a tray, as `ReplayBuffer.sample` gives it; its arrays are the tray's own."""
+        return tree.at(self._items, tray)
+
+    def writer(self, m: int, by: int = 0) -> SampleWriter:
+        """The end of memory `m`, of its incarnation `by`."""
+        return SampleWriter(self, m, by)
+
+    def reader(self, c: int) -> SampleReader:
+        """The end of learner `c`."""
+        return SampleReader(self, c)
+
+    # ------------------------------------------------------------------------------------ how far learning is
+
+    left = property(lambda self: float(self._learning[_LEFT]))  # the part of the run that is left
+    version = property(lambda self: int(self._learning[_VERSION]))  # updates
+
+    def learnt(self, left: float, version: int) -> None:
+        """Learner 0 tells the memories how far it is."""
+        self._learning[_LEFT], self._learning[_VERSION] = left, version
+
+    @property
+    def news(self) -> bool:
+        """Whether agent steps came since learner 0 counted them last."""
+        return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
+
+    def fresh(self, kept: bool = False) -> float:
+        """Agent steps that memories got since this was asked last; kept: only those that they saved. For learner 0."""
+        total = self._remembering[:, _KEPT if kept else _FRESH].sum()
+        new = max(0.0, float(total - self._learning[_COUNTED]))
+        self._learning[_COUNTED] += new
+        return new
+
+
+class SampleWriter:
+    """A memory's end. One that takes a lost one's place has the trays that it was filling."""
+
+    def __init__(self, samples: SampleQueue, m: int, by: int):
+        self.samples, self.m, self.mark = samples, m, by + 1
+        self.bell, self.cells = samples._stream.bell(m), samples._remembering[m]
+        self.pairs = slice(m * samples.learners, (m + 1) * samples.learners)
+        self.empty = deque(samples.held(self.pairs, FILLING))
+
+    def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
+        marks = self.samples.marks
+        for ring in self.samples._empty[self.pairs]:
+            while (tray := ring.take(self.samples.use, FILLING)) is not None:
+                self.bell.wait(0)  # its token
+                self.empty.append(tray)
+                if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
+                    yield self.samples.item(tray)["id"], self.samples.priority[tray]
+
+    @property
+    def away(self) -> int:
+        """Trays that this end filled, its predecessors not, and that are not back yet."""
+        mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
+        return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
+
+    def fill(self, draw: Callable[[Batch], Any]) -> None:
+        """Have the tray that came back first filled by draw(item), and hand it to its learner."""
+        tray = self.empty[0]
+        self.samples.marks[tray, _JUDGED] = 0
+        draw(self.samples.item(tray))
+        self.samples.marks[tray, _BY] = self.mark
+        self.empty.popleft()
+        self.samples._full[tray // self.samples.share].put(tray)
+
+    def heard(self, steps: float) -> None:
+        """So many agent steps more were remembered."""
+        self.cells[_FRESH] += steps
+
+    def answer(self, version: int, failed: bool = False) -> None:
+        self.cells[_KEPT] = self.cells[_FRESH]
+        self.samples.answer(self.m, version, failed)
+
+
+class SampleReader:
+    """A learner's end. One that takes a lost one's place gives back, unjudged, what that one held."""
+
+    def __init__(self, samples: SampleQueue, c: int):
+        self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
+        for tray in samples.held(slice(c, None, samples.learners), READING):
+            self.give(tray, None)
+
+    def batches(self) -> Iterator[int | None]:
+        """Trays, of the memories in turn as far as they have some; None: nothing came for a while. Raises Closed."""
+        samples = self.samples
+        while True:
+            samples.check()
+            for m in (i % samples.memories for i in range(self.turn, self.turn + samples.memories)):
+                ring = samples._full[m * samples.learners + self.c]
+                if (tray := ring.take(samples.use, READING)) is not None:
+                    self.turn = m + 1
+                    self.bell.wait(0)
+                    yield tray
+                    break
+            else:
+                if not self.bell.wait(samples.patience):
+                    yield None
+
+    def give(self, tray: int, priority: np.ndarray | None) -> None:
+        """Give a tray back, with new priorities [B] of what is in it if there are some."""
+        samples = self.samples
+        if priority is not None:
+            samples.priority[tray] = priority
+        samples.marks[tray, _JUDGED] = priority is not None
+        samples._empty[tray // samples.share].put(tray)
+
+    def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
+        """Wait until every memory has written its part for `version`: as long as that takes. last: of this run."""
+        self.samples.ask(0, version, last)
+        for m in range(self.samples.memories):
+            self.samples._stream.bell(m).post()
+        while self.samples.late(0, version):
+            self.samples.check()
+            time.sleep(patience)
+            yield
 
 
 class ReplayShard:
@@ -29,7 +263,7 @@ class ReplayShard:
             self.queue.reclaim(ctx.index)
             ctx.say("warning", f"{ctx.role} {ctx.index}: starts empty; the rows of the lost replay are gone")
         elif ctx.resume is not None:
-            replay_store.restore_replay(ctx, self.buffer)
+            restore_replay(ctx, self.buffer)
             learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)
             own = slice(ctx.index, None, self.queue.consumers)
             self.queue.base[own] = learnt[own]
@@ -45,11 +279,11 @@ class ReplayShard:
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due:
-                beta = replay_store.importance_exponent(self.buffer.replay, self.samples.left)
+                beta = importance_exponent(self.buffer.replay, self.samples.left)
                 self.writer.fill(lambda tray: self.buffer.sample(beta, tray))
                 busy, self.drawn = True, self.drawn + 1
-                if self.drawn % replay_store.REPORT == 0:
-                    replay_store.report_replay(self.ctx, self.buffer)
+                if self.drawn % REPORT == 0:
+                    report_replay(self.ctx, self.buffer)
             taken = next(self.rollouts) if self.buffer.room else None
             if taken is not None:
                 self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
@@ -87,12 +321,12 @@ class ReplayShard:
         self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:
-        from polyplay.buffers.replay.row_kernels import SAMPLED
+        from polyplay.buffers.replay_kernels import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
         try:
-            self.buffer.save(part.folder(replay_store.replay_folder(self.ctx)))
+            self.buffer.save(part.folder(replay_folder(self.ctx)))
         finally:
             counts[SAMPLED] += away
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)

@@ -1,4 +1,6 @@
-"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
+"""Rollouts in flight.
+
+Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
 
 A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
 its windows.
@@ -10,17 +12,237 @@ commit names the one. So every ring has one writer and one reader. Imports no to
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import gcd
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from polyplay.buffers.queue_base import FILLING, READING, QueueBatches, SharedQueue
-from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, rows_of
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.semaphores import Semaphore
-from polyplay.common.tree import Batch, Spec
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedObject
+from polyplay.core.tree import Batch, Field, Spec
+from polyplay.core.worker import Arrow
+
+if TYPE_CHECKING:
+    from polyplay.buffers.training_queue import TrainingQueue
+
+# What the queues between acting and learning have in common. Imports no torch.
+
+
+# Who holds a slot: written by the holder *before* it takes the number out of a ring, so a slot that is FILLING and in
+# no ring was in the hands of a writer that died.
+FILLING, READING = 1, 2
+
+
+class Queue(ABC):
+    """What the crew and the diagram see: an Edge that one role has as `out` and another as `source`."""
+
+    memory: ClassVar[str] = "rollouts"
+    patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+
+    @abstractmethod
+    def label(self) -> str: ...
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("out",), ("source",))]
+
+
+class SharedQueue(Queue, SharedObject):
+    """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
+    numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
+    leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
+    one another.
+
+    A reader may ask its writers for their parts of a checkpoint: writer i answers reader i mod those that ask.
+    """
+
+    LOCAL = ("use", "_empty", "_full", "ends")
+    marks: np.ndarray
+    answered: np.ndarray
+    _rings: np.ndarray
+    _asked: np.ndarray
+    _last: np.ndarray
+    _closed: np.ndarray
+
+    def __init__(
+        self,
+        fields: Spec,
+        slots: int,
+        pairs: int,
+        readers: int,
+        asks: tuple[int, int],
+        more_bells: int = 0,
+        each: int = 1,
+    ):
+        """asks: how many ask for parts, and how many answer. more_bells: than one for each reader."""
+        self.slots, self.share, self.readers, self.each = slots, slots * each // pairs, readers, each
+        self._bells = Semaphores(readers + more_bells)
+        super().__init__(
+            **fields,
+            marks=((slots, LINE // 8), np.int64),
+            _rings=((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
+            _asked=(asks[0], np.int64),
+            _last=(asks[0], np.int64),
+            answered=(asks[1], np.int64),
+            _closed=(LINE // 8, np.int64),
+        )
+        for slot in range(slots):
+            self._empty[slot // self.share * self.each].put(slot)
+
+    def _attach(self) -> None:
+        super()._attach()
+        self.use = self.marks[:, 0]  # who holds a slot
+        empty, full = self._rings[..., : Ring.cells(self.share)]
+        self._empty = [Ring(cells, self.writer_bell(i)) for i, cells in enumerate(empty)]
+        self._full = [Ring(cells, self._bells[i % self.readers]) for i, cells in enumerate(full)]
+        self.ends = full[:, 0:16:8]  # [pairs, 2] head and tail of each full ring
+
+    @abstractmethod
+    def writer_bell(self, i: int) -> Semaphore:
+        """Of the writer of pair `i`: it gets a token for every slot that is empty again."""
+
+    @property
+    def depth(self) -> int:
+        """Full slots that no reader has taken yet."""
+        return int((self.ends[:, 1] - self.ends[:, 0]).sum())
+
+    def held(self, pairs: slice, holder: int) -> list[int]:
+        """Slots of these pairs that are in no ring and that such a holder took last."""
+        known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
+        owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
+        own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
+        return [s for s in own if s not in known and self.use[s] == holder]
+
+    def ask(self, c: int, version: int, last: bool = False) -> None:
+        """Have those that answer `c` write their parts of update `version`'s checkpoint; -1: not any longer. last: what
+        they would do after that is for nobody.
+        """
+        self._last[c] = last
+        self._asked[c] = version + 1
+
+    def asked(self, i: int) -> int | None:
+        """The update whose checkpoint waits for the part of writer `i`; None: no such."""
+        wanted = int(self._asked[i % len(self._asked)])
+        return wanted - 1 if wanted > abs(self.answered[i]) else None
+
+    def last(self, i: int) -> bool:
+        """Whether the checkpoint that writer `i` was asked for is the run's last."""
+        return bool(self._last[i % len(self._last)])
+
+    def answer(self, i: int, version: int, failed: bool = False) -> None:
+        self.answered[i] = -(version + 1) if failed else version + 1
+
+    def late(self, c: int, version: int) -> list[int]:
+        """Those that have not answered `c` that yet."""
+        return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
+
+    def failed(self, c: int) -> list[int]:
+        """Those that could not write the last part that `c` asked them for."""
+        return [i for i in self._answering(c) if self.answered[i] < 0]
+
+    def _answering(self, c: int) -> range:
+        return range(c, len(self.answered), len(self._asked))
+
+    def close(self) -> None:
+        """Every wait, now and later, raises Closed."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
+
+    def check(self) -> None:
+        if self._closed[0]:
+            raise Closed
+
+
+Q = TypeVar("Q", bound="RolloutQueue | TrainingQueue")
+
+
+class QueueBatches(Generic[Q]):
+    """The learning end of a queue: batches of `n` of its slots."""
+
+    n: int
+
+    def __init__(self, queue: Q):
+        self.queue = self.edge = queue
+
+    @property
+    def joined_nbytes(self) -> float:
+        """Bytes of a batch that is put together from several slots."""
+        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[T, B] of a batch."""
+        return self.queue.T, self.n * self.queue.lanes
+
+
+# What a row of a rollout has, and the slots of rollouts within one worker. Imports no torch.
+
+
+ROWS: Spec = {
+    "reward": Field((), "float32"),
+    "terminated": Field((), "bool"),
+    "truncated": Field((), "bool"),
+    "first": Field((), "bool"),
+    "version": Field((), "int64"),
+    "agent": Field((), "int32"),  # whose weights chose; 0, as the memory begins, where there is one agent
+}
+
+
+class EnvSpecLike(Protocol):
+    @property
+    def obs(self) -> Spec: ...
+    @property
+    def mask(self) -> Spec | None: ...
+    @property
+    def team_fields(self) -> Spec: ...
+
+
+class EnvsLike(Protocol):
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def spec(self) -> EnvSpecLike: ...
+
+
+class PolicyLike(Protocol):
+    def spec(self) -> Spec: ...
+    def state_spec(self) -> Spec: ...
+
+
+def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
+    """Fields of a row and lane: what arrives (obs, …, and where the environment has them the mask of legal actions and
+    what rows say of a team), what the policy said (action, logp, value), and its version.
+    """
+    return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
+
+
+def rows_of(spec: EnvSpecLike, policy: Spec) -> Spec:
+    """The same for environments."""
+    return row_spec(spec.obs, policy, spec.mask, spec.team_fields)
+
+
+class RolloutSlots:
+    """The slots of a worker that acts and learns in turn: it fills them, learns from them, and fills them again."""
+
+    committed = 0  # rollouts given away before
+    window = 0  # only the rollout has the state before it
+
+    def __init__(self, rows: Spec, state: Spec, T: int, lanes: int, slots: int):
+        self.T, self.lanes, self.slots = T, lanes, slots
+        self.rows: Batch = tree.zeros(rows, (slots, T + 1, lanes))
+        self.state: Batch = tree.zeros(state, (slots, lanes))
+        self._turn = 0
+
+    def slot(self) -> int:
+        self._turn += 1
+        return (self._turn - 1) % self.slots
+
 
 UNWRITTEN = -1  # in a row's version: nothing was written there yet
 
@@ -355,3 +577,78 @@ class Collator:
 
     def done(self) -> None:
         """The slots are no longer read: they may go back to their producers."""
+
+
+# Batches for learners of several agents, each from the rollouts that were committed to it. Imports no torch.
+
+
+@dataclass(frozen=True)
+class AgentBatches:
+    """What crosses into the learner of an agent: a queue whose consumers learn apart, and the slots of a batch.
+
+    A rollout is copied into the batch as soon as it is there, and its slot is free again. So batches that wait for more
+    keep no actor from going on, and the memory in flight does not grow with the number of agents.
+    """
+
+    queue: RolloutQueue
+    n: int
+    wait: bool = True  # for a while, before it answers None
+
+    @property
+    def edge(self) -> RolloutQueue:
+        return self.queue
+
+    @property
+    def joined_nbytes(self) -> float:
+        """Bytes of a batch that is put together from several slots."""
+        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[T, B] of a batch."""
+        return self.queue.T, self.n * self.queue.lanes
+
+    def describe(self) -> list[str]:
+        return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps, of one agent"]
+
+    def consumer(self, agent: int, join: Collator) -> Iterator[tuple[Batch, Batch] | None]:
+        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]) of an agent, or None when nothing came for a while. Raises
+        Closed. The arrays are good until the next batch is asked for.
+        """
+        queue, bell = self.queue, self.queue.bell(agent)
+        queue.reclaim(agent)
+        while True:
+            queue.check()
+            if (slot := self._take(agent)) is None:
+                if not (self.wait and bell.wait(queue.patience)):
+                    yield None
+                continue
+            bell.wait(0)
+            if self.n == 1:
+                yield join([slot])
+                join.done()
+                queue.give_back(agent, slot)
+                continue
+            join.put(join.placed, slot)
+            join.done()
+            queue.give_back(agent, slot)
+            join.placed = (join.placed + 1) % self.n
+            if not join.placed:
+                yield join.joined
+
+    def ready(self, agent: int) -> bool:
+        """Whether a rollout of it waits."""
+        ends = self.queue.ends[agent :: self.queue.consumers]
+        return bool((ends[:, 1] > ends[:, 0]).any())
+
+    def _take(self, agent: int) -> int | None:
+        """The next slot, of producers in turn that have one."""
+        queue = self.queue
+        ends = queue.ends[agent :: queue.consumers]
+        ready = np.flatnonzero(ends[:, 1] > ends[:, 0])
+        if not len(ready):
+            return None
+        turn = int(queue.turns[agent]) % queue.producers
+        p = int(ready[np.searchsorted(ready, turn) % len(ready)])
+        queue.turns[agent] = p + 1
+        return queue._full[p * queue.consumers + agent].take(queue.use, READING + agent)

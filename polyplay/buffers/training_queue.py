@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyplay.buffers.queue_base import Queue, QueueBatches
-from polyplay.buffers.rollout_slots import EnvsLike, PolicyLike, rows_of
-from polyplay.common import tree
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Batch, Spec
+from polyplay.buffers.rollout_queue import EnvsLike, PolicyLike, Queue, QueueBatches, rows_of
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Batch, Spec
 
 
 class TrainingQueue(Queue):

@@ -1,14 +1,21 @@
-"""The words after a verb: what it is about (runs, a system, an environment) comes first, then its options."""
+"""The words after a verb, what it prints, a page's port.
+
+The words after a verb: what it is about (runs, a system, an environment) comes first, then its options.
+"""
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import shlex
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import Finding, UserError
+from polyplay.core.files import Row
 
 T = TypeVar("T")
 EXAMPLES = (
@@ -84,8 +91,7 @@ def _show_general_help(verb: str) -> NoReturn:
     """What all systems have in common."""
     from polyplay import systems
     from polyplay.runs import flags
-    from polyplay.runs.option_groups import grouped
-    from polyplay.runs.options import MORE, RunOptions
+    from polyplay.runs.options import MORE, RunOptions, grouped
 
     lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for.", ""]
     lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES), ""]
@@ -98,3 +104,92 @@ def _show_general_help(verb: str) -> NoReturn:
     lines += ["The options below are the same for every system."]
     groups = grouped((), flags.option_types(RunOptions))
     flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))
+
+
+# What a verb prints: findings as a table, a result as lines.
+
+
+STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "unseen": "bright_black"}
+WORDS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "unseen": "–"}
+
+
+def _grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings that are unseen for the same reason become one."""
+    rows: list[Finding] = []
+    for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
+        names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
+        name = names[0] if len(names) == 1 else f"{len(names)} others"
+        rows.append(Finding(name, "unseen", text if len(names) == 1 else f"{text}: {', '.join(names)}"))
+    return [f for f in findings if f.level != "unseen"] + rows
+
+
+def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
+    """Print a table of findings, the fix beneath each that is not ok, then the card."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from polyplay.runs.terminal import default_console
+
+    console = default_console()
+    console.print(Text(title, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(heading, no_wrap=True, style="bold")
+    table.add_column("", no_wrap=True)
+    table.add_column("seen", overflow="fold")
+    for f in _grouped(findings):
+        seen = Text(f.seen)
+        if f.fix and f.level in ("warning", "failed"):
+            seen.append("\nfix: ", style="bold").append(f.fix)
+        table.add_row(f.name, Text(WORDS[f.level], style=STYLES[f.level]), seen)
+    console.print(table)
+    width = max(map(len, card), default=0)
+    for key, value in card.items():
+        console.print(Text.assemble((f"{key:<{width}}  ", "bright_black"), value), soft_wrap=True)
+
+
+def print_result(result: Row) -> None:
+    """A line for each value that fits in one."""
+    short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
+    for key, value in short.items():
+        text = "none" if value is None else str(value)
+        if isinstance(value, float):
+            text = f"{value:g}" if 0.0 < abs(value) < 0.01 else f"{value:,.2f}"
+        print(f"{key:<{max(map(len, short))}}  {text}")
+
+
+# The port of a local page, and its server until Ctrl-C. The server needs polyplay[watch].
+
+
+def check_port(port: int) -> None:
+    """Raises UserError: no port has this number."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"--port: {port} given, allowed: 1 to 65535")
+
+
+def check_extra(verb: str) -> None:
+    """Raises UserError: what serves pages is not installed."""
+    if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
+        raise UserError(f"{verb} needs {' and '.join(missing)}: pip install 'polyplay[watch]'")
+
+
+def listen(port: int) -> socket.socket:
+    """A socket of this machine only. Raises UserError: the port is in use."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+    except OSError as e:
+        listener.close()
+        why = "is in use" if e.errno == errno.EADDRINUSE else f"cannot be used ({e.strerror})"
+        raise UserError(f"--port: {port} {why}; name another, such as --port {port % 65535 + 1}") from None
+    return listener
+
+
+def serve_page(listener: socket.socket, app: Any) -> None:
+    """Answer requests until Ctrl-C."""
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,4 +1,6 @@
-"""`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
+"""doctor: what a bug report needs.
+
+`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
 
 It reads no file of the user's and prints no path and no name of a user or machine, but of those that `--hosts` asks
 for. Imports no torch at the top.
@@ -9,18 +11,90 @@ from __future__ import annotations
 import json
 import os
 import platform
+import secrets
 import shutil
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from polyplay.cli.output import print_findings
-from polyplay.common.findings import Finding, as_json, status
-from polyplay.common.machine import cores, stamp, version
+import numpy as np
+
+from polyplay.cli.arguments import print_findings
+from polyplay.core.errors import Finding, UserError, as_json, status
+from polyplay.core.machine import cores, stamp, version
+from polyplay.core.shared_memory import Semaphores
+from polyplay.workers.hosts import agent
+from polyplay.workers.hosts.engines import OPENING, Engine, MachineInfo
+from polyplay.workers.hosts.link import BEAT, CLOSE, DATA, ECHO, HEAD, Link, LinkLost, prove, read_exactly
+from polyplay.workers.hosts.mirrors import Frame, ObjectMirror
+
+# What `polyplay doctor` says of another machine: an agent is opened there, and its link measured. Imports no torch.
+
+
+SIZE, TIMES, TRIPS = 16 * 2**20, 8, 20  # bytes of a frame, frames, round trips
+
+
+class ProbeMirror(ObjectMirror):
+    """A block that is written there, and read by nobody."""
+
+    def prepare(self) -> None:
+        self.block = np.zeros(SIZE, np.uint8)
+
+    def changes(self, now: float) -> list[Frame]:  # type: ignore[override]
+        return []
+
+    def places(self, item: int) -> list[np.ndarray]:
+        return [self.block]
+
+    def arrived(self, item: int) -> None:
+        """Nothing is to be done with it."""
+
+
+def measure_machine(engine: Engine, info: MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
+    """What its agent says; its link's `round_trip` (seconds) and `bandwidth` (bytes a second). Raises UserError."""
+    secret = secrets.token_bytes(32)
+    config = {"secret": secret.hex(), "address": info.address, "timeout": timeout, "threads": 0}
+    handle = engine.open(info, config)
+    try:
+        handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
+        with socket.create_connection((handle.about["address"], handle.about["port"]), OPENING) as sock:
+            prove(sock, secret, away=False)
+            sock.settimeout(timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = Link(sock, [ProbeMirror()], Semaphores(1)[0], timeout, None)
+            block = np.zeros(SIZE, np.uint8)
+            trips = [_echo(link, []) for _ in range(TRIPS)]
+            _echo(link, [block])  # its pages are there from now on
+            took = _echo(link, [block] * TIMES)
+            link.send(CLOSE)
+        return {**handle.about, "round_trip": statistics.median(trips), "bandwidth": SIZE * TIMES / took}
+    except (OSError, LinkLost) as e:
+        there = f"{handle.about['address']}:{handle.about['port']}"
+        raise UserError(f"no link to {there}: {e}; is a firewall between them?") from None
+    finally:
+        handle.end()
+
+
+def _echo(link: Link, blocks: list[np.ndarray]) -> float:
+    """Seconds until the other side answers a beat that comes after these blocks."""
+    began = time.perf_counter()
+    for block in blocks:
+        link.send(DATA, 0, 0, [block])
+    link.send(BEAT)
+    while True:
+        _, kind, _, _, n = HEAD.unpack(read_exactly(link.sock, HEAD.size))
+        read_exactly(link.sock, n)
+        if kind == ECHO:
+            return time.perf_counter() - began
+
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
@@ -133,8 +207,7 @@ def torch_build() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    from polyplay.common.semaphores import Semaphores
-    from polyplay.common.shared_memory import SharedBlock
+    from polyplay.core.shared_memory import Semaphores, SharedBlock
 
     semaphores = Semaphores(1)
     semaphores[0].post()
@@ -193,10 +266,9 @@ CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, a
 
 def other_machines(hosts: str) -> Iterator[Finding]:
     """Each, by an agent that is started there and a link to it."""
-    from polyplay.common.errors import UserError
+    from polyplay.core.errors import UserError
     from polyplay.runs.load import engine_of
-    from polyplay.workers.hosts.engine import needed_versions
-    from polyplay.workers.hosts.measure_machine import measure_machine
+    from polyplay.workers.hosts.engines import needed_versions
 
     engine = engine_of(hosts)
     machines = engine.machines()

@@ -1,14 +1,25 @@
-"""`polyplay evaluate`."""
+"""evaluate, verify, starts, scores, export.
+
+`polyplay evaluate`.
+"""
 
 from __future__ import annotations
 
-from polyplay.cli.arguments import run_and_options
-from polyplay.cli.output import print_result
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
-from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
-from polyplay.evaluation.gtp_program import program_line
-from polyplay.evaluation.progress import GamesWatch
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from polyplay.cli.arguments import parse_words, print_findings, print_result, run_and_options
+from polyplay.core import checkpoint, files
+from polyplay.core.errors import UserError, status
+from polyplay.core.files import Row
+from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, evaluate
+from polyplay.evaluation.gtp import program_line
+from polyplay.evaluation.scores import ScoresOptions, compare_runs, list_published
+from polyplay.evaluation.verify import StartsOptions, record_starts
+from polyplay.runs import options as run_options
+from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run
+from polyplay.workers import process
 
 
 def command(words: list[str]) -> int:
@@ -58,3 +69,105 @@ def _interval(result: Row, scale: float) -> str:
         return "no interval: it is of one game"
     low, high = (scale * end for end in result["interval"])
     return f"95 % interval {low:,.2f} to {high:,.2f}" if scale == 1 else f"95 % interval {low:,.1f} to {high:,.1f}"
+
+
+# `polyplay verify`.
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
+
+    evaluation: str | None = None
+    """file in the run's directory, evaluation-….json (none: the newest)"""
+    starts: str | None = None
+    """file of the start states, if it was moved since"""
+    trust: bool = False
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
+
+
+def command_verify(words: list[str]) -> int:
+    """Prints a finding per rule; the exit status."""
+    directory, options, _ = run_and_options(VerifyOptions, words, "verify")
+    from polyplay.evaluation.verify import verify
+
+    findings = verify(directory, options.evaluation, options.starts, options.trust)
+    print_findings(f"verify {directory}", findings, {}, "rule")
+    return status(findings)
+
+
+# `polyplay starts`.
+
+
+def command_starts(words: list[str]) -> None:
+    """Writes the file."""
+    directory, options, _ = run_and_options(StartsOptions, words, "starts")
+    if options.out is None:
+        raise UserError(f"starts takes the file to write: polyplay starts {directory} --out FILE")
+    files.write_bytes(Path(options.out), record_starts(directory, options))
+    print(f"{options.number} start states of the run's own play, labelled substitute: {options.out}")
+
+
+# `polyplay scores`.
+
+
+def command_scores(words: list[str]) -> None:
+    """Prints the table of runs beside published scores, or of all published ones."""
+    about = "RUN: directories of runs."
+    runs, options, _ = parse_words(ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
+    result = compare_runs([Path(r) for r in runs], options) if runs else list_published(options)
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        from polyplay.evaluation.scores import print_scores
+
+        print_scores(result)
+
+
+# `polyplay export`: a policy as an ONNX file.
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Writes a policy for programs without Polyplay. It takes the most probable action."""
+
+    onnx: str | None = None
+    """file to write"""
+    checkpoint: str | None = None
+    """checkpoint to export: best, or the number its name begins with (none: the newest)"""
+    agent: str | None = None
+    """agent of a league: best (by its Elo), or its number (none: the first)"""
+    trust: bool = False
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
+
+
+def command_export(words: list[str]) -> None:
+    """Prints what was written."""
+    directory, options, _ = run_and_options(ExportOptions, words, "export")
+    if options.onnx is None:
+        raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
+    print_result(export(directory, Path(options.onnx), options.checkpoint, options.trust, options.agent))
+
+
+def export(directory: Path, file: Path, which: str | None = None, trust: bool = False, agent: str | None = None) -> Row:
+    """Write the policy of a checkpoint (default: the newest whole one) as an ONNX file; what was written."""
+    from polyplay.acting import play
+    from polyplay.nets import onnx
+
+    onnx.check_export(file)
+    page, settings, options, config = load_run(directory, trust)
+    found = choose_checkpoint(directory, which)
+    wired = page.build(settings, crew_of(replace(options, device="cpu")))
+    process.tune(1)
+    spec = wired.envs.spec
+    about = {
+        "polyplay": config["versions"].get("polyplay"),
+        "system": config["system"],
+        "env": run_options.to_json(settings)["env"],
+        "environment": dict(spec.describe),
+        "checkpoint": found.name,
+        "counters": checkpoint.manifest(found)["counters"],
+    }
+    whose = choose_agent(directory, found, agent)
+    about |= {"agent": whose} if agent is not None else {}
+    return onnx.export_onnx(play.load_policy(wired, found, whose), spec, file, about, wired.values)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from polyplay import __version__
 from polyplay.cli.arguments import EXAMPLES
-from polyplay.common import signals
-from polyplay.common.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core import processes
+from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
@@ -43,6 +43,11 @@ VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "bench": ("[SYSTEM …]", "measure the speed of this machine and each system"),
     "doctor": ("", "print versions, limits and self-tests for bug reports"),
 }
+FILES = {  # verbs whose function, command_VERB, stands in the file of another one
+    **dict.fromkeys(("resume", "reproduce", "surgery"), "train"),
+    **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
+    **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
+}
 RENAMED = {"arena": "tournament"}
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
@@ -56,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         return _complain("\n".join([f"error: {' '.join(str(e).split())}", *_notes(e)]), 2)
     except KeyboardInterrupt as e:
-        number = e.number if isinstance(e, signals.Stopped) else signal.SIGINT
-        return _complain(f"ended by {signals.name(number)}", 128 + number)
+        number = e.number if isinstance(e, processes.Stopped) else signal.SIGINT
+        return _complain(f"ended by {processes.name(number)}", 128 + number)
     except BrokenPipeError:  # `polyplay systems | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -71,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reason(e: Exception) -> str:
     if not isinstance(e, OSError):
         return str(e)
-    from polyplay.common.files import refusal_text
+    from polyplay.core.files import refusal_text
 
     return f"{e.filename}: {refusal_text(e)}" if e.filename else refusal_text(e)
 
@@ -101,8 +106,9 @@ def _dispatch(words: list[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"
         raise UserError(f"unknown verb {verb}; {hint}")
-    command = importlib.import_module(f"polyplay.cli.{verb}").command
-    with contextlib.nullcontext() if verb in RUNNING else signals.handled(signals.stop):
+    file = importlib.import_module(f"polyplay.cli.{FILES.get(verb, verb)}")
+    command = getattr(file, f"command_{verb}" if verb in FILES else "command")
+    with contextlib.nullcontext() if verb in RUNNING else processes.handled(processes.stop):
         return command(rest) or 0
 
 

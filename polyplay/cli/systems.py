@@ -1,8 +1,29 @@
-"""`polyplay systems`: what each is good for, and where there is room the six choices that make it."""
+"""systems, diagram, runs, check, new: what there is.
+
+`polyplay systems`: what each is good for, and where there is room the six choices that make it.
+"""
 
 from __future__ import annotations
 
-from polyplay.common.errors import UserError
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Column, Table
+from rich.text import Text
+
+from polyplay.cli.arguments import page_and_words, parse_words, print_findings
+from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
+from polyplay.core.files import Row
+from polyplay.envs.check import CheckReport, check_env
+from polyplay.runs.directory import list_runs
+from polyplay.runs.options import RunOptions, how_made
+from polyplay.runs.terminal import default_console, short_count
 
 WIDE = 140  # columns from which on the table of choices is printed
 GOOD_FOR = {
@@ -35,7 +56,7 @@ def command(words: list[str]) -> None:
 
     from polyplay import systems
     from polyplay.runs import flags
-    from polyplay.runs.reports.screen import default_console
+    from polyplay.runs.terminal import default_console
 
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
@@ -53,3 +74,162 @@ def command(words: list[str]) -> None:
     console.print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")
+
+
+# `polyplay diagram`.
+
+
+def command_diagram(words: list[str]) -> None:
+    """Prints the figure of a system."""
+    from polyplay.runs import options
+
+    system, page, rest = page_and_words(words, "diagram")
+    settings, chosen, sources = options.parse(page, rest, "diagram")
+    from polyplay.runs import run
+
+    print(run.diagram(system, settings, chosen, sources))
+
+
+# `polyplay runs`: a table of the runs in some directories.
+
+
+HOME = Path("runs")
+STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damaged": "bold red"}
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """Lists the runs in directories, newest first."""
+
+    json: bool = False
+    """print a JSON list instead of a table"""
+
+
+def command_runs(words: list[str]) -> None:
+    """Prints the table."""
+    about = "DIR: directories of runs, or runs (none: runs/)."
+    places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
+    rows = list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        _print_table(rows)
+    else:
+        begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 begins one"
+        print(f"no runs in {', '.join(places) or HOME}{begin}")
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    console = default_console()
+    console.print(table_of(rows))
+    for row in rows:
+        if error := row.get("error"):
+            console.print(Text(f"damaged: {error}", style="bold red"), soft_wrap=True)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Names are folded where a line is too long for the terminal, numbers are not."""
+    names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
+    marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
+    numbers = [Column(name, justify="right", no_wrap=True) for name in ("frames/steps", "min", "return", "best")]
+    table = Table(*names, *marks, *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> list[Text]:
+    name, state = Path(row["run"]), Text(row["state"], style=STYLES.get(row["state"], ""))
+    shown = f"{name.parent.name}/{name.name}" if name.name.startswith("seed-") else name.name
+    seed, seconds = row.get("seed"), row.get("wall_seconds")
+    counts = list(dict.fromkeys("–" if row.get(k) is None else short_count(row[k]) for k in ("frames", "steps")))
+    returns = ("–" if row.get(k) is None else f"{row[k]:,.4g}" for k in ("return", "return_best"))
+    words = (shown, row.get("system", "–"), row.get("env", "–"), "–" if seed is None else str(seed))
+    numbers = ("/".join(counts), "–" if seconds is None else f"{seconds / 60:.1f}", *returns)
+    return [*map(Text, words), state, *map(Text, numbers)]
+
+
+# `polyplay check`.
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Plays random actions. It does not train and writes no file."""
+
+    steps: Count | None = None
+    """steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)"""
+    step_timeout: Seconds = 60.0
+    """longest allowed time of a step or a reset, in seconds"""
+    seed: Seed = 0
+    """seed of environment and actions"""
+    env_kwargs: tuple[str, ...] = ()
+    """keyword arguments of the environment, as NAME=VALUE, as train takes them"""
+    wrapper: tuple[str, ...] = ()
+    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
+    json: bool = False
+    """print JSON"""
+
+
+def command_check(words: list[str]) -> int:
+    """Prints a finding per rule; the exit status."""
+    env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
+    if not env:
+        raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
+    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # read as in training
+    trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
+    trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
+    try:
+        report = check_env(env[0], **trials)
+    except UserError as e:
+        raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
+    if options.json:
+        print(as_json(report.findings, {"environment": report.environment, "card": report.card}, "rules"))
+    else:
+        print_findings(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
+    return report.status
+
+
+def verdict(report: CheckReport) -> str:
+    counts = Counter[str](f.level for f in report.findings)
+    words = (("failed", "broken"), ("warning", "doubtful"))
+    found = [f"{counts[level]} rule{'s' * (counts[level] > 1)} {word}" for level, word in words if counts[level]]
+    return " and ".join(found) or "keeps to every rule that was checked"
+
+
+# `polyplay new`.
+
+
+SCRIPT = '''\
+"""Train an agent, play full games with it, draw its learning curve."""
+
+import polyplay
+
+STEPS = 150_000
+
+if __name__ == "__main__":
+    run = polyplay.train("ppo", env="CartPole-v1", steps=STEPS)
+    print(run.directory, run.evaluate(episodes=20)["episodic_return_mean"])
+    run.plot("curve.png")  # needs matplotlib: pip install 'polyplay[plots]'
+'''
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """Writes a short example script."""
+
+
+def command_new(words: list[str]) -> None:
+    """Writes the file, and prints how to run it."""
+    first, _, _ = parse_words(NewOptions, words, "polyplay new FILE.py", "FILE.py: the file to write.")
+    if not first or not first[0].endswith(".py"):
+        given = f"'{first[0]}' given" if first else "nothing given"
+        raise UserError(f"new takes the file to write, {given}: polyplay new FILE.py")
+    path = Path(first[0])
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(SCRIPT)
+    except FileExistsError:
+        raise UserError(f"FILE: {path} is there already and stays as it is: name another") from None
+    except OSError as e:
+        raise UserError(f"FILE: {path} cannot be written: {e.strerror}") from None
+    print(f"{path}: run it with `python {shlex.quote(str(path))}`")

@@ -3,56 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any
 
-from polyplay.envs.atari.native import NativePool
-from polyplay.envs.atari.native import describe as describe_game
-from polyplay.envs.atari.presets import Atari
+from polyplay.envs import build, envpool, process_pool
+from polyplay.envs.atari import Atari, NativePool
+from polyplay.envs.atari import describe as describe_game
+from polyplay.envs.base_pool import check_groups
+from polyplay.envs.build import check_lanes
+from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
-from polyplay.envs.pools import build, client, envpool
-from polyplay.envs.pools.global_random import GlobalGenerators
-from polyplay.envs.pools.inline import InlinePool
-from polyplay.envs.pools.orders import check_groups
-from polyplay.envs.pools.process import ProcessPool
-from polyplay.envs.pools.surroundings import Surroundings
-from polyplay.envs.pools.vector import VectorPool
-from polyplay.envs.pools.vector_modes import check_lanes
-from polyplay.envs.toys import games, matches
+from polyplay.envs.process_pool import ProcessPool
+from polyplay.envs.process_state import GlobalGenerators, Surroundings
+
+GAMES = {  # modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring Numba
+    "toy:": "polyplay.games.toys",
+    "game:": "polyplay.games.board_pool",
+    "arena:": "polyplay.games.arenas",
+}
 
 
-def _describe_board(envs: Envs) -> EnvSpec:
-    from polyplay.envs.boards import pool  # it loads Numba, which environment processes do without
-
-    return pool.describe(envs)
-
-
-def _connect_board(envs: Envs, seed: int, lane: int) -> Pool:
-    from polyplay.envs.boards import pool
-
-    return pool.BoardPool(envs, seed, lane)
-
-
-def _describe_arena(envs: Envs) -> EnvSpec:
-    from polyplay.envs import arenas
-
-    return arenas.describe(envs)
-
-
-def _connect_arena(envs: Envs, seed: int, lane: int) -> Pool:
-    from polyplay.envs import arenas
-
-    return matches.MatchPool(envs, arenas.arena(envs), seed, lane)
+def _game(name: str, what: str) -> Callable[..., Any]:
+    """`what` of the module of the games whose names begin with `name`."""
+    return lambda *given: getattr(importlib.import_module(GAMES[name]), what)(*given)
 
 
 # by how a name begins; all others are Gymnasium environments
 OWN: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
-    "toy:": (games.describe, matches.connect),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
-    "game:": (_describe_board, _connect_board),
-    "arena:": (_describe_arena, _connect_arena),
+    **{name: (_game(name, "describe"), _game(name, "connect")) for name in GAMES},
 }
 
 
@@ -110,7 +93,7 @@ def _spec_of(envs: Envs) -> EnvSpec:
     for beginning, (own, _) in OWN.items():
         if envs.title.startswith(beginning):
             return own(envs)
-    return _describe_here(envs) if envs.inline else client.describe(envs)
+    return _describe_here(envs) if envs.inline else process_pool.describe(envs)
 
 
 def _describe_here(envs: Envs) -> EnvSpec:

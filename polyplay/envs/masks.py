@@ -27,9 +27,9 @@ import numpy as np
 from gymnasium import spaces as gym
 from numpy.typing import ArrayLike
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec, Tree
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
 

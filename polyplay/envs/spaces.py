@@ -1,4 +1,6 @@
-"""What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
+"""What an environment shows and takes; random actions.
+
+What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
 
 Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
 kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `observation_writer` make of its arrays.
@@ -7,18 +9,67 @@ kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from numbers import Integral
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec, Tree
-from polyplay.envs.arrays import Casting, SpaceViolation, as_array, check_array, infinite, place_of
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec, Tree
+
+# What an environment shows, as an array of the declared type, or why it is none.
+
+
+Casting = Literal["safe", "same_kind"]
+
+
+class SpaceViolation(Exception):
+    """An environment broke a rule of `envs/rules`; the message says declared and given, on one line."""
+
+    def __init__(self, text: str, rule: str = "spaces"):
+        super().__init__(text)
+        self.rule = rule
+
+
+def place_of(path: str) -> str:
+    """The place of a part, as messages begin with it."""
+    return f"at {path!r} " if path else ""
+
+
+def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str, casting: Casting = "safe") -> None:
+    """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
+    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
+        rule = "shape" if obs.shape != shape else "dtype"
+        given = f"{obs.dtype} {list(obs.shape)}"
+        raise SpaceViolation(f"{place_of(path)}declared {dtype} {list(shape)}, given {given}", rule)
+
+
+def infinite(obs: np.ndarray) -> str:
+    bad = np.argwhere(~np.isfinite(obs))
+    return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
+
+
+def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
+    """Lists and Python numbers have no dtype of their own: they take the declared one, if that holds their numbers.
+    Raises SpaceViolation.
+    """
+    own = isinstance(obs, list | tuple | bool | int | float)
+    try:
+        array = np.asarray(obs, dtype if own else None)
+        if not own or dtype is None or dtype.kind not in "biu" or np.array_equal(array, np.asarray(obs)):
+            return array
+        raise OverflowError
+    except OverflowError:
+        rule, given = "dtype", f"{' '.join(str(obs).split())[:80]}, which it can't hold"
+    except (TypeError, ValueError):
+        rule, given = "shape", f"{type(obs).__name__} that is no array"
+    raise SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
+
 
 # Every leaf has `field`, the array of one lane's action, `kinds`, the kinds of dtypes that are taken for one, and
 # `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in 0 … most - 1.
@@ -99,7 +150,7 @@ class Box:
 
 class Conditional(dict[str, Any]):
     """Leaves of which the first in order, a Discrete, decides which others count: `uses` has the values of the first
-    that use a part, by part. Parts that are not used are 0. (envs/conditional_actions makes it of a dict.)
+    that use a part, by part. Parts that are not used are 0. (envs/spaces makes it of a dict.)
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -373,3 +424,186 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
         row[...] = obs
 
     return write
+
+
+# Actions of several parts of which the first decides which others count: how an environment declares that.
+#
+# `uses` has by part the values of the first that use it: {"unit": (2, 3), "way": (1,)} beside actions of {"verb":
+# Discrete(4), "unit": Discrete(5), "way": Discrete(9)}. The first part is the one that `uses` leaves out.
+
+
+ATTRIBUTE = "action_uses"  # of a Gymnasium environment whose actions are a Dict
+
+
+def declared_uses(env: Any) -> Any:
+    """What an environment, or the outermost wrapper that has the attribute, declares; None: nothing."""
+    while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
+        env = env.env
+    return getattr(env, ATTRIBUTE, None)
+
+
+def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | None, what: str) -> ActionSpec:
+    """`action` with what `uses` says of it; `what` it is called in errors. Raises UserError."""
+    if uses is None:
+        return action
+    if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
+        seen = describe_actions(action)
+        raise UserError(f"{what} given, the actions are {seen}; allowed with a Dict of parts that are no Dict or Tuple")
+    if not isinstance(uses, Mapping):
+        raise UserError(f"{what} is {uses!r}; allowed: a dict, by part the values of the first part that use it")
+    if unknown := [name for name in uses if name not in action]:
+        raise UserError(f"{what}: {unknown[0]!r} is no part of the actions; allowed: {', '.join(action)}")
+    first = [name for name in action if name not in uses]
+    if len(first) != 1 or len(action) == 1:
+        left = ", ".join(first) or "none"
+        raise UserError(f"{what} leaves out {left}; it must leave out one part, which decides on all that it names")
+    if not isinstance(action[first[0]], Discrete):
+        raise UserError(f"{what}: the part that it leaves out, {first[0]}, is {action[first[0]]}; allowed: a Discrete")
+    return Conditional(action, {name: _values(name, uses[name], first[0], action, what) for name in uses})
+
+
+def _values(name: str, given: Any, first: str, action: Mapping[str, Any], what: str) -> tuple[int, ...]:
+    """Raises UserError: none, or what is no value of the first part."""
+    n = action[first].n
+    allowed = f"some of 0…{n - 1}, values of {first}"
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise UserError(f"{what}: {name} is used by {given!r}; allowed: {allowed}")
+    values = list(given)
+    if not values:
+        raise UserError(f"{what}: {name} is used by no value; allowed: {allowed}, or leave it out of the actions")
+    if wrong := [v for v in values if not isinstance(v, Integral) or int(v) not in range(n)]:
+        raise UserError(f"{what}: {name} is used by {wrong[0]!r}; allowed: {allowed}")
+    return tuple(sorted({int(v) for v in values}))
+
+
+# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks. Imports no torch.
+
+
+MOST = 1e6  # a random real number is at most this far from 0
+
+
+def action_width(space: ActionSpec) -> int:
+    """Uniforms that one action takes. Raises UserError: real numbers without bounds have no uniform action."""
+    return sum(_width(leaf) for _, leaf in tree.leaves(space))
+
+
+def _width(leaf: Leaf) -> int:
+    if not isinstance(leaf, Box):
+        return len(leaf.classes)
+    if not (np.isfinite(leaf.low).all() and np.isfinite(leaf.high).all()):
+        raise UserError(f"--epsilon: actions of {leaf} have no uniform draw; allowed here: 0")
+    return leaf.low.size
+
+
+def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
+    """Actions [B, …] from uniforms float32 [B, width] in (0, 1): every legal value of a part with the same chance."""
+    masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
+    for path, leaf in tree.leaves(space):
+        n, legal = _width(leaf), masks.get(path)
+        if legal is not None and legal.ndim == 3:  # for each value of the first part
+            legal = legal[np.arange(len(legal)), next(iter(made.values()))]
+        made[path] = _draw(leaf, uniforms[:, at : at + n].astype(np.float64), legal)
+        at += n
+    if isinstance(space, Conditional):
+        for name in space.uses:
+            made[name][~space.used(name)[made[space.first]]] = 0
+    return tree.nest(made)
+
+
+def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    if isinstance(leaf, Box):
+        low, high = leaf.low.reshape(-1), leaf.high.reshape(-1)
+        return (low + u * (high - low)).reshape(len(u), *leaf.shape).astype(np.float32)
+    legal = np.ones((len(u), sum(leaf.classes)), bool) if mask is None else mask
+    parts = np.split(legal, np.cumsum(leaf.classes)[:-1], axis=1)
+    numbers = np.stack([_among(part, u[:, i]) for i, part in enumerate(parts)], 1)
+    shape = () if isinstance(leaf, Discrete) else leaf.shape
+    return numbers.reshape(len(u), *shape).astype(leaf.field.dtype)
+
+
+def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """int64 [B]: the legal value [B, n] that stands at u of the way through all that are legal."""
+    place = (u * legal.sum(1)).astype(np.int64)
+    return (legal.cumsum(1) > place[:, None]).argmax(1)
+
+
+def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
+    """A function that draws the actions of n lanes; of those that `mask` allows, where it is given."""
+    rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
+    bounded = Conditional(bounded, space.uses) if isinstance(space, Conditional) else bounded
+    width = action_width(bounded)
+
+    def draw(n: int, mask: Tree | None = None) -> Tree:
+        return random_actions(bounded, rng.random((n, width)), mask)
+
+    return draw
+
+
+def _bounded(leaf: Leaf) -> Leaf:
+    """A Box with finite bounds: where one is missing, 1 beyond the other or beyond 0."""
+    if not isinstance(leaf, Box):
+        return leaf
+    low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
+    high = np.where(np.isfinite(leaf.high), leaf.high, np.maximum(low, 0) + 1)
+    return Box(leaf.shape, np.maximum(low, -MOST), np.minimum(high, MOST))
+
+
+def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
+    """`own` actions [B, …], but `other` in the lanes of `which` (bool [B])."""
+
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
+
+    return tree.map(leaf, own, other)
+
+
+# The ranges of real actions: how far a policy's −1 … 1 reaches in an environment's units.
+
+
+NO_BOUND = 1e30  # environments that have no bound declare the largest float, or one near it
+SEEN = 3.0  # a new policy draws numbers of mean 0 and deviation 1: nearly all lie within this
+
+
+@dataclass(frozen=True, eq=False)
+class ActionRange:
+    """middle ± half are the bounds of each part of a Box, float32 [*shape]; of a part without both they are 0 ± 1."""
+
+    middle: np.ndarray
+    half: np.ndarray
+    bounded: np.ndarray  # bool: has both
+
+    @classmethod
+    def of(cls, box: Box) -> ActionRange:
+        bounded = np.maximum(np.abs(box.low), np.abs(box.high)) < NO_BOUND
+        low, high = np.where(bounded, box.low, -1.0), np.where(bounded, box.high, 1.0)
+        return cls((low / 2 + high / 2).astype(np.float32), (high / 2 - low / 2).astype(np.float32), bounded)
+
+    @property
+    def unit(self) -> bool:
+        """Whether every part is 0 ± 1."""
+        return bool((self.middle == 0).all() and (self.half == 1).all())
+
+    @property
+    def far(self) -> bool:
+        """Whether a new policy's numbers, as they are, would hardly ever lie within some part's bounds, or reach next
+        to nothing of them.
+        """
+        beyond = np.abs(self.middle) - self.half > SEEN
+        return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())
+
+
+def describe_scaling(action: ActionSpec, scaled: bool) -> str:
+    """What becomes of the numbers that policies draw for real parts, for people; "": there are none."""
+    parts = {path: leaf for path, leaf in tree.leaves(action) if isinstance(leaf, Box)}
+    found = [f"{path}: {text}" if path else text for path, leaf in parts.items() if (text := _scaling(leaf, scaled))]
+    return "; ".join(found)
+
+
+def _scaling(box: Box, scaled: bool) -> str:
+    known, ends = ActionRange.of(box), f"[{box.low.min(initial=np.inf):g}, {box.high.max(initial=-np.inf):g}]"
+    if not known.bounded.any():
+        return "without bounds: a policy's numbers, at first of mean 0 and deviation 1, are taken as they are"
+    if scaled and not known.unit:
+        return f"a policy's −1 … 1 is scaled to {ends}"
+    flaw = ", of which a new policy reaches next to nothing: give --actions scale" if known.far else ""
+    return f"a policy's numbers are clipped to {ends}{flaw}"

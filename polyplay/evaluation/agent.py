@@ -1,4 +1,6 @@
-"""A trained policy to act with: what `polyplay.load` gives.
+"""A trained policy to act with.
+
+A trained policy to act with: what `polyplay.load` gives.
 
 It stands alone: it needs the run's directory and neither workers nor the environment, whose spaces are in spaces.json.
 """
@@ -6,6 +8,7 @@ It stands alone: it needs the run's directory and neither workers nor the enviro
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,24 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym
 
-from polyplay.common import checkpoint, tree
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_object
-from polyplay.common.statistics import mean_interval
-from polyplay.common.tree import Batch, Tree
-from polyplay.envs import Envs, make, space_files, spaces
-from polyplay.envs.pool import EnvSpec, Factory
-from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run, split_checkpoint, wire_system
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import FOLDER
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, read_object
+from polyplay.core.numbers import mean_interval
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs import make, pool, spaces
+from polyplay.envs.pool import Envs, EnvSpec, Factory
+from polyplay.runs.load import (
+    check_spaces,
+    choose_agent,
+    choose_checkpoint,
+    crew_of,
+    load_run,
+    split_checkpoint,
+    weights_digest,
+    wire_system,
+)
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -67,9 +80,9 @@ def load_agent(
 
 def _known_spaces(directory: Path) -> contextlib.AbstractContextManager[None]:
     """What the run wrote down of its environment; of earlier versions' runs the environment is made."""
-    file = directory / space_files.FILE
+    file = directory / pool.FILE
     try:
-        return make.known_spec(space_files.spec_from_json(read_object(file), str(file)))
+        return make.known_spec(pool.spec_from_json(read_object(file), str(file)))
     except OSError:
         return contextlib.nullcontext()
     except ValueError as e:
@@ -95,7 +108,7 @@ class Agent:
         self.directory, self.checkpoint, self.config = directory, found, config
         self.system: str = config["system"]
         self.spec: EnvSpec = wired.envs.spec
-        self.observation_space, self.action_space = space_files.of_spec(self.spec)
+        self.observation_space, self.action_space = pool.of_spec(self.spec)
         self._envs: Envs = wired.envs
         self._units = wired.values
         self._policy = load_player(wired, found, agent=number)
@@ -147,8 +160,8 @@ class Agent:
         from polyplay.acting import play
 
         envs = replace(self._envs) if env is None else replace(self._envs, name=env, options={}, kwargs={}, wrappers=())
-        if space_files.network_view(envs.spec) != space_files.network_view(self.spec):
-            shown, taken = space_files.describe_views(envs.spec, self.spec)
+        if pool.network_view(envs.spec) != pool.network_view(self.spec):
+            shown, taken = pool.describe_views(envs.spec, self.spec)
             given, own = (f"{seen}; actions {acted}" for seen, acted in zip(shown, taken, strict=True))
             raise UserError(f"env: {envs.title} shows {given}, but the agent takes {own}")
         games = play.play_games(envs, self._policy, episodes, seed, greedy, epsilon=self._how.epsilon)
@@ -245,3 +258,74 @@ def _stacked(rows: list[Any]) -> Any:
     if isinstance(head, tuple):
         return tuple(_stacked([row[i] for row in rows]) for i in range(len(head)))
     return np.stack(rows)
+
+
+# Agents of runs by name: of a run, of one of its checkpoints, of the file of a past self.
+
+
+OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # by name
+
+
+@dataclass(frozen=True)
+class RunAgent:
+    """name: as it was given, with the agent's number if there are several. weights: a checkpoint, or a file."""
+
+    name: str
+    wired: System
+    weights: Path
+    agent: int = 0
+
+    @property
+    def about(self) -> Row:
+        """What a record says of it."""
+        if self.weights.suffix == checkpoint.ARRAYS:
+            digest = checkpoint.describe_file(self.weights)["sha256"]
+        else:
+            digest = weights_digest(self.weights, self.agent)
+        return {"checkpoint": self.weights.name, "checkpoint_sha256": digest}
+
+
+def is_run(name: str) -> bool:
+    """Whether this is a run's or a past self's, and no opponent by name."""
+    path, _ = _split_agent(name)
+    return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
+
+
+def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
+    """Who a name means. RUN: every agent of a run's newest checkpoint; RUN/checkpoints/NAME: of that one; either with
+    :N or :best: that agent; RUN/selves/NAME.safetensors: a past self. Raises UserError.
+    """
+    path, agent = _split_agent(name)
+    alone = path.suffix == checkpoint.ARRAYS
+    if alone and not path.is_file():
+        raise UserError(f"{name}: there is no such file of a past self")
+    folder = path.absolute().parent
+    if alone and folder.name != FOLDER:
+        raise UserError(f"{name} given, allowed: the file of a past self where its run has it, in RUN/selves")
+    run, which = (folder.parent, None) if alone else split_checkpoint(path)
+    page, settings, options, _ = load_run(run, trust)
+    found = path if alone else choose_checkpoint(run, which)
+    wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
+    check_spaces(run, wired.envs)
+    if alone:
+        return [RunAgent(name, wired, found)]
+    there = checkpoint.agents_of(found)
+    if agent is None and len(there) > 1:
+        return [RunAgent(f"{name}:{n}", wired, found, n) for n in there]
+    return [RunAgent(name, wired, found, choose_agent(run, found, agent, name))]
+
+
+def find_agent(name: str, trust: bool = False) -> RunAgent:
+    """The one that a name means. Raises UserError: there are several."""
+    found = find_agents(name, trust)
+    if len(found) > 1:
+        raise UserError(f"{name} has {len(found)} agents: name one, {found[0].name}")
+    return found[0]
+
+
+def _split_agent(name: str) -> tuple[Path, str | None]:
+    """RUN:N and RUN:best: (RUN, N or best)."""
+    path, _, agent = name.rpartition(":")
+    if path and (agent.isdecimal() or agent == "best") and Path(path).is_dir() and not Path(name).exists():
+        return Path(path), agent
+    return Path(name), None

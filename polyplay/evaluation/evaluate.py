@@ -1,4 +1,6 @@
-"""Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
+"""Scores of checkpoints by a protocol; videos, windows.
+
+Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
 
 Every evaluation is a file of its own in the run's directory, `evaluation-….json`; `scores.json` gathers them in three
 places that are never mixed: "final" (the run's last weights), "best" (its best snapshot) and "training" (the returns of
@@ -7,7 +9,9 @@ its last 100 games while it learnt); evaluations of other checkpoints are in "sn
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import sys
 import time
@@ -15,30 +19,332 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
 
-from polyplay.common import checkpoint, machine
-from polyplay.common.bounds import Count, Fraction, Seed, Simulations, Whole
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_object, write_json
-from polyplay.common.statistics import mean_interval
-from polyplay.envs import Envs
-from polyplay.envs.atari import protocols
-from polyplay.envs.atari.starts import Starts
-from polyplay.evaluation.board_options import check_board_options, describe_label
-from polyplay.evaluation.film import Film, without_a_screen
-from polyplay.evaluation.progress import GamesWatch, on_screen
-from polyplay.evaluation.scores.of_runs import FILE, read_scores, training_score
-from polyplay.evaluation.window import Window
-from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from polyplay.core import checkpoint, machine, processes
+from polyplay.core.errors import MATCH, Count, Fraction, Seed, Simulations, UserError, Whole
+from polyplay.core.files import Row, read_object, write_json
+from polyplay.core.numbers import mean_interval
+from polyplay.core.tree import Batch
+from polyplay.envs import atari
+from polyplay.envs.atari import Starts
+from polyplay.envs.pool import Envs, Pool
+from polyplay.evaluation.scores import FILE, read_scores, training_score
+from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only, program_signature
 from polyplay.runs.load import check_spaces, choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
-from polyplay.runs.trust import program_signature
 from polyplay.systems import System
 from polyplay.workers import process
 
 if TYPE_CHECKING:
-    from polyplay.nets import Policy
+    from polyplay.acting.play import PlayedGame, Watch
+    from polyplay.nets.policy import Policy
+
+# How far an evaluation is, shown on standard error; and its end before all games are over.
+
+
+EVERY = 30.0  # seconds between two lines where standard error is no terminal
+
+
+class GamesWatch:
+    """Counts games and steps, and ends an evaluation after `max_steps` of all lanes together, or by a signal."""
+
+    def __init__(self, max_steps: int | None = None):
+        self.max_steps = max_steps
+        self.games, self.steps, self.total = 0, 0, 0.0
+        self.signal, self.ended = 0, ""  # ended: by what
+
+    def step(self, found: list[PlayedGame], lanes: int) -> bool:
+        """All lanes made a step, and these games ended in it. Whether to go on."""
+        self.games, self.steps = self.games + len(found), self.steps + lanes
+        self.total += sum(game.ret for game in found)
+        if self.signal:
+            self.ended = f"stopped by {processes.name(self.signal)}"
+        elif self.max_steps is not None and self.steps >= self.max_steps:
+            self.ended = f"--max-steps {self.max_steps:,} are over"
+        return not self.ended
+
+    @property
+    def line(self) -> str:
+        mean = f"mean return {self.total / self.games:,.2f}" if self.games else "none is over yet"
+        return f"{mean} · {self.steps:,} steps"
+
+
+@contextlib.contextmanager
+def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) -> Iterator[Watch]:
+    """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile the
+    first signal ends the evaluation after the present step; another one, a second or more later, at once.
+    """
+    console = console or Console(stderr=True, highlight=False)
+    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+    task, due = bar.add_task(watch.line, total=episodes), time.monotonic() + EVERY
+
+    def step(found: list[PlayedGame], lanes: int) -> bool:
+        nonlocal due
+        going = watch.step(found, lanes)
+        bar.update(task, completed=watch.games, description=watch.line)
+        if not console.is_terminal and time.monotonic() >= due:
+            due = time.monotonic() + EVERY
+            console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
+        return going
+
+    with bar, processes.handled(_receiver(watch)):
+        yield step
+
+
+def _receiver(watch: GamesWatch) -> processes.Handler:
+    warned = 0.0
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal warned
+        if watch.signal:
+            if time.monotonic() - warned >= processes.AGAIN:
+                raise processes.Stopped(number)
+            return
+        watch.signal, warned = number, time.monotonic()
+        what = "ending after this step; a second signal, at least 1 s later, ends without a score"
+        with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
+            os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
+
+    return receive
+
+
+# What a game looks like: for a video, or a window. `option` is what asked for it.
+
+
+ATARI_RATE = 15.0  # pictures per second: one of four frames
+SCALE = 4  # of a picture that the network sees
+
+
+def with_pictures(envs: Envs, option: str) -> Envs:
+    """`envs` so that a step has a picture: Gymnasium's render in our own process. Raises UserError."""
+    if envs.title.startswith(("ALE/", "arena:", "toy:", "game:", "envpool:")):
+        return envs
+    shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
+    try:
+        shown.spec  # noqa: B018 - builds one
+    except UserError as e:
+        raise UserError(f"{option}: needs an environment that takes render_mode='rgb_array'; {e}") from None
+    return shown
+
+
+def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
+    """The first lane's (RGB uint8 [H, W, 3], pictures per second): an Atari screen's newest plane, else what `render`
+    gives. Raises UserError.
+    """
+    if not hasattr(pool, "picture"):
+        obs = step["obs"]
+        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
+        plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
+        return np.stack([plane] * 3, -1), ATARI_RATE
+    try:
+        rendered, rate = pool.picture(0)
+    except DependencyNotInstalled as e:
+        if "pygame" in str(e):
+            raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
+        raise UserError(f"{option}: this environment cannot render: {' '.join(str(e).split())}") from None
+    except Exception as e:
+        raise UserError(f"{option}: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
+    array = np.asarray(rendered)
+    if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+        raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
+    return array, rate
+
+
+# A game as a video.
+
+
+DRIVER = "SDL_VIDEODRIVER"  # of pygame, which draws many environments
+
+
+class Film:
+    """Writes the first lane's first game to an H.264 file. The games are played for their score: a fault of the film
+    ends the film alone, with one line on standard error and no file; `fault` says why.
+    """
+
+    option = "--video"
+
+    def __init__(self, path: Path):
+        self.path, self.fault, self._done = path, "", False
+        self._part = path.with_name(f".partial-{path.name}")
+        self._out: Any = None
+        self._stream: Any = None
+        with self._guarded():
+            self._out = _package().open(str(self._part), "w")
+
+    def shown(self, envs: Envs) -> Envs:
+        """`envs` so that a step has a picture; as they are, where that cannot be."""
+        with self._guarded():
+            return with_pictures(envs, self.option)
+        return envs
+
+    def __call__(self, step: Batch, pool: Pool) -> None:
+        if not self._done:
+            with self._guarded():
+                self._write(*picture(step, pool, self.option))
+                self._done = bool(step["over"][0])
+
+    def close(self) -> None:
+        """Put the file in its place, if anything was shown. May be called again."""
+        out, self._out, self._done = self._out, None, True
+        with self._guarded():
+            if self._stream is not None and out is not None:
+                out.mux(self._stream.encode())
+        with self._guarded():
+            if out is not None:
+                out.close()
+                if self._stream is not None and not self.fault:
+                    os.replace(self._part, self.path)
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
+
+    def _write(self, shown: np.ndarray, rate: float) -> None:
+        shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
+        if self._stream is None:
+            self._stream = self._out.add_stream("libx264", rate=round(rate))
+            self._stream.height, self._stream.width = shown.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+        frame = _package().VideoFrame.from_ndarray(np.ascontiguousarray(shown), format="rgb24")
+        self._out.mux(self._stream.encode(frame))
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The first fault is told, and ends the film."""
+        try:
+            yield
+        except Exception as e:
+            why = str(e) if isinstance(e, UserError) else f"{self.option}: {type(e).__name__}: {e}"
+            if not self.fault:
+                self.fault, self._done = " ".join(why.split()), True
+                print(f"polyplay: {self.fault}; there is no video, the games are scored without", file=sys.stderr)
+
+
+def _package() -> Any:
+    try:
+        import av
+    except ImportError:
+        raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
+    return av
+
+
+@contextlib.contextmanager
+def without_a_screen() -> Iterator[None]:
+    """Meanwhile pygame looks for none."""
+    before = os.environ.get(DRIVER)
+    os.environ[DRIVER] = before or "dummy"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(DRIVER)
+
+
+# Games in a window while they are played.
+
+
+UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
+
+
+def asked_for(driver: str) -> bool:
+    return os.environ.get("SDL_VIDEODRIVER") == driver
+
+
+class Window:
+    """Shows the first lane's games at their own speed. Once it is closed, or later fails, the games continue without
+    it.
+    """
+
+    option = "--render"
+
+    def __init__(self, title: str):
+        try:
+            import pygame
+        except ImportError:
+            raise UserError("--render: needs the package pygame; `pip install 'polyplay[render]'`") from None
+        self._pygame, self._title = pygame, title
+        self._clock, self._open = pygame.time.Clock(), True
+        try:
+            pygame.display.init()
+            driver = pygame.display.get_driver()
+            why = f"SDL found only its driver {driver!r}" if driver in UNSEEN and not asked_for(driver) else ""
+        except pygame.error as e:
+            why = str(e)
+        if why:
+            raise UserError(f"--render: no window can be opened here ({why}); --video writes a file instead")
+
+    def shown(self, envs: Envs) -> Envs:
+        """`envs` so that a step has a picture. Raises UserError."""
+        return with_pictures(envs, self.option)
+
+    def __call__(self, step: Batch, pool: Pool) -> None:
+        if not self._open:
+            return
+        try:
+            self._show(step, pool)
+        except (UserError, self._pygame.error) as e:
+            if self._pygame.display.get_surface() is None:
+                raise  # at the first step, so no game is lost
+            print(f"polyplay: {' '.join(str(e).split())}; the games continue without a window", file=sys.stderr)
+            self.close()
+
+    def _show(self, step: Batch, pool: Pool) -> None:
+        shown, rate = picture(step, pool, self.option)
+        size = shown.shape[1], shown.shape[0]
+        surface = self._pygame.display.get_surface()
+        if surface is None or surface.get_size() != size:
+            surface = self._pygame.display.set_mode(size)
+            self._pygame.display.set_caption(self._title)
+        self._pygame.surfarray.blit_array(surface, shown.swapaxes(0, 1))
+        self._pygame.display.flip()
+        self._clock.tick(rate)
+        if any(event.type == self._pygame.QUIT for event in self._pygame.event.get()):
+            self.close()
+
+    def close(self) -> None:
+        self._open = False
+        self._pygame.display.quit()
+
+
+# Options of the protocols of board games, checked before anything heavy is loaded.
+
+
+def check_board_options(options: EvaluateOptions) -> None:
+    """Raises UserError: options that do not belong to the protocol."""
+    name, board = options.protocol, atari.protocol(options.protocol).board
+    given = {"--against": options.against, "--opening-plies": options.opening_plies}
+    if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
+        raise UserError(f"{wrong[0]} is for --protocol versus, {name} given")
+    if wrong := [f"--{flag}" for flag in ("video", "render") if getattr(options, flag) and board]:
+        raise UserError(f"{wrong[0]} is not for --protocol {name}: use --protocol run")
+    if name != "versus":
+        return
+    if options.against is None:
+        raise UserError(
+            "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
+        )
+    if options.episodes and options.episodes > MATCH:
+        raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
+    if options.episodes and options.episodes % 2:
+        raise UserError(
+            f"--episodes {options.episodes} given, but both colours play every opening: give an even number"
+        )
+
+
+def describe_label(label: str, options: EvaluateOptions) -> str:
+    """The protocol as tables name it, with the opponent and the simulations that were asked for."""
+    name = options.against or ""
+    against = f" {name if name.startswith('gtp:') else Path(name).name}" if name else ""
+    asked = "" if options.simulations is None else f", {options.simulations} simulations"
+    return f"{label}{against}{asked}"
+
 
 SCHEMA = 1
 LONGEST_SLUG = 120  # letters of a protocol in the name of a file
@@ -106,14 +412,14 @@ def evaluate(
     function). watch: shows how far it is, and takes signals.
     """
     options = options or EvaluateOptions()
-    protocol = protocols.protocol(options.protocol)
+    protocol = atari.protocol(options.protocol)
     check_board_options(options)
     page, saved, run_options, config = load_run(directory, trust=options.trust or settings is not None)
     found = choose_checkpoint(directory, options.checkpoint)
     wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
     check_spaces(directory, wired.envs)
-    envs, starts = protocols.apply(protocol, wired.envs, options.starts)
-    label = describe_label(protocols.label(protocol, starts), options)
+    envs, starts = atari.apply(protocol, wired.envs, options.starts)
+    label = describe_label(atari.label(protocol, starts), options)
     name = file_name(options, found.name, label)
     read_only = is_read_only(directory)
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None
@@ -142,11 +448,11 @@ def play_and_score(
     from polyplay.acting import play
 
     policy, where, told = _load(wired, found, options)
-    if protocols.protocol(options.protocol).board:
-        from polyplay.evaluation.boards import play_board_protocol
+    if atari.protocol(options.protocol).board:
+        from polyplay.evaluation.matches import play_board_protocol
 
         return {**told, **play_board_protocol(wired, policy, found, options, where, watch)}
-    episodes = options.episodes or protocols.protocol(options.protocol).episodes
+    episodes = options.episodes or atari.protocol(options.protocol).episodes
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
     before, mine = time.monotonic(), watch or GamesWatch()
     mine.max_steps = options.max_steps
@@ -236,7 +542,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts 
         "chosen_by": by if place == "best" else None,
         "system": config["system"],
         "env": config["config"]["env"],
-        "game": protocols.game(wired.envs),
+        "game": atari.game(wired.envs),
         "trained_seed": config["seed"],
         "checkpoint": found.name,
         "checkpoint_sha256": weights_digest(found, agent),

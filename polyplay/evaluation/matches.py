@@ -1,34 +1,266 @@
-"""Who plays in a tournament, and how two of them meet: at a board game, or on an environment with two teams."""
+"""Who plays in matches: runs, opponents, programs.
+
+Who plays in a tournament, and how two of them meet: at a board game, or on an environment with two teams.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from polyplay.acting.play import PlayOptions, load_player
-from polyplay.acting.team_match import (
+from polyplay.acting.play import (
+    MatchStarts,
+    MatchWatch,
+    PlayOptions,
     TeamPlayer,
+    load_player,
+    match,
     play_both_sides,
     policy_player,
     random_player,
     scripted_player,
 )
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
-from polyplay.envs import Envs
-from polyplay.envs.atari.protocols import is_board
-from polyplay.envs.boards.opponents import Opponent
-from polyplay.envs.boards.pool import board_of
-from polyplay.envs.bots import load_bot
-from polyplay.evaluation.boards import PLIES, both_colors
-from polyplay.evaluation.players import MORE, BoardPlayer, PlayerOptions, named_player, play_match, player_of_agent
-from polyplay.evaluation.run_agents import RunAgent, find_agents, is_run
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.core.numbers import mean_interval
+from polyplay.core.tree import Batch
+from polyplay.envs import atari
+from polyplay.envs.atari import is_board
+from polyplay.envs.lane import load_bot
+from polyplay.envs.pool import Envs
+from polyplay.evaluation.agent import RunAgent, find_agent, find_agents, is_run
+from polyplay.evaluation.evaluate import GamesWatch, on_screen
+from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import TournamentOptions
+from polyplay.games import board_rules, records
+from polyplay.games.board_pool import board_of, show_all
+from polyplay.games.boards import Game, Go
+from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
+from polyplay.systems import System
+
+if TYPE_CHECKING:
+    from polyplay.acting.play import Watch as GamesEnded
+    from polyplay.evaluation.evaluate import EvaluateOptions
+    from polyplay.nets.policy import Policy
+    from polyplay.search.search import SearchPolicy
+
+# Who plays in matches of a board game: runs and their checkpoints, opponents by name, and Go programs.
+
+
+MORE = ", or the directory of a run"  # beside opponents by name
+
+
+@dataclass(frozen=True)
+class BoardPlayer:
+    """name: as it was given. about: what a record says of it."""
+
+    name: str
+    board: Game
+    moves: Opponent
+    about: Row
+
+
+@dataclass(frozen=True)
+class SearchAt:
+    """A search as a policy for one step that knows its positions, records int8 [n, record], whole: planes of Go show
+    only the last eight of those that may not be repeated.
+    """
+
+    search: SearchPolicy
+    records: np.ndarray
+
+    noise = 0
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        from polyplay.acting.rows import as_tensors
+
+        action, value = self.search.choose(self.records)
+        return as_tensors({"action": action, "value": value}), state
+
+
+class PolicyPlayer:
+    """A policy that has no memory, on any position of its game: an Opponent."""
+
+    def __init__(self, wired: System, policy: Policy, how: PlayOptions):
+        self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
+        if policy.state_spec():
+            raise UserError(
+                f"a policy with a memory cannot be asked for a position alone, as that of {wired.envs.title}"
+            )
+
+    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        from polyplay.acting.play import choose_actions
+        from polyplay.search.search import SearchPolicy
+
+        n = len(at)
+        off, reward = np.zeros(n, bool), np.zeros(n, np.float32)
+        step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
+        step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
+        show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
+        policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
+        action, _ = choose_actions(self.spec, policy, self.how, at, step, {}, self.acts)
+        self.acts += 1
+        return np.asarray(action, np.int64)
+
+
+@dataclass(frozen=True)
+class PlayerOptions:
+    """How runs play. simulations of their searches; None: their own."""
+
+    simulations: int | None = None
+    seed: int = 0
+    greedy: bool = False
+    epsilon: float = 0.0
+    device: str = "cpu"
+    trust: bool = False
+
+
+def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
+    """A policy of a checkpoint. Raises UserError: it has a memory."""
+    from polyplay.acting.play import PlayOptions
+
+    moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
+    return BoardPlayer(name, moves.board, moves, about)
+
+
+def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
+    """Raises UserError: its run plays no board game."""
+    from polyplay.acting.play import load_player
+
+    if not atari.is_board(found.wired.envs):
+        raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
+    policy = load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
+    return player_of(found.wired, policy, found.about, options, found.name)
+
+
+def named_player(name: str, board: Game, option: str) -> BoardPlayer:
+    """An opponent by name, or a Go program. Raises UserError: there is none of that name."""
+    if name.startswith(PREFIX):
+        return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
+    more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
+    return BoardPlayer(name, board, opponent(name, board, option, more), {})
+
+
+def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "--against ") -> BoardPlayer:
+    """A run of that game, or a named_player. option: the words before the name in messages. Raises UserError."""
+    if not is_run(name):
+        return named_player(name, board, option)
+    found = player_of_agent(find_agent(name, options.trust), options)
+    if not np.array_equal(found.board.numbers, board.numbers):
+        raise UserError(
+            f"{option}{name}: it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
+        )
+    return found
+
+
+def play_match(
+    player: BoardPlayer,
+    other: BoardPlayer,
+    starts: MatchStarts,
+    seed: int,
+    watch: MatchWatch = lambda found, moves: True,
+) -> np.ndarray:
+    """As match.match. A Go program has one game on its board: games with one are played one after the other."""
+    programs = list[GtpPlayer]()
+    for one, against in ((player, other), (other, player)):
+        if isinstance(one.moves, GtpPlayer):
+            one.moves.against = against.name
+            programs.append(one.moves)
+
+    def over(records: np.ndarray, at: np.ndarray) -> None:
+        for program in programs:
+            program.over(records, at)
+
+    return match(player.board, player.moves, other.moves, starts, seed, watch, 1 if programs else None, over)
+
+
+# The protocol of board games, `versus`: how a run's player is measured, and what a record says of it.
+
+
+PLIES = 2  # random moves of an opening
+TRIES = 10_000  # random games until one goes on
+OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
+
+
+def play_board_protocol(
+    wired: System, policy: Policy, found: Path, options: EvaluateOptions, device: str, watch: GamesWatch | None = None
+) -> Row:
+    """What a repetition has to know of it, as evaluate.play_and_score. Raises UserError: nothing was over."""
+    how = PlayerOptions(
+        options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
+    )
+    player, mine = player_of(wired, policy, {}, how, found.parents[1].name), watch or GamesWatch()
+    asked = options.episodes or atari.protocol(options.protocol).episodes
+    mine.max_steps, begun = options.max_steps, time.monotonic()
+    with on_screen(mine, asked) if watch else nullcontext(mine.step) as step:
+        returns, about = _play(player, asked, options, how, _watching(step))
+    if not returns:
+        raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
+    return {
+        **{"protocol": options.protocol, "seed": options.seed, "lanes": asked, "epsilon": how.epsilon},
+        **{"actions": "greedy" if options.greedy else "sampled", **about},
+        **{"episodes": len(returns), "episodic_return_mean": float(np.mean(returns))},
+        **{"episodic_return_std": float(np.std(returns)), "seconds": round(time.monotonic() - begun, 3)},
+        **{"returns": returns, "interval": mean_interval(returns)},
+        **({"ended": mine.ended, "asked": asked} if len(returns) < asked else {}),
+    }
+
+
+def _watching(step: GamesEnded) -> MatchWatch:
+    from polyplay.acting.play import PlayedGame
+
+    return lambda ended, moves: step([PlayedGame(ret, 0, number) for number, ret in ended.items()], moves)
+
+
+def _play(
+    player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: MatchWatch
+) -> tuple[list[float], Row]:
+    """The points of every game that was over, and what a record says of the match."""
+    board, name = player.board, str(options.against)
+    plies = PLIES if options.opening_plies is None else options.opening_plies
+    other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0))
+    with programs_running([other.moves]) as programs:
+        points = play_match(player, other, both_colors(board, asked, plies, how.seed), how.seed, watch)
+    more = {f"against_{key}": value for key, value in other.about.items()}
+    more |= {"programs": [program.about for program in programs]} if programs else {}
+    returns = points[~np.isnan(points)].tolist()
+    about = {"against": name, "opening_plies": plies, "points": sum(returns)}
+    return returns, {**about, **{what: returns.count(p) for what, p in OUTCOMES.items()}, **more}
+
+
+def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
+    """Without end: records after so many random legal moves each; games that end so early are drawn again."""
+    rng, room, tries = np.random.default_rng(seed), np.zeros(board.actions, np.int16), 0
+    while True:
+        record, result = board.new(), records.GOES_ON
+        for _ in range(plies):
+            moves = room[: board_rules.legal(board.numbers, record, room)]
+            result = board_rules.play(board.numbers, record, int(rng.choice(moves)))
+            if result != records.GOES_ON:
+                break
+        tries += 1
+        if result == records.GOES_ON:
+            tries = 0
+            yield record
+        elif tries == TRIES:
+            raise UserError(
+                f"--opening-plies {plies}: every random game of game:{board.name} is over by then: lower it"
+            )
+
+
+def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
+    """Each opening twice: in the second half of the games the other moves next."""
+    records = np.stack([*islice(openings(board, plies, seed), games // 2)])
+    return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""`polyplay verify RUN`: plays a recorded evaluation again: does its score come out?
+"""A recorded evaluation again; start states from play.
+
+`polyplay verify RUN`: plays a recorded evaluation again: does its score come out?
 
 On the same machine with the same versions every return has to be the same; elsewhere the difference of the means has
 to be none within its bootstrap interval. What is absent or was changed since is named, and fails.
@@ -6,26 +8,28 @@ to be none within its bootstrap interval. What is absent or was changed since is
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from polyplay.common import checkpoint, machine
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, is_number
-from polyplay.common.findings import Finding
-from polyplay.common.statistics import aggregates_agree
-from polyplay.envs.atari import protocols
-from polyplay.envs.atari import starts as starts_file
+from polyplay.core import checkpoint, machine
+from polyplay.core.errors import Count, Finding, Fraction, Seed, UserError
+from polyplay.core.files import Row, is_number
+from polyplay.core.numbers import aggregates_agree
+from polyplay.envs import atari
+from polyplay.envs import atari as starts
+from polyplay.envs.atari import Atari, actions_of, rom
+from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.evaluation import evaluate
-from polyplay.runs.directory import config_hash
+from polyplay.runs.directory import check_program, config_hash
 from polyplay.runs.flags import TYPE_NAMES, check_value, option_types
-from polyplay.runs.load import crew_of, load_run, weights_digest
-from polyplay.runs.trust import check_program
+from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.workers import process
 
 NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
@@ -88,7 +92,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     yield f"{found.name} is complete, and its weights are those of the evaluation"
     file = _starts(record, starts)
     yield f"{file} is the file that was used" if file else "none were used"
-    protocol = _or_fail(protocols.protocol, record["protocol"])
+    protocol = _or_fail(atari.protocol, record["protocol"])
     options = evaluate.EvaluateOptions(
         **{k: record[k] for k in ("protocol", "episodes", "seed", "epsilon")},
         **{k: record[k] for k in ("simulations", "against", "opening_plies") if k in record},
@@ -100,7 +104,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
         trust=trust,
     )
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
-    envs, _ = protocols.apply(protocol, wired.envs, file)
+    envs, _ = atari.apply(protocol, wired.envs, file)
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 
@@ -165,7 +169,7 @@ def _starts(record: Row, given: str | None) -> str | None:
     if record["starts"] is None:
         return None
     file = given or record["starts"]["path"]
-    found = _or_fail(starts_file.load_starts, file)
+    found = _or_fail(atari.load_starts, file)
     _same("the digest of its start states", record["starts"]["digest"], found.digest, f"{file} has")
     return file
 
@@ -190,3 +194,94 @@ def _compare(record: Row, now: Row) -> str:
     if not aggregates_agree(before, after):
         raise VerificationFailed(f"{mean}: they differ by more than their {interval} ({differ})")
     return f"{mean}: no difference within its {interval}; {differ}"
+
+
+# `polyplay starts RUN`: start states for the human-starts protocol, made from an agent's own play, and labelled so.
+#
+# The papers took 100 states per game from a professional's play and never released them. These are no replacement for
+# comparisons with published human-starts scores: they show how an agent does from states that it did not choose.
+# Each is another game of the run's policy, up to a frame drawn evenly from its first `frames` frames.
+
+
+Games = Iterator[tuple[np.ndarray, np.ndarray]]  # step by step: actions, and whose game is over
+AT_ONCE = 16  # games
+SEED = 30_000_001  # other games than those of training and evaluation
+# whole games from the reset on, nothing random but the policy:
+WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": "zero"}
+
+
+@dataclass(frozen=True)
+class StartsOptions:
+    """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
+
+    out: str | None = None
+    """the file to write"""
+    number: Count = 100
+    """how many start states"""
+    frames: Count = 18_000
+    """the states are spread evenly over this many first frames of a game"""
+    epsilon: Fraction = 0.05
+    """probability of a uniform random action at every step"""
+    seed: Seed = 0
+    """seed of environments, actions and the choice of states"""
+    checkpoint: str | None = None
+    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
+    trust: bool = False
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
+
+
+def record_starts(directory: Path, options: StartsOptions) -> bytes:
+    """The bytes of the file. Raises UserError: no Atari run."""
+    from polyplay.acting import play
+
+    page, settings, run_options, config = load_run(directory, options.trust)
+    found = choose_checkpoint(directory, options.checkpoint)
+    wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
+    title = atari.game(wired.envs)
+    if title is None:
+        raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
+    process.tune(1)
+    policy = play.load_policy(wired, found)
+    envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames})
+    rows = []
+    for first in range(0, options.number, AT_ONCE):
+        how = play.PlayOptions(min(AT_ONCE, options.number - first), options.seed, epsilon=options.epsilon)
+        games = play.actions_of_games(envs, policy, how, first, options.seed + SEED)
+        rows += _starts_of_games(envs, games, options, first, how.episodes)
+    source = (
+        f"play of an agent of {config['system']}, no human's: "
+        f"checkpoint {found.name}, config {config_hash(config)}, "
+        f"epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
+    )
+    return starts.written(title, "substitute", source, rows)
+
+
+def _starts_of_games(envs: Envs, games: Games, options: StartsOptions, first: int, lanes: int) -> list[Row]:
+    """Start states number `first` … of as many games at once."""
+    game, atari = rom(envs.title), Atari(**envs.options)
+    names = actions_of(game, atari.full_actions)
+    played: list[list[int]] = [[] for _ in range(lanes)]
+    for actions, over in games:
+        for i in np.flatnonzero(~over).tolist():
+            played[i].append(int(actions[i]))
+    rows = []
+    for i, u in enumerate(np.random.default_rng((options.seed, first)).random(lanes)):
+        steps = min(len(played[i]), options.frames // atari.frameskip)
+        buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(atari.frameskip)]
+        env_seed = int(lane_seeds(options.seed + SEED, first + i, 1)[0])
+        rows.append({"actions": starts.spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
+    return rows
+
+
+def _ram(game: str, seed: int, buttons: list[str]) -> str:
+    """SHA-256 of the RAM after these buttons, one a frame."""
+    import ale_py
+
+    ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.setInt("random_seed", seed)
+    ale.loadROM(str(ale_py.roms.get_rom_path(game)))
+    ale.reset_game()
+    for button in buttons:
+        ale.act(ale_py.Action.__members__[button].value)
+    return hashlib.sha256(ale.getRAM().tobytes()).hexdigest()

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from polyplay.buffers.replay.spec import BOTH
-from polyplay.common import tree
-from polyplay.common.team import LARGE, Team, members
-from polyplay.common.tree import Batch
-from polyplay.learning.losses import CategoricalLoss, QLoss, q_learning
-from polyplay.learning.losses.base import LazyMetrics, LossOutput
+from polyplay.buffers.replay import BOTH
+from polyplay.core import tree
+from polyplay.core.machine import LARGE, Team, members
+from polyplay.core.tree import Batch
+from polyplay.learning import value_losses
+from polyplay.learning.returns import LazyMetrics, LossOutput
+from polyplay.learning.value_losses import CategoricalLoss, QLoss
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
-from polyplay.weights.flat import FlatParams
 from polyplay.weights.optimizers import RMSProp
+from polyplay.weights.params import FlatParams
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,7 +106,7 @@ class GradientParts:
         """
         target, rows = cast("QNetwork", self.learner.target_net), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
-        self.targets = [self.team.begin(partial(q_learning.target_scores, target, part, key)) for part in others]
+        self.targets = [self.team.begin(partial(value_losses.target_scores, target, part, key)) for part in others]
         parts = _split(batch, self._rows_beside_acting(rows))
         self.begun = [
             self.team.begin(partial(self._one, i, parts[i], rows, key, self.targets)) for i in range(1, self.n)

@@ -1,38 +1,259 @@
-"""What a learner is to do, one update of it, what it counts and saves."""
+"""One update: spec, batch, passes, learner.
+
+What a learner is to do, one update of it, what it counts and saves.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polyplay.common import checkpoint, tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.errors import NotFinite
-from polyplay.common.files import JsonLines, LogWrites, refusal_text
-from polyplay.common.schedule import SchedulePoint
-from polyplay.common.tree import Batch
-from polyplay.learning.epochs import run_epochs
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import NotFinite
+from polyplay.core.files import JsonLines, LogWrites, refusal_text
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
 from polyplay.learning.gradient_parts import GradientParts, parts_of
-from polyplay.learning.losses.base import LossOutput
-from polyplay.learning.recent_rows import AuxiliaryRows
-from polyplay.learning.save_marks import SaveMarks
-from polyplay.learning.spec import LearnerSpec
-from polyplay.nets.activation_reuse import Tape
-from polyplay.nets.device import enter_device, to_device, to_floats, to_host
+from polyplay.learning.returns import EpochLoss, Loss, LossOutput
+from polyplay.learning.unreal import AuxiliaryRows
+from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
-from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.nets.layers import Tape
+from polyplay.nets.policy import Policy, PolicyFactory, TapedPolicy
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.update import Sums, check_leaving
+from polyplay.weights.params import AgentParams, FlatParams
+from polyplay.weights.update import Sums, Update, check_leaving
+
+# Slots side by side as one batch on a device.
+
+
+def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
+    """What puts `n` slots side by side on the device."""
+    if device.type == "cpu":
+        return Collator(queue.rows, queue.state, queue.lanes, n)
+    return DeviceCollator(queue, n, device)
+
+
+class DeviceCollator(Collator):
+    """Observations go from each slot straight into its columns of a batch on the device, beside this thread where
+    memory is page-locked; everything else is small, and joined on the CPU. A slot is read until `done`.
+    """
+
+    def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
+        super().__init__({k: v for k, v in queue.rows.items() if k != "obs"}, queue.state, queue.lanes, n)
+        self.device, self.source = device, tree.map(torch.as_tensor, queue.rows["obs"])
+        if isinstance(queue, RolloutQueue):  # a replica's are on the device
+            page_lock(queue.block, device)
+        self.obs: Batch | None = None
+
+    def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
+        """rows [T+1, n·lanes, …], of which "obs" is tensors of the device, and state [n·lanes, …]."""
+        rows, state = super().__call__(slots)
+        if self.n == 1:
+            return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
+        return rows, state
+
+    def put(self, i: int, slot: int) -> None:
+        """See Collator."""
+        super().put(i, slot)
+        if self.obs is None:
+            wide = self.n * self.lanes
+            self.obs = tree.map(
+                lambda x: torch.empty((x.shape[1], wide, *x.shape[3:]), dtype=x.dtype, device=self.device), self.source
+            )
+        at = slice(i * self.lanes, (i + 1) * self.lanes)
+        tree.map(lambda into, x: into[:, at].copy_(x[slot], non_blocking=True), self.obs, self.source)
+
+    @property
+    def joined(self) -> tuple[Batch, Batch]:
+        """See Collator."""
+        rows, state = super().joined
+        return {**rows, "obs": self.obs}, state
+
+    def done(self) -> None:
+        synchronize(self.device)
+
+
+# Several passes over one batch in minibatches, as PPO makes them: which rows when, and when to stop.
+
+
+COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "logp", "value", "latent_noise")
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """`epochs` passes in `minibatches` equal parts each. target_kl: no further minibatch once one's approximate KL
+    divergence from the policy that acted, mean over replicas, is above it; 0 is off.
+    """
+
+    epochs: int = 4
+    minibatches: int = 4
+    target_kl: float = 0.0
+
+    @property
+    def updates(self) -> int:
+        """From one batch, if nothing stops them."""
+        return self.epochs * self.minibatches
+
+
+def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
+    """For each epoch the places (transitions, or whole lanes) in its own random order, in parts as equal as may be."""
+    generator = np.random.default_rng(seed)
+    for _ in range(passes.epochs):
+        yield np.array_split(generator.permutation(places), passes.minibatches)
+
+
+class Minibatches:
+    """Rows of one rollout, to be had in parts: single transitions, or with a core whole lanes, with the state before.
+
+    rows [T+1, B]; targets [T, B], what the loss prepared. Only valid transitions are given, except in whole lanes.
+    whole: lanes with all their rows, the last one too, for a loss that makes its targets itself.
+    """
+
+    def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
+        self.whole = bool(state) or whole
+        self.lanes, self.state = rows["first"].shape[1], state
+        self.rows = {k: v for k, v in rows.items() if k in COLUMNS}
+        if not whole:
+            self.rows = {k: tree.map(lambda x: x[:-1], v) for k, v in self.rows.items()} | dict(targets)
+        if not self.whole:
+            self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
+        self.version = version[:-1]
+        self.device, self.valid = targets["valid"].device, to_host(targets["valid"])
+
+    @property
+    def places(self) -> np.ndarray:
+        return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
+
+    def take(self, at: np.ndarray) -> tuple[Batch, Batch, np.ndarray]:
+        """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above); the state before them; the versions that acted on
+        what is valid.
+        """
+        pick = torch.from_numpy(at).to(self.device)
+        if self.whole and len(at) == self.lanes:  # all of them: in which order is all the same
+            return self.rows, self.state, self.version[self.valid]
+        if self.whole:
+            rows = {k: tree.map(lambda x: x[:, pick], v) for k, v in self.rows.items()}
+            return rows, tree.map(lambda x: x[pick], self.state), self.version[:, at][self.valid[:, at]]
+        rows = {k: tree.map(lambda x: x[pick].unsqueeze(0), v) for k, v in self.rows.items()}
+        return rows, {}, self.version.reshape(-1)[at]
+
+
+class EpochLearner(Protocol):
+    """What `run_epochs` asks of a learner, or of what stands in for one."""
+
+    spec: LearnerSpec
+    policy: Policy
+
+    def score(self, rows: Batch, state: Batch) -> LossOutput: ...
+    def apply_gradient(
+        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
+    ) -> Generator[None, None, float]: ...
+
+
+def run_epochs(
+    learner: EpochLearner, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
+) -> Iterator[None]:
+    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+    spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
+    assert passes is not None
+    loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
+    parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
+    for epoch, order in enumerate(shuffled_order(parts.places, passes, seed)):
+        for k, at in enumerate(order):
+            rows, before, versions = parts.take(at)
+            last = epoch == passes.epochs - 1 and k == len(order) - 1
+            learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
+            apart = yield from learner.apply_gradient(
+                learner.score(rows, before), batch, versions, learnt, batch if last else None
+            )
+            if passes.target_kl and apart > passes.target_kl:
+                if not last and hasattr(policy, "observe"):
+                    policy.observe(batch)  # replicas agree on it at their next update
+                return
+
+
+# What a learner is to do: network, loss, update, hyperparameters, how long.
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long, how the rate falls."""
+
+    policy: PolicyFactory
+    loss: Loss
+    update: Update
+    hyperparameters: Hyperparameters
+    total: float  # agent steps; learning ends there
+    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
+    drops: tuple[int, ...] = ()  # updates from which on the rate is a tenth of what it was
+    passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
+    agent: int = 0
+    among: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
+    acted: bool = False  # the last row's value was stored while acting: one row less to unroll
+    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
+    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
+    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
+    target: int = 0  # updates after which the target network is the network again; 0: there is none
+    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; empty: nowhere
+
+    def describe(self) -> list[str]:
+        """A line each for the diagram."""
+        rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
+        outliers = getattr(self.update, "outliers", None)
+        if outliers is not None:
+            rows.append(f"drops   losses beyond mean + {outliers.k:g} deviations")
+        if self.target:
+            rows.append(f"target  copied every {self.target:,} updates")
+        if self.passes is not None:
+            rows.append(f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches")
+        return rows
+
+
+# The marks by which a learner tells the main process which parts of checkpoints it has written: its counter `saved`.
+#
+# A mark is 1 + the number of the checkpoint, plus a little for each time that it was saved before; 0.5 for the initial
+# weights; negative where the parts could not be written. The main process says which mark it took last.
+
+
+TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
+
+
+class SaveMarks:
+    """The marks of one learner."""
+
+    def __init__(self, ctx: WorkerContext):
+        self.ctx = ctx
+
+    def tell(self, number: int | None, failed: bool = False) -> None:
+        """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""
+        last = abs(self.ctx.counters.get("saved"))
+        mark = 0.5 if number is None else number + 1.0
+        if number is not None and math.floor(last) == number + 1:
+            mark = last + 1 / RunControl.REPEATS
+        self.ctx.counters.set("saved", -mark if failed else mark)
+
+    def wait(self, number: int) -> None:
+        """Wait until the main process has taken the parts of an earlier save of `number`: both have one directory.
+        Where all workers take turns, the main process takes none while this one writes, and the later save counts.
+        """
+        last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
+        if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
+            return
+        while self.ctx.control.taken < last and time.monotonic() < until:
+            self.ctx.turn()
+            time.sleep(0.005)
 
 
 def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:

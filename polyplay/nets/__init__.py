@@ -3,10 +3,9 @@ unrolls.
 """
 
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.dpg import DPGNetwork
 from polyplay.nets.factory import NETS, NetworkFactory, make, make_deterministic, make_values
 from polyplay.nets.policy import Policy
-from polyplay.nets.q_network import QNetwork
+from polyplay.nets.q_network import DPGNetwork, QNetwork
 
 __all__ = [
     "NETS",

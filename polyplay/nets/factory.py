@@ -19,39 +19,33 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.lookup import look_up
-from polyplay.common.tree import Field, Spec
-from polyplay.envs import rules, user_modules
+from polyplay.core import tree, user_modules
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec
+from polyplay.core.user_modules import look_up
+from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
-from polyplay.envs.pools.global_random import outside
+from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields
-from polyplay.nets import action_heads, atari, outline, recurrent
-from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.auxiliary import AuxiliaryHeads
-from polyplay.nets.dpg import DPGNetwork
-from polyplay.nets.event_rewards import EventRewards
-from polyplay.nets.five import FiveTorso
-from polyplay.nets.ftw import FTWTorso
+from polyplay.nets import action_heads, layers, recurrent, torsos
+from polyplay.nets.action_heads import LogProbGuard
+from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards
+from polyplay.nets.device import set_precision
+from polyplay.nets.dnc import Memory
 from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
-from polyplay.nets.log_prob import LogProbGuard
-from polyplay.nets.memory import Memory
-from polyplay.nets.mlp import MLP, SeparateMLPs
-from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.nets.precision import set_precision
+from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
 from polyplay.nets.q_heads import QHead
-from polyplay.nets.q_network import QNetwork
-from polyplay.nets.running_stats import BOUND, Normalize, ReturnScale
-from polyplay.nets.temporal import Temporal
+from polyplay.nets.q_network import DPGNetwork, QNetwork
+from polyplay.nets.recurrent import Temporal
 from polyplay.nets.torso_policy import Inputs
+from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 INPUTS, ACTIONS = ("raw", "centre", "signed", "normalize"), ("scale", "clip")
 # by name; the default of `init` is its publication's
-NETS: dict[str, Builder] = {**{k: atari.conv(k) for k in atari.CONVS}, "impala": atari.Impala, "mlp": MLP}
+NETS: dict[str, Builder] = {**{k: torsos.conv(k) for k in torsos.CONVS}, "impala": torsos.Impala, "mlp": MLP}
 NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
 
 
@@ -229,7 +223,7 @@ def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> 
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
-    low, high = atari.image_ends(spec)
+    low, high = torsos.image_ends(spec)
     return CentredImages(obs.shape, high - low) if how == "centre" else SignedImages(low, high)
 
 
@@ -247,7 +241,7 @@ class NetworkFactory:
 
     def __call__(self) -> Policy:
         own = callable(self.name) or ":" in self.name
-        return outline.made(self, self._make, draws=own)
+        return layers.made(self, self._make, draws=own)
 
     def _make(self) -> Policy:
         build: Callable[..., Policy] = (
@@ -383,6 +377,6 @@ def build_network(
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns, and
     environments that step in this process have one of their own.
     """
-    with _building, outside(), outline.drawn():
+    with _building, outside(), layers.drawn():
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

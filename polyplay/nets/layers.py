@@ -1,19 +1,241 @@
-"""What networks share: a Linear whose rows don't depend on each other, named initialisations, image input."""
+"""Layers, what stands along their axes, reuse of activations.
+
+What networks share: a Linear whose rows don't depend on each other, named initialisations, image input.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.overrides import TorchFunctionMode
 
-from polyplay.common.errors import UserError
-from polyplay.nets import outline
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
+
+# What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
+
+
+@dataclass(frozen=True)
+class AxisSegment:
+    """Numbers beside each other that belong together; `shape` is what they have before they are flattened.
+
+    fixed: they are as many in every network of the kind. part: the leaf of observations or the part of actions that
+    they are of, which may be missing as a whole. silent: new ones begin with 0, not with random numbers.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fixed: bool = False
+    part: str | None = None
+    silent: bool = False
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+Axis = tuple[AxisSegment, ...]
+
+
+@dataclass(frozen=True)
+class TensorAxes:
+    """A tensor of a network, by a name that it keeps wherever it stands in it, and its axes.
+
+    spare: it may be missing in the other network. fill: what new numbers begin with, if not with a new network's.
+    counts: it is the number of rows that its module's other tensors were learnt from.
+    """
+
+    key: str
+    axes: tuple[Axis, ...]
+    spare: bool = False
+    fill: float | None = None
+    counts: bool = False
+
+
+Axes = dict[str, TensorAxes]  # by the tensor's name in state_dict
+
+
+def fixed_axes(tensors: Mapping[str, Tensor]) -> Axes:
+    """Of tensors that never grow."""
+    return {
+        name: TensorAxes(name, tuple((AxisSegment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
+        for name, x in tensors.items()
+    }
+
+
+def module_axes(module: nn.Module, name: str) -> Axes:
+    """What a module says of its own tensors by its method `axes`, named from outside, all others as ones that never
+    grow.
+    """
+    own: Axes = module.axes() if hasattr(module, "axes") else {}  # type: ignore[operator]
+    return axes_within(name, fixed_axes(module.state_dict()) | own)
+
+
+def axes_within(name: str, axes: Axes) -> Axes:
+    """Those of a part, as the whole calls them."""
+    return {f"{name}.{own}": replace(x, key=f"{name}.{x.key}") for own, x in axes.items()}
+
+
+def linear_axes(name: str, rows: Axis, columns: Axis) -> Axes:
+    """Of a linear layer [rows, columns] and its bias."""
+    both = {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+    return {key: TensorAxes(key, axes) for key, axes in both.items()}
+
+
+def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
+    """Observations' leaves, flattened, in the spec's order; those with classes one-hot."""
+    found: list[AxisSegment] = []
+    for path, field in tree.leaves(spec.obs):
+        if path not in without:
+            found += _leaf(path, field, spec.classes.get(path, 0) if one_hot else 0)
+    return tuple(found)
+
+
+def _leaf(path: str, field: Field, classes: int | tuple[int, ...]) -> list[AxisSegment]:
+    name = f"observation {path}".strip()
+    if isinstance(classes, tuple):
+        return [AxisSegment(f"{name}[{i}]", (n,), part=path) for i, n in enumerate(classes)]
+    return [AxisSegment(name, (classes,) if classes else field.shape, part=path)]
+
+
+@dataclass(frozen=True)
+class AxisMatch:
+    """Where numbers of one axis stand in another: old[i] becomes new[i]. silent: places of new numbers that begin with
+    0. missing: parts that the other has no more.
+    """
+
+    old: np.ndarray
+    new: np.ndarray
+    silent: np.ndarray
+    missing: tuple[str, ...] = ()
+
+
+def match_axes(before: Axis, after: Axis) -> AxisMatch:
+    """ValueError: some would be lost."""
+    there, at = dict[str, tuple[AxisSegment, int]](), 0
+    for segment in after:
+        there[segment.name] = segment, at
+        at += segment.size
+    parts = {segment.part for segment in after} - {None}
+    old, new, missing, place = list[int](), list[int](), dict[str, None](), 0
+    for segment in before:
+        found = there.get(segment.name)
+        if found is not None:
+            old += range(place, place + segment.size)
+            new += (_corner(segment, found[0]) + found[1]).tolist()
+        elif segment.part is None or segment.part in parts:
+            raise ValueError(f"the {segment.name} would be missing")
+        else:
+            missing[segment.part] = None
+        place += segment.size
+    kept = {*new}
+    silent = [n for s, start in there.values() if s.silent for n in range(start, start + s.size) if n not in kept]
+    numbers = [np.array(x, np.int64) for x in (old, new, silent)]
+    return AxisMatch(numbers[0], numbers[1], numbers[2], tuple(missing))
+
+
+def _corner(old: AxisSegment, new: AxisSegment) -> np.ndarray:
+    """Places of the old numbers among the new ones."""
+    fits = len(old.shape) == len(new.shape) and all(a <= b for a, b in zip(old.shape, new.shape, strict=True))
+    if not fits or (old.shape != new.shape and (old.fixed or new.fixed)):
+        raise ValueError(f"the {old.name} would go from {list(old.shape)} to {list(new.shape)}")
+    return np.arange(new.size).reshape(new.shape)[tuple(slice(n) for n in old.shape)].ravel()
+
+
+# Networks whose weights nobody has drawn, for plans: sizes and shapes at once, however large they are.
+#
+# Memory that is not written is not taken, so a network of gigabytes costs nothing until somebody draws its weights.
+
+
+N = TypeVar("N")
+DRAWS = [
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "orthogonal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+]
+# by factory; None: weights are drawn
+_known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
+_undrawn: ContextVar[bool] = ContextVar("_undrawn", default=False)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out what fills a tensor with random numbers."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def undrawn() -> bool:
+    """Whether a network is being made whose weights nobody draws: so what is computed of them can be left out, too."""
+    return _undrawn.get()
+
+
+@contextlib.contextmanager
+def outlines() -> Iterator[None]:
+    """Within it a factory makes its network once, and its weights are not drawn. `drawn` takes that back."""
+    if _known.get() is not None:
+        yield
+        return
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+@contextlib.contextmanager
+def drawn() -> Iterator[None]:
+    """Within it weights are drawn, as everywhere outside `outlines`."""
+    token = _known.set(None)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
+    """The factory's network, which `make` makes. draws: its weights are drawn nevertheless, since a user's own code may
+    refuse to compute with what happens to lie in memory.
+    """
+    known = _known.get()
+    if known is None:
+        return make()
+    try:
+        key = pickle.dumps(factory)
+    except Exception:  # a function that was written at a prompt
+        return make()
+    if key not in known:
+        token = _undrawn.set(not draws)
+        try:
+            with contextlib.nullcontext() if draws else _Undrawn():
+                known[key] = make()
+        finally:
+            _undrawn.reset(token)
+    return cast("N", known[key])
+
 
 INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
@@ -175,7 +397,7 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     """
     if style not in INITS:
         raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
-    if outline.undrawn():
+    if undrawn():
         return
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -248,7 +470,7 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
     is asked for. mean: float32 [4, H · W].
     """
-    from polyplay.nets import image_kernels
+    from polyplay.nets import kernels
 
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -256,9 +478,9 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     bytes_ = obs.numpy().reshape(n, planes, -1)
     if half:
         bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
-        image_kernels.images(bytes_, mean, np.float32(scale), bits)
+        kernels.images(bytes_, mean, np.float32(scale), bits)
     else:
-        image_kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
+        kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
     return out.permute(0, 3, 1, 2)
 
 
@@ -312,3 +534,71 @@ class SignedImages(nn.Module):
 
     def observe(self, obs: Tensor) -> None:
         """Nothing to learn."""
+
+
+# Layers whose outputs are at hand from acting: nothing is computed again, only gradients go back through them.
+#
+# At lag 0 the weights that learn are those that acted, so the learner's forward pass would repeat the actor's. `act`
+# fills a tape with each layer's output; `join_tapes` puts the tapes of a rollout together; in `unroll` each layer takes
+# its output from there. What lies between them (padding, flattening, heads, cores) is computed anew: it is cheap.
+
+
+Pair = tuple[int, ...]
+Tape = list[Tensor]  # a layer's output each, [N, …], after its ReLU
+
+
+def join_tapes(tapes: list[Tape]) -> Tape:
+    """Tapes of n acts as one, in their order: rows are laid end to end."""
+    return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
+
+
+def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
+    """relu(layer(x)), known to be y."""
+    assert layer.bias is not None
+    arguments = x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y
+    if isinstance(layer, nn.Conv2d):
+        return _Conv.apply(*arguments, layer.stride, layer.padding)
+    return _Linear.apply(*arguments)
+
+
+class Context(FunctionCtx):
+    """What a forward pass leaves for the backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    stride: Pair
+    padding: Pair
+    biases: list[int]
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, stride: Pair, padding: Pair
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, y)
+        ctx.stride, ctx.padding, ctx.biases = stride, padding, list(bias.shape)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        back = torch.ops.aten.threshold_backward(grad, y, 0)
+        wanted = [ctx.needs_input_grad[0], True, True]
+        grads = torch.ops.aten.convolution_backward(
+            back, x, weight, ctx.biases, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, wanted
+        )
+        return *grads, None, None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, y)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        back = torch.ops.aten.threshold_backward(grad, y, 0)
+        return back @ weight, back.t() @ x, back.sum(0), None

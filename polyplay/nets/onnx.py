@@ -22,15 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.common import files, tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch, Field, Spec
-from polyplay.common.value_rescaling import ValueUnits
+from polyplay.core import files, tree
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import ValueUnits
+from polyplay.core.tree import Batch, Field, Spec
 from polyplay.nets import recurrent
+from polyplay.nets.device import HasPrecision
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
-from polyplay.nets.precision import HasPrecision
-from polyplay.nets.temporal import Temporal
+from polyplay.nets.recurrent import Temporal
 
 if TYPE_CHECKING:
     import onnx

@@ -1,15 +1,20 @@
-"""What every loop asks of a network: `Policy`, and of its weights: `Network`."""
+"""What loops ask of a network; running statistics.
+
+What every loop asks of a network: `Policy`, and of its weights: `Network`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from polyplay.common.tree import Batch, Spec
-from polyplay.nets.activation_reuse import Tape
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.nets.layers import Axes, AxisSegment, Tape, TensorAxes
 
 
 class Network(Protocol):
@@ -51,3 +56,153 @@ class TapedPolicy(Policy, Protocol):
 
 
 PolicyFactory = Callable[[], Policy]
+
+
+# What a policy learns besides its weights: running statistics, in floating buffers. Those of inputs are of float64, so
+# that numbers far from 0, such as time stamps, keep their differences.
+#
+# So they are published, saved and restored with the weights, and averaged over replicas like any buffer. They are made
+# so that this plain average is the statistic of all replicas' rows: sums, and moments about an origin that all share.
+# `observe` is called by learners alone: who acts or evaluates uses what it was given.
+
+
+MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
+LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
+TINY = 1e-200  # the least variance of what is 0
+LARGEST = 1e150  # numbers count as no larger, since their squares are averaged
+BOUND = 10.0  # of what leaves here, unless it is told another
+
+
+class RunningMoments(nn.Module):
+    """Running mean and variance of rows [n, *shape] in float64: Chan et al. 1979, one batch after the other.
+
+    `second` is the second moment about `origin`, the mean of the first batch, which replicas share; about means of
+    their own its average would lack the variance between replicas. The first batch counts as one row, at its mean.
+    """
+
+    mean: Tensor
+    origin: Tensor
+    second: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, ...], bound: float = BOUND):
+        super().__init__()
+        self.bound = bound
+        for name in ("mean", "origin", "second"):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def variance(self) -> Tensor:
+        return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
+        floor = LEAST * self.mean.square() + TINY  # what never changes is 0, not its own rounding error
+        deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
+        return ((self._taken(x) - self.mean) / deviation).clamp(-self.bound, self.bound).float()
+
+    def _taken(self, x: Tensor) -> Tensor:
+        """In float64; of what holds larger numbers no larger ones."""
+        wide = x.to(self.mean.dtype)
+        return wide.clamp(-LARGEST, LARGEST) if x.dtype == torch.float64 else wide
+
+    @torch.no_grad()
+    def observe(self, rows: Tensor) -> None:
+        """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
+        known, x = float(self.count), self._taken(rows)
+        x = torch.where(rows.isfinite(), x, self.mean)
+        weight = len(rows) / (known + len(rows))
+        if known:
+            self.second += weight * ((x - self.origin).square().mean(0) - self.second)
+        self.mean += weight * (x - self.mean).mean(0)
+        if not known:
+            self.origin.copy_(self.mean)
+        self.count.fill_(min(known + len(rows), MOST) if known else 1.0)
+
+
+def is_pixels(field: Field) -> bool:
+    """Whether bytes are pixels: [C, H, W]."""
+    return field.dtype == "uint8" and len(field.shape) == 3
+
+
+class Normalize(nn.Module):
+    """Observations whose numbers have mean 0 and deviation 1, each by itself. Images of bytes pass as they are, and so
+    does what is one of `classes`.
+
+    sets: paths of units [units, numbers] whose first number says whether one is there. It passes, and units share the
+    moments of all others, which are of those that are there.
+    """
+
+    def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
+        super().__init__()
+        leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_pixels(x)]
+        if not leaves:
+            kinds = {path: "classes" if path in classes else x.dtype for path, x in tree.leaves(obs)}
+            given = ", ".join(f"{path} {kind}".strip() for path, kind in kinds.items())
+            takes = "takes numbers that are neither an image nor classes"
+            raise UserError(f"--inputs normalize: {takes}, the observations are {given}; use raw or centre")
+        self.paths = [path for path, _ in leaves]
+        self.sets = [path in sets for path in self.paths]
+        shapes = zip(self.sets, leaves, strict=True)
+        self.moments = nn.ModuleList(RunningMoments(f.shape[1:] if one else f.shape, bound) for one, (_, f) in shapes)
+
+    def forward(self, obs: Tree) -> Tree:
+        flat = dict(tree.leaves(obs))
+        for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
+            x, made = flat[path], moments(flat[path])
+            flat[path] = torch.cat([x[..., :1].float(), made[..., 1:]], -1) if one else made
+        return tree.nest(flat)
+
+    def observe(self, obs: Tree) -> None:
+        """Learn from rows [T+1, B, ...]; the last row is the next rollout's first, and counts there."""
+        flat = dict(tree.leaves(obs))
+        for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
+            rows = flat[path][:-1].flatten(0, 1)
+            rows = rows[rows[..., 0] > 0] if one else rows
+            if len(rows):
+                moments.observe(rows)  # type: ignore[operator]
+
+    def axes(self) -> Axes:
+        """See nets.axes. New numbers pass as they are until their own statistics are known."""
+        found = Axes()
+        for i, (path, moments) in enumerate(zip(self.paths, self.moments, strict=True)):
+            axes = tuple((AxisSegment(f"axis {k}", (n,)),) for k, n in enumerate(moments.mean.shape))  # type: ignore[arg-type]
+            for name, fill in (("mean", 0.0), ("origin", 0.0), ("second", 1.0)):
+                found[f"moments.{i}.{name}"] = TensorAxes(f"moments of {path}.{name}", axes, True, fill)
+            found[f"moments.{i}.count"] = TensorAxes(f"moments of {path}.count", (), True, counts=True)
+        return found
+
+
+class ReturnScale(nn.Module):
+    """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
+
+    G_t = r_t + γ·G_{t-1} runs forward within a rollout, from 0 before its row 1 and again at every first row: short
+    rollouts see short sums. About 0, not about their mean (Gymnasium's NormalizeReward): a reward that never
+    changes has a size too.
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, gamma: float):
+        super().__init__()
+        self.gamma = gamma
+        self.register_buffer("total", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
+
+    def scale(self) -> Tensor:
+        """What to multiply rewards with: 1/size, [], 1 while all were 0."""
+        return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor, first: Tensor) -> None:
+        """Learn from rows [T+1, B]."""
+        sums = torch.zeros_like(reward[0])
+        for r, goes_on in zip(reward[1:], ~first[1:], strict=True):
+            sums = torch.where(goes_on, r + self.gamma * sums, 0.0)
+            square = sums.square()
+            self.total += torch.where(square.isfinite(), square, 0.0).sum()
+            self.count += goes_on.sum()
+        fade = MOST / float(self.count) if self.count > MOST else 1.0
+        self.total *= fade
+        self.count *= fade

@@ -1,20 +1,144 @@
-"""Heads of action values: features → q [N, A], or logits [N, A, K] over K atoms. One branch, or two that duel."""
+"""Heads of action values: dueling, atoms, noisy, ε-greedy.
+
+Heads of action values: features → q [N, A], or logits [N, A, K] over K atoms. One branch, or two that duel.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.nets.layers import Linear, initialise
-from polyplay.nets.noisy import VARIANTS, Noisy
+
+# Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
+#
+# A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
+# machine and in any batch: a row's key while acting comes from its counted noise, an update's from its number.
+
+
+# name: distribution, first σ·√inputs
+VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
+MANY = 16  # rows of one noise for which a matrix is made
+COLUMNS = 2  # uniforms of acting noise that make a key
+_BITS = 23  # that such a uniform has (polyplay.core.numbers)
+_A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class Noisy(nn.Module):
+    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorised noise, for every row its own or for all the same.
+
+    W, b start as torch's do, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
+    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: b; s is always there.
+
+    Where rows have noise of their own it is written out over them, and no noisy matrix is ever made. Where many share
+    it, W + S ⊙ ε_out·ε_inᵀ is made, and one product does for two, forward and back.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
+        super().__init__()
+        self.mean, self.spread = Linear(inputs, outputs, bias=bias), Linear(inputs, outputs)
+        initialise(self.mean, init)
+        for x in (self.spread.weight, self.spread.bias):
+            nn.init.constant_(x, sigma / math.sqrt(inputs))
+        self.inputs, self.noise = inputs, inputs + outputs
+
+    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
+        if noise is not None and len(noise) == 1 and len(x) >= MANY:
+            return self._together(x, noise[0, : self.inputs], noise[0, self.inputs :])
+        y = self.mean(x)
+        if noise is None:
+            return y
+        before, behind = noise[:, : self.inputs].to(x.dtype), noise[:, self.inputs :]
+        return y + self.spread(x * before) * behind.to(y.dtype)
+
+    def _together(self, x: Tensor, before: Tensor, behind: Tensor) -> Tensor:
+        mean, spread = self.mean, self.spread
+        weight = torch.addcmul(mean.weight, spread.weight, torch.outer(behind, before))
+        bias = spread.bias * behind
+        return F.linear(x, weight, bias if mean.bias is None else mean.bias + bias)
+
+
+def keys(uniforms: Tensor) -> Tensor:
+    """int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
+    high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
+    return (high << _BITS) | low
+
+
+def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
+    """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
+    groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
+    bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]
+    table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
+    return table.gather(1, bits.long().add_(2**15))  # a fifth of the time that an index takes
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, as in polyplay.core.numbers; int64 wraps."""
+    x = (x ^ _down(x, 30)) * _B
+    x = (x ^ _down(x, 27)) * _C
+    return x ^ _down(x, 31)
+
+
+def _down(x: Tensor, by: int) -> Tensor:
+    """A shift to the right that brings zeros."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+@functools.cache
+def _table(how: str, device: torch.device) -> Tensor:
+    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution."""
+    place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    if how == "truncated":
+        edge = 0.5 * math.erfc(2.0 / math.sqrt(2.0))
+        place = edge + place * (1.0 - 2.0 * edge)
+    x = torch.special.ndtri(place)
+    return (x.sign() * x.abs().sqrt()).float().to(device)
+
+
+# Values of actions from what a network puts out: of the chosen action, of the best, of atoms.
+
+
+@torch.no_grad()
+def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
+    if mask is not None and mask.shape != q.shape:
+        raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
+    return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
+
+
+def take_action(scores: Tensor, action: Tensor) -> Tensor:
+    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
+
+    Raises ValueError for shapes that do not fit.
+    """
+    lead = action.shape
+    if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
+        raise ValueError(f"scores must be {list(action.shape)} and [A] or [A, K] behind; got {list(scores.shape)}")
+    at = action.long().reshape(*lead, *[1] * (scores.ndim - len(lead)))
+    return scores.gather(len(lead), at.expand(*lead, 1, *scores.shape[len(lead) + 1 :])).squeeze(len(lead))
+
+
+def support(low: float, high: float, like: Tensor) -> Tensor:
+    """The atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
+    return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
+    """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
+    return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
+
 
 BIASES = ("each", "shared", "none")
 Context = AbstractContextManager[object]  # the precision that layers are computed in
@@ -126,3 +250,51 @@ def _validate(atoms: int, hidden: int, scale: float, noisy: str, sigma: float | 
         raise UserError(f"scale: {scale} given, allowed: above 0 and at most 1")
     if sigma is not None and not sigma > 0.0:
         raise UserError(f"sigma: {sigma} given, allowed: above 0; noisy=none has none")
+
+
+# ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.
+
+
+CHANCE = 3  # uniforms of an action: explore or not, which action then, which of several best
+Choice = tuple[Tensor, Tensor, Tensor]
+
+
+def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """q [B, A] float32; mask bool [B, A]: legal actions, None: all; noise [B, CHANCE or more]; epsilon [B]: the chance
+    of a random legal action instead of the best one, None: 0.
+
+    → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
+    """
+    return (compiled if q.device.type == "cpu" else by_torch)(q, mask, noise, epsilon)
+
+
+def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """epsilon_greedy on any device."""
+    legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
+    value = legal.amax(1)
+    action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
+    if epsilon is not None:
+        some = random_choice(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
+        action = torch.where(noise[:, 0] < epsilon, some, action)
+    return action, value, take_action(q, action)
+
+
+def random_choice(among: Tensor, u: Tensor) -> Tensor:
+    """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
+    count = among.sum(1)
+    nth = torch.minimum((u * count).long(), count - 1)
+    return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
+
+
+def compiled(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """epsilon_greedy on a CPU. Thirty operations on a few numbers each cost more than a small network, and beside
+    another thread each waits for the interpreter.
+    """
+    from polyplay.nets import kernels
+
+    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
+    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
+    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
+    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
+    kernels.epsilon_greedy_loop(*given, action, value, chosen)
+    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)

@@ -14,15 +14,14 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from polyplay.common import tree
-from polyplay.common.tree import Batch, Field, Spec, Tree
+from polyplay.core import tree
+from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.nets.action_heads import ActionHead
+from polyplay.nets.device import precision_of
 from polyplay.nets.layers import CentredImages, SignedImages, cache_half_weights
-from polyplay.nets.precision import precision_of
+from polyplay.nets.policy import Normalize
 from polyplay.nets.q_heads import QHead
-from polyplay.nets.recurrent import Core
-from polyplay.nets.running_stats import Normalize
-from polyplay.nets.temporal import Latent, Temporal
+from polyplay.nets.recurrent import Core, Latent, Temporal
 
 Inputs = CentredImages | SignedImages | Normalize
 

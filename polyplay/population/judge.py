@@ -1,4 +1,6 @@
-"""The judge: plays the learner's weights against the best so far, and publishes them if they win.
+"""The judge, its gate, and the rater of versions beside training.
+
+The judge: plays the learner's weights against the best so far, and publishes them if they win.
 
     learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
@@ -9,28 +11,96 @@ candidate's update alone, and in one thread a match is one turn: so a resumed ru
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from polyplay.acting.game_records import GameNotes
-from polyplay.acting.match import MatchStarts, draw_openings, match
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import NetworkEvaluator
-from polyplay.acting.search.positions import PositionSearch
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext, seed_of
-from polyplay.common.files import Row, refusal_text
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.opponents import Opponent
-from polyplay.envs.pool import Envs
+from polyplay.acting.play import (
+    MatchStarts,
+    PlayOptions,
+    TeamPlayer,
+    both_side_steps,
+    draw_openings,
+    match,
+    policy_player,
+    random_player,
+    scripted_player,
+)
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import JsonLines, Row, read_lines, refusal_text, write_json
+from polyplay.core.worker import WorkerContext, seed_of
+from polyplay.envs.lane import load_bot
+from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.games.boards import Game
+from polyplay.games.mcts import Opponent
 from polyplay.nets.device import enter_device
+from polyplay.nets.factory import build_network
+from polyplay.nets.policy import PolicyFactory
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.gate import Gate
-from polyplay.weights.params import Params
+from polyplay.population.ratings import (
+    MATCHES,
+    RANDOM,
+    RATINGS,
+    REFERENCES,
+    RULES,
+    SEED,
+    RatedVersion,
+    ReferenceTable,
+    TrueSkill,
+    first_skill,
+    next_reference,
+    rate_against,
+    read_rated,
+    take_line,
+)
+from polyplay.search.evaluators import NetworkEvaluator
+from polyplay.search.search import PositionSearch
+from polyplay.search.self_play import GameNotes
+from polyplay.search.tree import SearchOptions
+from polyplay.weights.params import AgentParams, FlatParams, Params
+
+# The gate of AlphaGo Zero: the learner's weights replace the best ones only if they win a match against them. Pure.
+#
+# Silver et al. 2017, Methods, "Evaluator": 400 games, a candidate replaces the best player if it wins more than 55 %.
+
+
+@dataclass(frozen=True)
+class Gate:
+    """When a match is due, how many games it has, and what a candidate needs. A draw is half a point."""
+
+    share: float  # of the points; a candidate needs more
+    games: int  # of a match, half of them with each colour
+    every: int  # updates from one match to the next
+    plies: int  # at the beginning of a game, drawn from the best network's policy
+    reign: int = 0  # games that the best weights play before a match
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.share < 1:
+            raise UserError(f"--gate: {self.share:g} given; allowed: 0 for no matches, or from 0.5 to below 1")
+        if self.games % 2:
+            raise UserError(
+                f"--gate-games: {self.games} given; allowed: an even number, half of the games with each colour"
+            )
+
+    def verdict(self, points: float, played: int) -> bool | None:
+        """Whether the candidate passes; None: the games that are left can still decide either way."""
+        needed = self.share * self.games + 1e-9  # points are multiples of a half
+        if points > needed:
+            return True
+        return None if points + self.games - played > needed else False
+
+    def due_after(self, version: int) -> int:
+        """The first update after `version` whose weights are a candidate."""
+        return (version // self.every + 1) * self.every
+
 
 REST = 0.1  # seconds between two looks at the learner's update
 
@@ -189,3 +259,151 @@ class Matches:
             checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
         except OSError as e:
             self.ctx.say("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
+
+
+# The rater: plays the learner's weights against references beside training, and rates them by TrueSkill.
+#
+#     learn ── Params ──► rater: matches of a version every so many updates ──► ratings.jsonl
+#                           └── before the first: matches of every two references ──► references.json
+#
+# A line is written before anything is made of it, and says all that its rating needs. So a rater that is lost, or a run
+# that goes on, has every rating again, and plays what is left of a version if that is still the newest.
+
+
+METRIC = "trueskill"  # of a version that was rated
+BATCH = 16  # matches of a line at most, half of them on each side
+
+
+def rater(
+    ctx: WorkerContext,
+    *,
+    games: Envs,
+    policy: PolicyFactory,
+    params: Params | AgentParams,
+    references: Sequence[str],
+    every: int,
+    matches: int,
+    skill: TrueSkill = RULES,
+) -> Iterator[None]:
+    """Rate the first weights, then the newest ones once `every` updates were made since those that were rated last, by
+    so many matches; of several agents, the first one's. references: scripted bots; random play is one beside them.
+    """
+    names = check_references(games.spec, references, matches)
+    place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
+    with place as directory:
+        own = params.each[0] if isinstance(params, AgentParams) else params
+        rating = Rater(ctx, Path(directory), games, policy, own, skill)
+        with contextlib.closing(rating.file):
+            known = yield from rating.meet(names)
+            while True:
+                while not rating.is_due(every, matches):
+                    time.sleep(min(ctx.patience, REST))
+                    yield
+                yield from rating.rate(known, matches)
+
+
+def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
+    """Their names, `random` first. Raises UserError: no such bot, no two teams, or matches that don't divide."""
+    if unknown := sorted({*references} - {*spec.bots, RANDOM}):
+        given = f"references: {', '.join(unknown)} given"
+        raise UserError(f"{given}; allowed: {', '.join([RANDOM, *spec.bots])}")
+    if len(set(spec.sides)) != 2 or len(set(spec.kinds)) > 1:
+        raise UserError(f"--env: seats of teams {list(spec.sides)} given; ratings need two teams of the same kind")
+    if matches < 2 or matches % 2:
+        raise UserError(f"matches of a rating: {matches} given, half on each side; allowed: even numbers from 2 on")
+    return (RANDOM, *dict.fromkeys(name for name in references if name != RANDOM))
+
+
+def rated_games(envs: Envs) -> Envs:
+    """The games that versions are rated in: matches begin as they always do, not randomised."""
+    if not isinstance(envs.name, str):
+        return envs
+    return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomise=")))
+
+
+class Rater:
+    """Its state is that of the lines in ratings.jsonl."""
+
+    def __init__(
+        self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params, rules: TrueSkill
+    ):
+        self.ctx, self.directory, self.games, self.params, self.rules = ctx, directory, games, params, rules
+        self.net = build_network(policy, ctx.seed, ctx.precision)
+        self.vector = FlatParams(self.net)
+        self.file = JsonLines(directory / RATINGS)
+        self.rated = read_rated(directory, rules)
+        self.version, self.warned = -1, False
+        self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
+        reports = [row["wall_seconds"] for row in read_lines(directory / "metrics.jsonl", "wall_seconds")]
+        self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
+
+    def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
+        """Play the matches between references that references.json lacks; then their μ."""
+        table = ReferenceTable(self.games.title, tuple(names), self.rules)
+        table.load(self.directory)
+        for number, pair in table.missing():
+            one, other = (self._reference(name, SEED + i) for i, name in enumerate(pair))
+            points = yield from both_side_steps(self.games, one, other, MATCHES, SEED + number)
+            table.pairs[pair] = points.tolist()
+            yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, table.save()))
+        return {name: mu for name, (mu, _) in table.skills().items()}
+
+    def is_due(self, every: int, matches: int) -> bool:
+        """Whether the newest weights are to be rated, or matches of theirs are left: then they are taken."""
+
+        def wanted(version: int) -> bool:
+            last = self.rated[-1] if self.rated else None
+            if last is None or version >= last.version + every:
+                return True
+            return version == last.version and last.matches < matches
+
+        if self.params.round < 0 or not wanted(self.params.version):
+            return False
+        self.version = self.params.pull(self.vector, self.version)
+        return wanted(self.version)
+
+    def rate(self, references: dict[str, float], matches: int) -> Iterator[None]:
+        """Play the matches that the weights of now lack, batch by batch."""
+        steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
+        wall = round(time.monotonic() - self.begun, 3)
+        now = RatedVersion(self.version, steps, wall, first_skill(self.rated, self.rules))
+        if self.rated and self.rated[-1].version == self.version:
+            now = self.rated[-1]
+        while now.matches < matches:
+            name = next_reference(now.skill[0], now.points, references)
+            line = yield from self._play(now, name, references[name], min(BATCH, matches - now.matches))
+            yield from self._write(RATINGS, partial(self.file.write, line))
+            take_line(self.rated, line, self.rules)
+            now = self.rated[-1]
+            yield
+        self.ctx.counters.tally(METRIC, now.skill[0], 1)
+
+    def _play(self, now: RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
+        """Matches against a reference; their line."""
+        seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
+        player = policy_player(self.net, PlayOptions(matches, seed))
+        points = yield from both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
+        mu, sigma = rate_against(now.skill, reference, points.tolist(), self.rules)
+        about: Row = {"version": now.version, "steps": now.steps, "wall_seconds": now.wall_seconds}
+        about |= {"reference": name, "reference_mu": reference, "points": points.tolist()}
+        return {**about, "mu": mu, "sigma": sigma}
+
+    def _reference(self, name: str, seed: int) -> TeamPlayer:
+        if name == RANDOM:
+            return random_player(seed)
+        return scripted_player(load_bot(self.games.spec, name))
+
+    def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
+        """Until it can be written, nothing is played."""
+        while True:
+            try:
+                write()
+                self.warned = False
+                return
+            except OSError as e:
+                if not self.warned:
+                    later = "versions are rated once it can be written again"
+                    self.ctx.say("warning", f"{name}: {refusal_text(e)}; {later}")
+                self.warned = True
+                time.sleep(self.ctx.patience)
+            yield

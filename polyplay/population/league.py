@@ -14,11 +14,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from polyplay.common.edges import Arrow
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import LINE, SharedObject
-from polyplay.common.tree import Batch
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.shared_memory import LINE, Semaphores, SharedObject
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Arrow
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past self", "bot"

@@ -1,12 +1,19 @@
-"""Ratings that follow matches one by one: Elo, and TrueSkill of two teams in closed form. Pure; imports no torch."""
+"""Elo, TrueSkill, references.
+
+Ratings that follow matches one by one: Elo, and TrueSkill of two teams in closed form. Pure; imports no torch.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import combinations
+from pathlib import Path
 from statistics import NormalDist
+
+from polyplay.core.files import Row, is_row, read_lines, read_object
 
 NORMAL = NormalDist()
 PEAK = 1 / math.sqrt(2 * math.pi)  # density of the normal distribution at 0
@@ -107,3 +114,152 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
         v = (_density(low) - _density(high)) / inside
         w = v * v + (high * _density(high) - low * _density(low)) / inside
     return (v if x >= 0 else -v), min(max(w, 0.0), 1.0)
+
+
+# How good versions of an agent are: TrueSkill by matches against references, whose own skills are fixed (Berner et al.
+# 2019). Pure; imports no torch.
+#
+# Random play is 0. As σ = 25/3 and β = σ/2, who wins 80 % of matches is better by 4.96 points: √2·β times the normal
+# quantile of 0.8. The paper says 8.3.
+
+
+RATINGS = "ratings.jsonl"  # matches of a run's versions against references
+NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # that a line has
+NEAR, FEWEST = 10.0, 2  # points within which opponents are; how many there are at least
+RULES = TrueSkill()
+
+
+@dataclass
+class RatedVersion:
+    """steps, wall_seconds: of the run, when its weights were taken."""
+
+    version: int
+    steps: int
+    wall_seconds: float
+    skill: Skill
+    points: dict[str, list[float]] = field(default_factory=dict)  # of its matches against each reference
+
+    @property
+    def matches(self) -> int:
+        return sum(map(len, self.points.values()))
+
+
+def rate_against(skill: Skill, reference: float, points: Iterable[float], rules: TrueSkill = RULES) -> Skill:
+    """A player after matches against a reference of that skill, which stays. points: of the player, in their order.
+
+    For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
+    """
+    for scored in points:
+        (skill,), _ = rules.rate([skill], [(reference, 0.0)], scored)
+    return skill
+
+
+def first_skill(rated: Sequence[RatedVersion], rules: TrueSkill = RULES) -> Skill:
+    """What the next version begins with: the μ of the one before, the first at random play's."""
+    return (rated[-1].skill[0] if rated else 0.0), rules.sigma
+
+
+def rate_lines(lines: Iterable[Row], rules: TrueSkill = RULES) -> list[RatedVersion]:
+    """Versions by the lines of ratings.jsonl, in their order. A damaged one is left out."""
+    rated: list[RatedVersion] = []
+    for line in lines:
+        if is_row(line, NUMBERS) and line.get("points"):
+            take_line(rated, line, rules)
+    return rated
+
+
+def take_line(rated: list[RatedVersion], line: Row, rules: TrueSkill = RULES) -> None:
+    """Take the next line: matches of a new version, or more of the last one."""
+    if not rated or rated[-1].version != line["version"]:
+        start = first_skill(rated, rules)
+        rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
+    last = rated[-1]
+    last.skill = rate_against(last.skill, line["reference_mu"], line["points"], rules)
+    last.points.setdefault(line["reference"], []).extend(line["points"])
+
+
+def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
+    """Whom a version plays next: of the references within 10 points of its μ, at least of the two nearest, the one that
+    it has played least, the nearest of several. points: of its matches so far.
+    """
+    nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
+    near = sum(abs(skill - mu) <= NEAR for skill in references.values())
+    return min(nearest[: max(near, FEWEST)], key=lambda name: len(points.get(name, ())))
+
+
+def read_rated(directory: Path, rules: TrueSkill = RULES) -> list[RatedVersion]:
+    """The rated versions of a run; empty: there are none."""
+    return rate_lines(read_lines(directory / RATINGS), rules)
+
+
+# References that versions of an agent are rated against: their own skills, by matches of every two of them, the same
+# in every run of an environment. Pure; imports no torch.
+
+
+REFERENCES = "references.json"
+RANDOM = "random"
+SEED, MATCHES = 0, 32  # of every two: of every run the same
+
+Pairs = Mapping[tuple[str, str], Sequence[float]]  # points of the first of two, match by match
+
+
+def rate_references(names: Sequence[str], pairs: Pairs, rules: TrueSkill = RULES) -> dict[str, Skill]:
+    """Skills of references by matches of every two of them, `random` among them, whose μ is 0. They are taken in
+    rounds: the first match of each two, the second of each, and so on.
+    """
+    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
+    for match in range(max((len(points) for points in pairs.values()), default=0)):
+        for (one, other), points in pairs.items():
+            if match < len(points):
+                (first,), (second,) = rules.rate([skills[one]], [skills[other]], points[match])
+                skills[one], skills[other] = first, second
+    return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
+
+
+@dataclass
+class ReferenceTable:
+    """The references of an environment, and the matches of every two of them, as references.json has them."""
+
+    environment: str
+    names: tuple[str, ...]
+    rules: TrueSkill = RULES
+    pairs: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Row:
+        """What decides the matches and their ratings."""
+        about = {"environment": self.environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(self.rules)}
+        return {**about, "names": list(self.names)}
+
+    def missing(self) -> list[tuple[int, tuple[str, str]]]:
+        """Every two that have not met yet, with their number."""
+        return [(k, pair) for k, pair in enumerate(combinations(self.names, 2)) if pair not in self.pairs]
+
+    def skills(self) -> dict[str, Skill]:
+        return rate_references(self.names, {pair: self.pairs[pair] for pair in combinations(self.names, 2)}, self.rules)
+
+    def save(self) -> Row:
+        """references.json."""
+        skills = {} if self.missing() else self.skills()
+        rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
+        played = [{"pair": list(pair), "points": points} for pair, points in self.pairs.items()]
+        return {**self.settings, "references": rated, "played": played}
+
+    def load(self, directory: Path) -> None:
+        """Take the matches that references.json has, if they are of the same references, and whole."""
+        try:
+            saved = read_object(directory / REFERENCES)
+            played = {(row["pair"][0], row["pair"][1]): [float(x) for x in row["points"]] for row in saved["played"]}
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return
+        same = all(saved.get(name) == value for name, value in self.settings.items())
+        whole = {pair: points for pair, points in played.items() if len(points) == MATCHES and {*points} <= {0, 0.5, 1}}
+        self.pairs = whole if same else {}
+
+
+def read_references(directory: Path) -> dict[str, float]:
+    """The references of a run and their μ; empty: they are not known yet."""
+    try:
+        return {row["name"]: float(row["mu"]) for row in read_object(directory / REFERENCES)["references"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

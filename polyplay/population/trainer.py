@@ -1,4 +1,6 @@
-"""The trainer: takes the member with the fewest agent steps, trains it until it is ready, decides for it, and so on.
+"""The trainer of members, and how they evolve.
+
+The trainer: takes the member with the fewest agent steps, trains it until it is ready, decides for it, and so on.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
@@ -7,21 +9,255 @@ No trainer waits for another, and none decides for all: what they share is the p
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import Row, refusal_text
-from polyplay.common.machine import take_share
-from polyplay.population import inherit
-from polyplay.population.evolution import GAMES, Evolution, is_over, may_train
-from polyplay.population.exchange import Members
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
+import numpy as np
+
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import Row, refusal_text
+from polyplay.core.machine import take_share
+from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.population.rules import EXPLOIT, EXPLORE, Prior
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, standing, wall_seconds
+
+# A copy: a checkpoint of one member with the agent of another.
+#
+# From the donor come weights, optimizer, target network and running statistics; the receiver keeps its counters, its
+# place in the schedule, its replay and its lanes, whose recurrent state begins anew. A copy counts as one update, so it
+# never has the name of a checkpoint that exists. Files are linked where the file system can: a donor may remove its
+# checkpoint meanwhile, and nothing is copied twice. What is damaged is passed over for the one before. Imports no
+# torch.
+
+
+AGENTS = "agents/"
+LEARNER = re.compile(r"agents/\d+/learner\.json")
+LANES = re.compile(r"workers/(?!stream-).+\.safetensors")
+RECURRENT = re.compile(r"(groups/\d+/)?state/")
+TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
+
+
+class PreparedCopy(NamedTuple):
+    """A copy that is not complete: the name that `complete_copy` gives it, and the agent steps of what was copied."""
+
+    final: str
+    donor_steps: int
+
+
+def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
+    """Write the copy as `checkpoints/.partial-NAME`. lanes: go on as they are, not anew. Raises UserError: one of them
+    has no whole checkpoint; OSError.
+    """
+    part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
+    own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
+    checkpoint.set_aside(member, own)  # so the copy is the newest, and its name is free
+    for last in [False] * (TRIES - 1) + [True]:
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            given = checkpoint.newest(donor, _silent, agent_flaw)
+            return _compose(part, own, given, lanes)
+        except (FileNotFoundError, UserError):
+            if last:
+                raise
+    raise AssertionError
+
+
+def complete_copy(member: Path, name: str, final: str) -> bool:
+    """The copy becomes the member's newest checkpoint; whether it is there, and whole. May be called again."""
+    place = checkpoint.checkpoints_dir(member)
+    if not (place / final).exists():
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(place / f".partial-{name}", place / final)
+    return agent_flaw(place / final) is None
+
+
+def agent_flaw(path: Path) -> str | None:
+    """What is wrong with the agents in a checkpoint, or None. The rest is looked at when the run goes on."""
+    return checkpoint.flaw(path, AGENTS)
+
+
+def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
+    mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
+    version, files = mine["update"] + 1, dict[str, Row]()
+    if not theirs["update"]:
+        raise UserError(f"RUN: {given.parents[1]} has learnt nothing yet; let it run on")
+    sources = {n: own for n in mine["files"] if not n.startswith(AGENTS) or LEARNER.fullmatch(n)}
+    sources |= {n: given for n in theirs["files"] if n.startswith(AGENTS) and n not in sources}
+    if not lanes:
+        sources = {n: place for n, place in sources.items() if not n.startswith("workers/")}
+    for name, place in sources.items():
+        target = part / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if LEARNER.fullmatch(name):
+            checkpoint.write_json(target, _counted(json.loads((place / name).read_text("utf-8")), version))
+            files[name] = checkpoint.describe_file(target)
+        elif LANES.fullmatch(name) and (anew := _without_state(place / name)):
+            checkpoint.write_arrays(target, anew)
+            files[name] = checkpoint.describe_file(target)
+        else:
+            _link(place / name, target)
+            files[name] = (mine if place is own else theirs)["files"][name]
+    contents = {"schema": checkpoint.SCHEMA, "update": version, "files": files}
+    counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
+    checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
+    return PreparedCopy(checkpoint.directory_name(version, counters), theirs["counters"]["steps"])
+
+
+def _counted(learner: Row, version: int) -> Row:
+    """The counts of a learner after one update more, which every part of a parameter server had."""
+    shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
+    return {**learner, "version": version, **shards}
+
+
+def _without_state(file: Path) -> dict[str, np.ndarray]:
+    """What a worker saved, its lanes' recurrent state zero; empty: it has none."""
+    arrays = checkpoint.read_arrays(file)
+    found = [k for k in arrays if RECURRENT.match(k)]
+    return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Another name of a file, which is never written again; a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _silent(text: str) -> None:
+    """A checkpoint that is passed over is reported when its own run goes on."""
+
+
+# How a population evolves: what is varied, when a member is ready, and what is decided about it then.
+#
+# Imports no torch.
+
+
+GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
+DRAWS = 10  # of a member that has failed to find another whose checkpoint is whole
+Copy = Callable[[int, str, bool], PreparedCopy]
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """The choices of a population. every, total: agent steps of a member between two decisions, and in all."""
+
+    over: str
+    size: int
+    every: int
+    total: int
+    exploit: str
+    explore: str
+    score: str
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+    seed: int = 0
+    grid: bool = False  # founders are all combinations of lists
+    anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
+
+    def describe(self) -> list[str]:
+        """A line each for the diagram."""
+        return [
+            f"members {self.size} of {self.over}",
+            *(f"vary    {name} {prior.label()}" for name, prior in self.priors.items()),
+            f"ready   every {self.every:,} agent steps of its own",
+            f"decides for its member: exploit {self.exploit}, explore {self.explore}",
+        ]
+
+    def founders(self) -> list[dict[str, Any]]:
+        """The values that every member begins with: with the same seed the same, whatever the rules."""
+        if self.grid:
+            combinations = product(*(prior.choices for prior in self.priors.values()))
+            return [dict(zip(self.priors, chosen, strict=True)) for chosen in combinations]
+        rngs = [np.random.default_rng([self.seed, i]) for i in range(self.size)]
+        return [{name: prior.draw(rng) for name, prior in self.priors.items()} for rng in rngs]
+
+    def about(self) -> Row:
+        """For population.json."""
+        names = ("over", "every", "total", "exploit", "explore", "score", "seed")
+        return {name: getattr(self, name) for name in names} | {"vary": {k: p.label() for k, p in self.priors.items()}}
+
+    def until(self, member: Row) -> int:
+        """Agent steps at which a member is ready next."""
+        return min(self.total, (member["turns"] + 1) * self.every)
+
+    def decide(self, store: Store, population: Row, i: int, copy: Copy) -> None:
+        """Decide for member `i`, which is ready or has failed, under the lock; `pending` tells what it copies.
+        copy(donor, name, lanes) prepares that; lanes: whether they can go on. It raises UserError: the donor has no
+        checkpoint that is whole. Raises OSError.
+        """
+        members = population["members"]
+        m = members[i]
+        rng = np.random.default_rng([self.seed, i, m["turns"] + 1, m["falls"]])
+        choice = EXPLOIT[self.exploit]([standing(other) for other in members], i, rng)
+        donor, why, old, score = None, choice.why, m["values"], m["score"] if m["state"] != FAILED else None
+        failure = f"{m['why']}; " * (m["state"] == FAILED)
+        if choice.donor is not None:
+            name = f"copy-{population['decisions']}"
+            try:
+                new = EXPLORE[self.explore](members[choice.donor]["values"], dict(self.priors), rng)
+                copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
+                prepared = copy(*copied)
+                m["pending"] = {"copy": copied, "final": prepared.final}
+                donor, m["values"] = {**members[choice.donor], "steps": prepared.donor_steps}, new
+                m |= {"copied": m["steps"], "score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
+            except UserError as e:
+                why = f"not copied: {e}"
+        if donor is not None or not failure:
+            m |= {"turns": m["turns"] + (not failure), "since": m["steps"]}
+            population["wall_seconds"] = wall_seconds(population)
+            store.commit(population, line_of(population, m, old, failure + why, donor, score))
+        else:
+            m["falls"] += 1
+
+
+def may_train(population: Row, i: int) -> bool:
+    """Whether a member has anything left to do. Who has failed needs another to copy."""
+    m = population["members"][i]
+    state = m["state"]
+    scored = population["exploit"] != "none" and any(m["score"] is not None for m in population["members"])
+    return state != DONE and (state != FAILED or (scored and m["falls"] < DRAWS))
+
+
+def is_over(population: Row) -> bool:
+    """Whether nobody is left to train."""
+    return not any(may_train(population, i) for i in range(len(population["members"])))
+
+
+# What trainers share, as the diagram and the crew see it: the directories of their members.
+
+
+@dataclass
+class Members:
+    """An edge of the wiring (common.edges) that lies in files."""
+
+    n: int
+    memory: ClassVar[str] = "members"
+    nbytes: ClassVar[int] = 0
+    patience: float = 0.0
+
+    def label(self) -> str:
+        return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
+
+    def arrows(self) -> list[Arrow]:
+        """Every trainer writes those of its member, and reads all."""
+        return [Arrow(self.label(), ("out",), ("out",))]
+
+    def close(self) -> None:
+        """Nobody waits in it."""
+
 
 FALLS = 3  # sessions of a member in a row that may be lost; one more, and it has failed
 REST = 0.2  # seconds between two looks for a member, where all are taken
@@ -114,18 +350,18 @@ def _complete(store: Store, m: Row, copy: tuple[int, str, bool], final: str) -> 
     """The member goes on from its copy, which is made again if somebody deleted it."""
     i, name, wrong = m["member"], copy[1], ""
     try:
-        if not inherit.complete_copy(store.member(i), name, final):
-            inherit.complete_copy(store.member(i), name, final := _copy(store, i, *copy).final)
-            wrong = inherit.agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
+        if not complete_copy(store.member(i), name, final):
+            complete_copy(store.member(i), name, final := _copy(store, i, *copy).final)
+            wrong = agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
     except UserError as e:
         wrong = str(e)
     if wrong:
         m |= {"state": FAILED, "why": f"its copy of member {copy[0]:02d} is gone: {wrong}", "lost": True}
 
 
-def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> inherit.PreparedCopy:
+def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
     """Prepare the copy of a donor. Raises UserError: the donor has none that is whole."""
-    return inherit.prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
+    return prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:

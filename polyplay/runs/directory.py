@@ -1,4 +1,6 @@
-"""The files of a run's directory: config.json, and what is cut off its lines when the run is resumed.
+"""The files of a run: directory, lock, listing, and what in it may be executed.
+
+The files of a run's directory: config.json, and what is cut off its lines when the run is resumed.
 
 Imports no torch.
 """
@@ -7,21 +9,356 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
+import fcntl
 import hashlib
+import hmac
+import importlib.util
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, TypedDict
 
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, is_number, is_row, parse_json, read_object, write_bytes, write_json
-from polyplay.common.machine import stamp
-from polyplay.population.match_log import LOG, has_league
-from polyplay.population.ranking import rank_members
-from polyplay.population.rated_versions import RATINGS
-from polyplay.population.store import MEMBERS, Store
-from polyplay.runs.trust import is_ours, signature
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
+from polyplay.core.machine import now, stamp
+from polyplay.population.league_log import LOG, has_league
+from polyplay.population.ratings import RATINGS
+from polyplay.population.store import FILE, MEMBERS, Store, best_member, rank_members
+
+# What a run wrote down line by line, as a table of columns.
+
+
+def current_rows(file: Path, *numbers: str) -> list[Row]:
+    """Lines that have these numbers, in the order of their frames: what a resumption did again takes the place of what
+    was there.
+    """
+    rows: list[Row] = []
+    for row in read_lines(file, "frames", "wall_seconds", *numbers):
+        while rows and rows[-1]["frames"] > row["frames"]:
+            rows.pop()
+        rows.append(row)
+    return rows
+
+
+def read_table(file: Path) -> Any:
+    """A pandas DataFrame if pandas is installed, else {column: list}. What a line lacks is None, in pandas NaN."""
+    rows = current_rows(file)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    if importlib.util.find_spec("pandas") is None:
+        return columns
+    import pandas
+
+    return pandas.DataFrame(columns)
+
+
+# The lock on a run's directory: one process writes there. The system releases it when its holder ends, however.
+
+
+LOCK_FILE = ".lock"  # in the run's directory; what it says is for people, the lock itself is the system's
+MOMENT = 0.05  # seconds until a lock that was taken is tried again
+
+
+class DirectoryLock:
+    """Held from here to `close`. Raises UserError: another process holds it."""
+
+    def __init__(self, directory: Path):
+        self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
+        self.take()
+
+    def take(self) -> None:
+        """Also where the directory was deleted and made again."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(fd)
+        except BlockingIOError:
+            holder = _describe(os.pread(fd, 4096, 0))
+            os.close(fd)
+            raise UserError(
+                f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
+            ) from None
+        except OSError as e:
+            if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks
+                os.close(fd)
+                raise
+        self.close()
+        self.fd = fd
+        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
+        if not self.held:  # deleted between open and lock
+            self.take()
+            return
+        self._sign()
+
+    def _sign(self) -> None:
+        """Write down who we are."""
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": _command(), "since": now()}
+        os.ftruncate(self.fd, 0)
+        try:
+            os.pwrite(self.fd, (json.dumps(who) + "\n").encode(), 0)
+        except OSError:  # a full disk: it is locked nonetheless
+            os.ftruncate(self.fd, 0)
+
+    @property
+    def held(self) -> bool:
+        """Whether what is at our path is what we locked, and not another directory or none."""
+        return _same(self.path, self.fd)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
+        return _same(self.path.parent, self.place)
+
+    @property
+    def moved_to(self) -> Path | None:
+        """Where the directory that we locked is, if it has another path now and the system says it."""
+        try:
+            there = Path(os.readlink(f"/proc/self/fd/{self.place}"))
+        except OSError:
+            return None
+        return there if _same(there, self.place) and not self.in_place else None
+
+    def close(self) -> None:
+        """May be called again."""
+        for fd in (self.fd, self.place):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.place = -1
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds the lock on a directory. Writes nothing."""
+    try:
+        fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # file systems without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _lock(fd: int) -> None:
+    """Lock an open file; `is_locked` of another process may hold it for a moment. Raises OSError."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(MOMENT)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _same(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).name or "python"
+    return " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
+
+
+def _describe(written: bytes) -> str:
+    who = parse_json(written)
+    if not isinstance(who, dict):
+        return "another process"
+    pid, host, command, since = (who.get(k, "?") for k in ("pid", "host", "command", "since"))
+    return f"process {pid} on {host} (`{command}`, since {since})"
+
+
+# Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
+# and wrappers, what a cluster's machines send, the program that an evaluation was played against. So one that was made
+# elsewhere needs a word from the user. Runs made here carry a signature by the user's own key.
+
+
+OWN = ("ALE/", "game:", "arena:", "envpool:")  # beginnings of environments that import nothing of the user's
+MAIN = "__main__"  # the program that runs; workers and the command line have none of the user's
+CLUSTER = "ray:"  # its machines and this one execute what they send each other
+PROGRAM = "gtp:"
+NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
+WORD = "read that, then say --trust"
+
+
+def check_trust(directory: Path, config: Row, trust: bool, given: Collection[str] = ()) -> list[str]:
+    """A line for every file that this run executes by name. config: config.json. given: of env and network those that
+    are the caller's own. Raises UserError: the run was made elsewhere, and `trust` was not given.
+    """
+    own = {"environment" if name == "env" else name for name in given}
+    code = {what: name for what, name in code_of(config).items() if what not in own}
+    if code and not trust and not is_ours(config):
+        executed = " and ".join(
+            f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()
+        )
+        raise UserError(f"RUN: {directory} was made elsewhere, and {executed}: {WORD}")
+    files = {what: name for what, name in code.items() if what != "cluster" and not name.startswith(f"{MAIN}:")}
+    return [f"the run's {what} {name} executes {_executed(what, name)}" for what, name in files.items()]
+
+
+def check_program(path: Path, record: Row, trust: bool) -> None:
+    """Raises UserError: the evaluation in this file was recorded elsewhere, and names a command that would be executed,
+    and `trust` was not given.
+    """
+    name = str(record.get("against"))
+    if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
+        command = name.removeprefix(PROGRAM)
+        raise UserError(f"RUN: {path} was made elsewhere, and would execute the command {command}: {WORD}")
+
+
+def check_named(where: Path, other: Row, config: Row) -> None:
+    """Raises UserError: the `config` and `options` of another file of a run name code that its config.json does not."""
+    known = {*code_of(config).values()}
+    for what, name in code_of(other).items():
+        if name not in known:
+            raise UserError(f"{where} is damaged: its {what} {name} is not the run's own; put back a copy of it")
+
+
+def names_same_code(config: Row, own: Row) -> bool:
+    """Whether a run with `own` configuration and options, begun here, would execute the same, so no word is needed."""
+    return code_of(config) == code_of(own)
+
+
+def code_of(config: Row) -> dict[str, str]:
+    """What a run executes by name, by what that is. config: config.json, or its `config` and `options`."""
+    settings, options = config["config"], config.get("options", {})
+    others = {"network": settings.get("network"), **_wrappers(options), **_arguments(options), **_varied(settings)}
+    found = {what: name for what, name in others.items() if isinstance(name, str) and ":" in name}
+    if isinstance(hosts := options.get("hosts"), str) and hosts.startswith(CLUSTER) and hosts != CLUSTER:
+        found["cluster"] = hosts
+    return ({"environment": settings["env"]} if runs_code(settings.get("env")) else {}) | found
+
+
+def _wrappers(options: Row) -> dict[str, Any]:
+    wrappers = options.get("wrapper")
+    return {f"wrapper {i}": name for i, name in enumerate(wrappers if isinstance(wrappers, list | dict) else [])}
+
+
+def _arguments(options: Row) -> dict[str, str]:
+    """What is named in values that an environment is built with: some build others by name."""
+    words = options.get("env_kwargs")
+    found = [str(word).partition("=")[::2] for word in (words if isinstance(words, list | dict) else [])]
+    return {f"argument {name} {i}": code for name, value in found for i, code in enumerate(NAMED.findall(value))}
+
+
+def _varied(settings: Row) -> dict[str, str]:
+    """Networks and environments that a population may choose from."""
+    words = settings.get("vary")
+    pairs = [str(word).partition("=")[::2] for word in (words if isinstance(words, list | dict) else [])]
+    named = [(name, choices.split(",")) for name, choices in pairs if name in ("env", "network")]
+    return {f"varied {name} {i}": choice for name, choices in named for i, choice in enumerate(choices)}
+
+
+def runs_code(env: object) -> bool:
+    """Whether an environment of this name is a module's."""
+    return isinstance(env, str) and ":" in env.removeprefix("toy:") and not env.startswith(OWN)
+
+
+def _executed(what: str, name: str) -> str:
+    """What is executed by that name, in words."""
+    if what == "cluster":
+        return "what its machines send"
+    module, _, attribute = (name.removeprefix("toy:") if what == "environment" else name).partition(":")
+    return f"{attribute} of the program that runs" if module == MAIN else module_file(module)
+
+
+def module_file(module: str) -> str:
+    """The file that importing `module` would execute, found without executing anything."""
+    places: Any = [os.getcwd(), *sys.path] if os.getcwd() not in sys.path else sys.path
+    found: ModuleSpec | None = None
+    parts = module.split(".")
+    for i in range(len(parts)):
+        found = PathFinder.find_spec(".".join(parts[: i + 1]), places)
+        if found is None:
+            return f"the module {module}, which is not found here,"
+        places = found.submodule_search_locations or []
+    return str(found.origin if found and found.origin else f"the module {module}")
+
+
+def signature(config: Row) -> str | None:
+    """By which a run is known as made here; None: it needs none, or the key cannot be kept."""
+    return _sign(_what(config)) if code_of(config) else None
+
+
+def program_signature(record: Row) -> str | None:
+    """The same of an evaluation."""
+    return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
+
+
+def is_ours(config: Row) -> bool:
+    """Whether no word is needed to open a run: it executes nothing by name, or is signed."""
+    return not code_of(config) or _is_signed(config.get("signature"), _what(config))
+
+
+def unsigned(config: Row) -> str:
+    """Why this run, begun here, will seem made elsewhere; empty: it will not."""
+    if "signature" in config or not code_of(config):
+        return ""
+    return f"{_key_file()} cannot be written, so this run is not signed: whoever opens it says --trust"
+
+
+def _what(config: Row) -> list[Any]:
+    """What is signed of a run."""
+    settings = config["config"]
+    names = {
+        "environment": settings.get("env"),
+        "network": settings.get("network"),
+        **_wrappers(config.get("options", {})),
+    }
+    return [names | code_of(config), config.get("started")]
+
+
+def _played(record: Row) -> list[Any]:
+    """What is signed of an evaluation."""
+    return [record.get("against"), record.get("checkpoint_sha256"), record.get("finished")]
+
+
+def _is_signed(given: object, what: list[Any]) -> bool:
+    key = _key(make=False)
+    return isinstance(given, str) and key is not None and hmac.compare_digest(given.encode(), _hash(what, key).encode())
+
+
+def _sign(what: list[Any]) -> str | None:
+    """None: the key cannot be kept."""
+    key = _key(make=True)
+    return None if key is None else _hash(what, key)
+
+
+def _hash(what: list[Any], key: bytes) -> str:
+    return hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest()
+
+
+def _key(make: bool) -> bytes | None:
+    """The user's own; None: there is none."""
+    path = _key_file()
+    with contextlib.suppress(OSError):
+        if make and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(secrets.token_bytes(32))
+        return path.read_bytes() or None
+    return None
+
+
+def _key_file() -> Path:
+    data = os.environ.get("XDG_DATA_HOME")
+    home = Path(data) if data else Path(os.path.expanduser("~/.local/share"))  # as it is, where there is no home
+    return home / "polyplay" / "key"
+
 
 SCHEMA = 1
 READ_ONLY = "READ_ONLY"  # a file in a run's directory, or in the folder around it: nothing is added to the run
@@ -253,3 +590,139 @@ def origin(directory: Path) -> Row:
     config = read_config(directory, whole=True)
     last = (config["resumed"] or [config])[-1]
     return {"config_hash": config_hash(config), "machine": last.get("machine"), "commit": last.get("commit")}
+
+
+# population.json, for those who show a population. Imports no torch.
+
+
+POPULATION_SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict}
+NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
+
+
+def read_population(directory: Path) -> Row:
+    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
+    path = directory / FILE
+    if not path.exists():
+        raise _no_population(directory)
+    population = Store(directory).read()
+    wrong = [name for name, kind in POPULATION_SHAPE.items() if not isinstance(population.get(name), kind)]
+    wrong += [name for name in ("every", "total") if not is_number(population.get(name))]
+    wrong += [] if population["members"] and all(map(_is_member, population["members"])) else ["members"]
+    if wrong:
+        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a population writes it; put back a copy of it")
+    return population
+
+
+def _is_member(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and is_row(value, NUMBERS)
+        and isinstance(value.get("values"), dict)
+        and isinstance(value.get("state"), str)
+        and (value.get("score") is None or is_number(value["score"]))
+    )
+
+
+def _no_population(directory: Path) -> UserError:
+    above = directory.resolve().parent.parent
+    if (above / FILE).exists():
+        return UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
+    config = read_config(directory, population=True)
+    if has_members(config):
+        return UserError(f"RUN: {directory} has lost its {FILE}: put back a copy of it")
+    what = f"a run of {config['system']}, no population"
+    return UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made")
+
+
+# Runs as a list: what each directory says of the run in it, read without changing anything.
+
+
+COUNTERS = ("frames", "steps", "wall_seconds")
+
+
+def list_runs(places: Sequence[Path]) -> list[Row]:
+    """A row for each run in or directly below these directories, members of populations only where one is named, newest
+    first. Raises UserError: one is not there."""
+    found = {run.resolve(): run for place in places for run in _runs_in(place)}
+    return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
+
+
+def _runs_in(place: Path) -> Iterable[Path]:
+    """Directories with a config.json: `place` itself, else those in it, with the seeds of a run of several."""
+    if not place.is_dir():
+        raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
+    if (place / "config.json").exists():
+        return [place, *sorted(path.parent for path in (place / MEMBERS).glob("*/config.json"))]
+    return sorted(path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json"))
+
+
+def describe_run(directory: Path) -> Row:
+    """One run. A damaged one has an `error`, and the state "damaged"."""
+    row: Row = {"run": str(directory), "started": "", "state": "damaged"}
+    try:
+        config = read_config(directory, population=True)
+        summary = _summary(directory)
+        counters = summary or (_of_members(directory) if has_members(config) else _last_report(directory))
+        return row | {
+            "system": config["system"],
+            "env": str(config["config"].get("env", "")),
+            "seed": config.get("seed"),
+            "started": str(config.get("started", "")),
+            "state": state_of(directory, summary),
+            **{name: counters.get(name) for name in COUNTERS},
+            "return": counters.get("episodic_return_mean", counters.get("best_score")),
+            "return_best": _best_return(directory),
+            "reason": summary.get("reason"),
+        }
+    except (UserError, OSError) as e:
+        return row | {"error": str(e)}
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
+        return row | {"error": f"{directory} is damaged: {type(e).__name__}: {e}"}
+
+
+def state_of(directory: Path, summary: Row) -> str:
+    """running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, {} if none."""
+    if is_locked(directory):
+        return "running"
+    if not summary:
+        return "stopped"
+    code, stopped = summary.get("exit_code"), str(summary.get("reason", "")).startswith("stopped")
+    if not is_number(code) or code in (1, 2):
+        return "failed"
+    return "stopped" if code or stopped else "done"
+
+
+def _summary(directory: Path) -> Row:
+    path = directory / "summary.json"
+    try:
+        return _checked(read_object(path), path) if path.exists() else {}
+    except ValueError as e:
+        raise UserError(f"{path} is damaged: {e}") from None
+
+
+def _checked(row: Row, path: Path) -> Row:
+    """Raises UserError: a value that is shown as a number is none."""
+    for name in (*COUNTERS, "episodic_return_mean", "best_score"):
+        if not (row.get(name) is None or is_number(row[name])):
+            raise UserError(f"{path} is damaged: {name} is {row[name]!r}, and no number; put back a copy of it")
+    return row
+
+
+def _last_report(directory: Path) -> Row:
+    path = directory / "metrics.jsonl"
+    rows = deque(read_lines(path, *METRICS), maxlen=1)
+    return _checked(rows[0], path) if rows else {}
+
+
+def _of_members(directory: Path) -> Row:
+    """Of a population that has not ended."""
+    population = read_population(directory)
+    best = best_member(population["members"])
+    totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
+    return totals | {"wall_seconds": population["wall_seconds"], "best_score": best and best["score"]}
+
+
+def _best_return(directory: Path) -> float | None:
+    """The best mean over 100 games of any report."""
+    rows = read_lines(directory / "metrics.jsonl", "episodes", "episodic_return_mean")
+    return max((row["episodic_return_mean"] for row in rows if row["episodes"] >= 100), default=None)

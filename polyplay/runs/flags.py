@@ -1,4 +1,6 @@
-"""The words of a command line: flags, their values, and one line about what is wrong with them.
+"""The words of a command line.
+
+The words of a command line: flags, their values, and one line about what is wrong with them.
 
 Knows dataclasses only. Every mistake is a UserError of one line; tyro writes the help. Imports no torch.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import inspect
 import math
 import operator
 import os
@@ -19,12 +22,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from polyplay.common.bounds import Range
-from polyplay.common.errors import UserError
-from polyplay.runs.field_meanings import meanings
+from polyplay.core.errors import Range, UserError
 
 if TYPE_CHECKING:
     from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+# What the source of a dataclass says of its fields: for the command's help, and for the documentation.
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Field → what it is: the string below it, or the comment on its line, in one line."""
+    bases = [base for base in reversed(cls.__mro__) if vars(base).get("__annotations__")]
+    return {name: said for base in bases for name, said in _own(base).items()}
+
+
+def _own(cls: type) -> dict[str, str]:
+    source = textwrap.dedent(inspect.getsource(cls))
+    lines, found = source.splitlines(), {}
+    (tree,) = ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    for at, node in enumerate(tree.body):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        below = tree.body[at + 1] if at + 1 < len(tree.body) else None
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = str(below.value.value)
+        else:
+            text = " ".join(line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno])
+        found[node.target.id] = " ".join(text.split())
+    return found
+
 
 T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type

@@ -1,35 +1,111 @@
-"""A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own."""
+"""A run's directory, opened again.
+
+A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_object
-from polyplay.envs import Envs, space_files
-from polyplay.population.match_log import has_league
-from polyplay.runs.changes import parse_changes
-from polyplay.runs.directory import read_config
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, is_number, is_row, read_lines, read_object
+from polyplay.core.user_modules import look_up
+from polyplay.envs import pool
+from polyplay.envs.pool import Envs
+from polyplay.population.league_log import has_league
+from polyplay.runs.directory import MAIN, check_trust, read_config
 from polyplay.runs.flags import flag
-from polyplay.runs.given import find_by_name, recall_objects
-from polyplay.runs.options import Page, RunOptions, Settings, from_json, how_made, to_json
-from polyplay.runs.trust import check_trust
+from polyplay.runs.options import (
+    CHANGEABLE,
+    SIZES,
+    Page,
+    RunOptions,
+    Settings,
+    Sources,
+    from_json,
+    how_made,
+    json_value,
+    parse_changes,
+    to_json,
+)
+from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engine import LINKS, Engine
-from polyplay.workers.placement import Placement
+from polyplay.workers.hosts.engines import LINKS, Engine
+from polyplay.workers.role import Placement
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
+
+# What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
+# it again, or has it from the run that began in this process, or by its name in the program that runs.
+
+
+FIELDS = ("env", "network")
+_given: dict[Path, dict[str, Any]] = {}  # to runs of this process, by the directory
+
+
+def objects_of(values: Settings | Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some settings."""
+    found = values if isinstance(values, Mapping) else vars(values)
+    return {name: found[name] for name in FIELDS if callable(found.get(name))}
+
+
+def remember(directory: Path, settings: Settings) -> None:
+    """This run has these."""
+    _given[directory.resolve()] = objects_of(settings)
+
+
+def recall_objects(directory: Path, config: Row) -> dict[str, Any]:
+    """Those that `remember` was told of this run. config: of config.json."""
+    known = _given.get(directory.resolve(), {})
+    return {name: thing for name, thing in known.items() if json_value(thing) == config.get(name)}
+
+
+def find_by_name(directory: Path, config: Row) -> dict[str, Any]:
+    """Those that the program that runs has, and for those that nobody can find a function that says so when it is
+    called: acting and looking at a run may need neither.
+    """
+    found = {name: config[name] for name in FIELDS if isinstance(config.get(name), str) and _is_object(config[name])}
+    return {name: _in_main(text) or _lost(directory, name, text) for name, text in found.items()}
+
+
+def _is_object(name: str) -> bool:
+    """Whether no import finds what has this name: of the program itself, a lambda, a part of a function, a partial."""
+    return name.startswith(f"{MAIN}:") or "<" in name or name == "functools:partial"
+
+
+def _in_main(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = look_up(sys.modules[MAIN], attribute) if module == MAIN else None
+    except AttributeError:
+        return None
+    return found if callable(found) else None
+
+
+def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
+    """In its place."""
+
+    def lost(*args: object, **kwargs: object) -> None:
+        where = f"polyplay.resume({str(directory)!r}, {field}=…)"
+        raise UserError(
+            f"RUN: {directory} was begun by a program with {field}={name}, which is not here: {where} has it"
+        )
+
+    lost.__module__, _, lost.__qualname__ = name.partition(":")
+    return lost
+
 
 BEFORE = {"actions": "clip"}  # of settings that are newer than a run: what was done before there were such
 
@@ -110,16 +186,16 @@ def load_run(
 
 def check_spaces(directory: Path, envs: Envs) -> None:
     """Raises UserError: an environment shows or takes something else than what the run was trained on."""
-    path = directory / space_files.FILE
+    path = directory / pool.FILE
     try:
-        was = space_files.spec_from_json(read_object(path), str(path))
+        was = pool.spec_from_json(read_object(path), str(path))
     except OSError:  # of an earlier version
         return
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
-    now = space_files.spec_from_json(space_files.spec_to_json(envs.spec), envs.title)
-    (seen, acted), (before, taken) = space_files.network_view(now), space_files.network_view(was)
-    shown, actions = space_files.describe_views(now, was)
+    now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
+    (seen, acted), (before, taken) = pool.network_view(now), pool.network_view(was)
+    shown, actions = pool.describe_views(now, was)
     parts = [
         ("shows", *shown, seen != before),
         ("takes", *actions, acted != taken or now.action != was.action),
@@ -139,7 +215,7 @@ def page_of(system: str, over: object = None) -> Any:
     page = systems.load(system)
     if not systems.is_population(page):
         return page
-    from polyplay.systems._population import composed
+    from polyplay.systems._presets import composed
 
     return composed(page, str(over or page.Config().over))
 
@@ -150,7 +226,7 @@ def crew_of(options: RunOptions) -> Crew:
     where = Placement(options.device, options.actors_on)
     precision: str = options.precision
     if precision == "auto" and where.on_cpu:
-        from polyplay.nets.precision import choose_precision
+        from polyplay.nets.device import choose_precision
 
         precision = choose_precision(precision)
     return Crew(
@@ -185,9 +261,9 @@ def fleet_of(options: RunOptions) -> Fleet | None:
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
     if not sys.platform.startswith("linux"):
         raise UserError(f"--hosts: {hosts} given, but it needs Linux, and this is {sys.platform}; leave it out")
+    from polyplay.workers.hosts.agent import pack_modules
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
-    from polyplay.workers.hosts.ship import pack_modules
 
     rules = () if options.place is None else parse_places(options.place)
     shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
@@ -201,15 +277,14 @@ def engine_of(hosts: str) -> Engine:
     if not (kind == "ray" or (kind == "pretend" and pretended)):
         allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
         raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
-    from polyplay.workers.hosts.pretend import PretendedMachines
-    from polyplay.workers.hosts.ray_cluster import RayMachines
+    from polyplay.workers.hosts.engines import PretendedMachines, RayMachines
 
     return RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest))
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where the crew's shared memory cannot be had."""
-    from polyplay.nets.outline import outlines
+    from polyplay.nets.layers import outlines
 
     try:
         with outlines():  # pages ask for sizes alone
@@ -239,3 +314,120 @@ def weights_digest(found: Path, agent: int = 0) -> str:
     """SHA-256 of a policy in a checkpoint, by its manifest; "" where that has none."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
+
+
+# What is decided before a run goes on: from which checkpoint, whether anything is left to do, and what may differ.
+
+
+BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
+GIVEN = ("command", "keyword", "config")  # first words of sources
+FREE = ("run", "resume", "dry_run", "quiet", "verbose")  # of no meaning for what the run is
+
+
+def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
+    """The checkpoint to go on from, and its counters; None: the run was ended before its first. `say` gets a line for
+    every one passed over. Raises UserError: none of those there are is whole, or all are gone of a run that has learnt.
+    """
+    if not checkpoint.everything(directory):
+        if told := _told_updates(directory):
+            folder = checkpoint.checkpoints_dir(directory)
+            lost = f"RUN: {directory} has no checkpoint, but {told}: put back {folder}"
+            raise UserError(f"{lost}; to begin it again, name another --run or move {directory} away")
+        return None, BEGINNING
+    found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
+    return found, checkpoint.manifest(found)["counters"]
+
+
+def _told_updates(directory: Path) -> str:
+    """Say which file of a run without checkpoints tells that it had some; empty: none does."""
+    made = max((row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates")), default=0)
+    if made:
+        return f"its metrics.jsonl tells of {made:,.0f} updates"
+    if last := read_summary(directory).get("checkpoint"):
+        return f"its summary.json names {last}"
+    if checkpoint.checkpoints_dir(directory).exists():  # as a run leaves it that was killed at once
+        return ""
+    found = [name for name in ("episodes", "updates") if any(read_lines(directory / f"{name}.jsonl"))]
+    return f"its {found[0]}.jsonl has lines" if found else ""
+
+
+def steps_learnt(found: Path | None) -> float:
+    """Return the agent steps that a checkpoint has learnt from, of all its agents; 0: it does not say."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if found is not None:
+            saved = checkpoint.OpenCheckpoint(found)
+            return sum(float(saved.json(f"agents/{agent}/learner")["learnt"]) for agent in checkpoint.agents_of(found))
+    return 0.0
+
+
+def read_summary(directory: Path) -> Row:
+    """summary.json; empty where the run has not ended, or that is damaged."""
+    try:
+        return read_object(directory / "summary.json")
+    except (OSError, ValueError):
+        return {}
+
+
+def finished(
+    directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
+) -> str:
+    """Why there is nothing left to do, and which option lengthens the run; empty: there is. Rollouts that were acted
+    and not learnt from are left to do. found: the checkpoint to go on from.
+    """
+    summary = read_summary(directory)
+    if summary.get("exit_code") != 0:
+        return ""
+    seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
+    why, longer = "", ""
+    if steps_learnt(found) * counters["frames"] >= plan.frames * max(counters["steps"], 1):
+        why, longer = f"{counters['frames']:,} of {plan.frames:,} frames are done", "--frames N (or --steps N)"
+    elif options.minutes is not None and seconds >= 60.0 * options.minutes:
+        why, longer = minutes_over(options.minutes), "--minutes N"
+    elif "mean return" in str(summary.get("reason")) and changes.get("until_return") is None:
+        why, longer = str(summary["reason"]), "--until-return N"
+    command = f"polyplay resume {shlex.quote(str(directory))} {longer}"
+    return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it" if why else ""
+
+
+def sizes_of(settings: Settings) -> Row:
+    """How many lanes and workers there are."""
+    return {name: value for name, value in vars(settings).items() if name in SIZES}
+
+
+def saved_sizes(config: Row, before: Settings, steps: int) -> Row:
+    """The same of a checkpoint at so many steps: before the run was resumed there, or later, with others."""
+    found = sizes_of(before)
+    for entry in reversed(config["resumed"]):
+        if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
+            found |= {name: was[name] for name in found if name in was}
+    return found
+
+
+def sizes_changed(before: Settings, now: Settings, crew: Crew, saved: Row | None = None) -> str:
+    """What a run that goes on has other numbers of, in words; empty: nothing. saved: the numbers of its checkpoint, if
+    that is not of `before`. Raises UserError: its replay is by lanes.
+    """
+    both = [(name, was, sizes_of(now).get(name)) for name, was in (saved or sizes_of(before)).items()]
+    found = [(name, was, is_) for name, was, is_ in both if was != is_]
+    if found and any(role.held_replay for role in crew.roles):
+        name, was, is_ = found[0]
+        raise UserError(f"{flag(name)}: {is_} given, but the replay holds the rows of each lane ({was}): leave it out")
+    return ", ".join(f"{name} {was} → {is_}" for name, was, is_ in found)
+
+
+def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
+    """What `train --resume auto` changes of the run that is in its directory. Raises UserError: something else was
+    given than what that run is.
+    """
+    config = read_config(Path(str(options.run)), population="over" in to_json(settings))
+    was = {**config["config"], **config["options"], "system": config["system"]}
+    now = {**to_json(settings), **to_json(options), "system": system}
+    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
+    differ = [k for k in given if k in was and was[k] != now[k]]
+    differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
+    for name in differ:
+        if name not in CHANGEABLE:
+            what = "SYSTEM" if name == "system" else flag(name)
+            text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
+            raise UserError(f"{text}: leave it as it was, or name another --run")
+    return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet", "verbose") if now[k]}

@@ -1,4 +1,6 @@
-"""From a command line or keywords to one checked configuration, with where each value came from.
+"""From words or keywords to one configuration.
+
+From a command line or keywords to one checked configuration, with where each value came from.
 
 A system's page gives `Config` (a frozen dataclass) and `PRESETS`; what every run has is `RunOptions`. Nothing
 here knows any system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
@@ -7,26 +9,314 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
+import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_origin
 
-from polyplay.common.bounds import Count, Fraction, Seconds, Seed, Whole, Widths
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
+from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
+from polyplay.core.files import Row
+from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
-from polyplay.runs.changes import parse_changes
-from polyplay.runs.env_instances import is_instance, made_from
-from polyplay.runs.option_file import OptionFile
-from polyplay.runs.option_groups import grouped
+from polyplay.runs.directory import SCHEMA, check_trust, code_of
+from polyplay.runs.flags import flag
 from polyplay.systems import _presets
 
 if TYPE_CHECKING:
     from polyplay.systems import System
     from polyplay.workers.crew import Crew
+
+# Options by what they are about, as `--help` lists them. Imports no torch.
+
+
+DURATION, POPULATION, ALGORITHM, RUN = "duration", "population", "algorithm", "run"
+GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorithm, or to the run
+    DURATION: ("frames", "steps", "minutes", "until_return", "budget"),
+    POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
+    "environment": (
+        *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "actions", "reward", "reward_scale"),
+        *("env_workers", "groups", "step_timeout", "max_restarts"),
+    ),
+    "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),
+    ALGORITHM: (),
+    "optimizer": (
+        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "alpha", "max_grad_norm", "reduction"),
+    ),
+    "exploration": ("entropy_cost", "epsilon", "epsilon_over", "sigma", "noise"),
+    "replay": (
+        *("ratio", "capacity", "start", "trim", "priority", "weighting", "prefetch", "memories"),
+        *("sequence", "burn_in"),
+    ),
+    "worker": (
+        *("actors", "learners", "replicas", "workers", "agents", "predictors", "trainers", "shards", "slots", "lag"),
+        *("sync", "pull", "schedule", "predict_batch", "min_batch", "queue", "stale", "outlier", "correction"),
+        *("serial", "on", "cores", "device", "actors_on", "precision"),
+    ),
+    RUN: (),
+    "evaluation": ("eval_every", "eval_episodes", "eval_protocol", "eval_epsilon"),
+}
+
+
+def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
+    """Group → the options of a page and of every run in it, in the order above; no group is empty."""
+    page, run = list(page), list(run)
+    home = {name: group for group, names in GROUPS.items() for name in names}
+    rest = {**dict.fromkeys(page, ALGORITHM), **dict.fromkeys(run, RUN)}
+    order = [name for names in GROUPS.values() for name in names]
+    names = sorted([*page, *run], key=lambda name: order.index(name) if name in home else len(order))
+    found = {group: [name for name in names if home.get(name, rest[name]) == group] for group in GROUPS}
+    return {group: members for group, members in found.items() if members}
+
+
+# An environment that was made already, given as `env=`: workers make their own, by what it was made from.
+
+
+def is_instance(env: object) -> bool:
+    """Whether it is an environment, and not what makes one."""
+    return not isinstance(env, str | type) and hasattr(env, "reset") and hasattr(env, "step")
+
+
+def made_from(env: Any) -> tuple[str, dict[str, Any]]:
+    """The id that Gymnasium made it by, and the keyword arguments. Raises UserError: it was not made so, or has been
+    wrapped since.
+    """
+    import gymnasium
+
+    spec = getattr(env, "spec", None)
+    if spec is None or spec.additional_wrappers or spec.id not in gymnasium.registry:
+        given = type(getattr(env, "unwrapped", env)).__name__
+        cure = "give a function that makes one: env=lambda: …, or an id with wrapper=(…,)"
+        raise UserError(f"env: an instance of {given} given, which workers cannot make again; {cure}")
+    usual = gymnasium.registry[spec.id].max_episode_steps
+    limit = {} if spec.max_episode_steps == usual else {"max_episode_steps": spec.max_episode_steps}
+    return spec.id, {**{k: v for k, v in spec.kwargs.items() if k != "render_mode"}, **limit}
+
+
+# `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
+
+
+FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent steps, as in learning_rate=1e-3@0.5"
+LEFT = "left"  # the part of the run that is left, which is no choice
+
+
+def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
+    """What --change says. Raises UserError."""
+    found: dict[str, HyperparameterSchedule] = {}
+    for word in words:
+        name, equals, rest = str(word).partition("=")
+        name = name.replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise UserError(f"--change: {word} given, allowed: {FORM}")
+        if name in found:
+            raise UserError(f"--change: {name} given twice: give all its values in one, {FORM}")
+        found[name] = HyperparameterSchedule(name, tuple(_point(str(word), part) for part in rest.split(",")))
+    return tuple(found.values())
+
+
+def _point(word: str, part: str) -> SchedulePoint:
+    """One VALUE@AT of a word. Raises UserError."""
+    value, _, place = part.partition("@")
+    try:
+        number, (at, share) = float(value), _place(flags.expand_suffix(place))
+        if math.isfinite(number):
+            return SchedulePoint(number, at, share)
+    except ValueError:
+        pass
+    raise UserError(f"--change: '{part}' of {word} given, allowed: {FORM}")
+
+
+def _place(text: str) -> tuple[float, bool]:
+    """(AT, whether it is a part of the run). Raises ValueError."""
+    try:
+        at, whole = float(int(text)), True
+    except ValueError:
+        at, whole = float(text), False
+    if not (0.0 <= at <= 1.0 or (whole and at > 1.0)):
+        raise ValueError
+    return at, not whole or at == 0.0
+
+
+def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
+    """The plan's line of what changes in a wired crew's run; none: nothing does. types: of its system's options.
+    Raises UserError: no such hyperparameter, one that agents copy, a value out of range, or an order that is none.
+    """
+    if not crew.schedules:
+        return []
+    spec = next(r.spec for r in crew.roles if r.learner and r.spec)
+    known = [name for name in spec.hyperparameters.configured if name != LEFT]
+    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}
+    for schedule in crew.schedules:
+        name = schedule.name
+        if name not in known:
+            near = flags.did_you_mean(name, known)
+            raise UserError(f"--change: {name} given, allowed here: {', '.join(known)}{near}")
+        if name in copied:
+            raise UserError(f"--change: {name} given, but agents copy each other's: leave it out, or let none copy")
+        for point in schedule.points:
+            flags.check_value(f"--change {name}", point.value, types.get(name, float))
+        steps = [point.steps(spec.total) for point in schedule.points]
+        if steps != sorted(set(steps)):
+            text = ", ".join(f"{at:,.0f}" for at in steps)
+            raise UserError(f"--change: {name} from {text} agent steps on given, allowed: each later than the last")
+    return [("changes", "; ".join(_told(schedule, spec.total) for schedule in crew.schedules))]
+
+
+def _told(schedule: HyperparameterSchedule, total: float) -> str:
+    values = ", ".join(f"{p.value:g} from {p.steps(total):,.0f}" for p in schedule.points)
+    return f"{schedule.name} {values} agent steps on"
+
+
+def scheduled_names(words: Iterable[str]) -> set[str]:
+    """The hyperparameters that --change names. Raises UserError."""
+    return {schedule.name for schedule in parse_changes(words)}
+
+
+# Options from a file: a run's config.json, or TOML, JSON or YAML with a line for each option.
+#
+# Imports no torch.
+
+
+OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, and of no meaning for another run
+EXAMPLES = {
+    ".toml": 'env = "CartPole-v1", a line for each, text in quotes',
+    ".json": '{"env": "CartPole-v1", "lanes": 8}',
+    ".yaml": "env: CartPole-v1, a line for each",
+    ".yml": "env: CartPole-v1, a line for each",
+}
+SAME_LIMIT = ("frames", "steps")  # one of them overrides the other
+
+
+@dataclass(frozen=True)
+class OptionFile:
+    """What a file says. usual: names whose values were defaults where it was written."""
+
+    path: Path
+    system: str | None
+    values: Row
+    usual: frozenset[str] = frozenset()
+
+    @property
+    def source(self) -> str:
+        return f"config {self.path}"
+
+    def choose_system(self, given: str | None) -> str:
+        """The system given, or else the file's. Raises UserError: they differ, or there is none."""
+        if given is None and self.system is None:
+            raise UserError(f'--config: {self.path} names no system: give SYSTEM, or write system = "NAME" into it')
+        if given is not None and self.system is not None and given.lower() != self.system.lower():
+            raise UserError(f"SYSTEM: {given} given, but {self.path} is of {self.system}: leave SYSTEM out")
+        return str(given or self.system)
+
+    def checked(self, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
+        """The values of options that were not given otherwise. Raises UserError: a name or value that does not fit."""
+        values = {}
+        for key, value in self.values.items():
+            name = flags.ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
+            if name not in types:
+                hint = flags.nearest_flag(name, types, str)
+                raise UserError(f"--config: {self.path}: unknown option {key}{hint}")
+            values[name] = _value(f"--config: {self.path}: {name}", value, types[name])
+        taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
+        return {name: value for name, value in values.items() if name not in taken}
+
+
+def _value(label: str, value: object, hint: object) -> object:
+    """Text is read as on a command line."""
+    if isinstance(value, str) and get_origin(hint) is tuple:
+        value = [flags.Word(part) for part in flags.split_items(value)]
+    elif isinstance(value, str):
+        value = flags.Word(value)
+    return flags.check_value(label, value, hint)
+
+
+def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFile:
+    """The file, or the config.json in a run's directory. given: names of options that override it. Raises UserError."""
+    path, of_run = Path(path), Path(path).is_dir()
+    path = path / "config.json" if of_run else path
+    contents = _read(path)
+    if "schema" in contents or of_run:
+        return _of_run(path, contents, given)
+    system = contents.pop("system", None)
+    if system is not None and not isinstance(system, str):
+        raise UserError(f"--config: {path}: system: '{system}' given, allowed: the name of a system")
+    return OptionFile(path, system, contents)
+
+
+def _read(path: Path) -> Row:
+    parsers: dict[str, Callable[[str], Any]] = {
+        ".json": json.loads,
+        ".toml": tomllib.loads,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+    }
+    parse = parsers.get(path.suffix.lower())
+    if parse is None:
+        raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
+    try:
+        contents = parse(path.read_text("utf-8"))
+    except OSError as e:
+        raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        kind, line = path.suffix[1:].upper(), EXAMPLES[path.suffix.lower()]
+        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {line}") from None
+    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
+        raise UserError(f"--config: {path} has no options: write a line for each, name and value")
+    return contents
+
+
+def _yaml(text: str) -> Any:
+    """Raises ValueError, and UserError: PyYAML is not installed."""
+    if importlib.util.find_spec("yaml") is None:
+        raise UserError("--config: YAML needs PyYAML, which is not installed: pip install pyyaml, or write TOML")
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise ValueError(e) from None
+
+
+def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
+    """What a run wrote; an environment or network of a module only where the run was made here, or it is given anew."""
+    if contents.get("schema") != SCHEMA:
+        text = f"--config: {path} has schema {contents.get('schema', 'none')}, this version reads {SCHEMA}"
+        raise UserError(f"{text}: use the version that wrote it")
+    config, options, sources = contents.get("config"), contents.get("options"), contents.get("sources")
+    whole = isinstance(contents.get("system"), str) and isinstance(contents.get("started"), str)
+    if not (whole and isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)):
+        raise UserError(f"--config: {path} is damaged: no system, config, options and sources as a run writes them")
+    _check_code(path, contents, given)
+    values = {**config, **{k: v for k, v in options.items() if k not in OF_ONE_RUN}}
+    usual = {k for k, source in sources.items() if str(source).partition(" ")[0] in ("default", "preset")}
+    return OptionFile(path, contents["system"], values, frozenset(usual))
+
+
+def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
+    """Raises UserError: the run was made elsewhere, and code that it names would be executed."""
+    own = {part: {k: v for k, v in contents[part].items() if k not in given} for part in ("config", "options")}
+    if not code_of(own):
+        return
+    try:
+        check_trust(path, contents, False)
+    except UserError as e:
+        text = str(e).removeprefix("RUN: ").partition(": read that")[0]
+        named = [k for k in ("env", "network", "vary", "wrapper", "hosts") if code_of(_only(own, k))]
+        anew = " ".join(f"{flags.flag(k)} {_spelled({**own['config'], **own['options']}[k])}" for k in named)
+        raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
+
+
+def _only(contents: Row, name: str) -> Row:
+    return {part: {k: v for k, v in contents[part].items() if k == name} for part in contents}
+
+
+def _spelled(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
 
 
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
@@ -374,3 +664,104 @@ def json_value(value: object) -> object:
 def _replace_known(base: T, given: Mapping[str, object]) -> T:
     """`base` with those of the values given that are its fields."""
     return dataclasses.replace(base, **{k: v for k, v in given.items() if k in base.__dataclass_fields__})
+
+
+# Values of a preset or a default are wishes: those that do not apply are left out. Values from a person are orders.
+#
+# A message that is about a wish says whose it is, and does not call it an option that was given. Imports no torch.
+
+
+FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+ROUNDS = 8  # wishes that are given up, one after the other
+
+
+def _rounded(value: int, text: str) -> int:
+    """Up to the multiple that a message asks for."""
+    found = re.findall(r"multiples? of (?:the |--[a-z]+ )?(\d+)", text)
+    return -(-value // int(found[-1])) * int(found[-1]) if found and int(found[-1]) else value
+
+
+def _lowered(value: int, text: str) -> int:
+    """To the number of rows that a message says there are."""
+    found = re.search(r"(\d+) (?:transitions|trajectories)", text)
+    return min(value, int(found[1])) if found and int(found[1]) else value
+
+
+def _fewer(value: str, text: str) -> str:
+    """Auxiliary tasks without that which a message names, or none."""
+    named = re.search(r"--auxiliary (\w+):", text)
+    left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
+    return ",".join(left) or "none"
+
+
+WISHES: dict[str, Callable[[Any, str], Any]] = {  # what is taken instead of a value that a message refuses
+    "inputs": lambda value, text: "raw",
+    "core": lambda value, text: "none",
+    "previous": lambda value, text: False,
+    "reward": lambda value, text: "none" if value == "scale" else value,
+    "auxiliary": _fewer,
+    "correction": lambda value, text: "none",
+    "lanes": _rounded,
+    "minibatches": _lowered,
+}
+
+
+def is_order(name: str, sources: Sources) -> bool:
+    """Whether a person gave this option."""
+    source = sources.get(name, "default")
+    return not (source in ("default", "chosen") or source.startswith("preset "))
+
+
+def left_out(text: str, settings: Settings, sources: Sources) -> dict[str, Any]:
+    """What the wishes that a message names are changed to, so that it does not apply any more; {}: it names none."""
+    found = dict[str, Any]()
+    for word in FLAG.findall(text):
+        name = word.replace("-", "_")
+        if name in WISHES and hasattr(settings, name) and not is_order(name, sources):
+            value = getattr(settings, name)
+            if (other := WISHES[name](value, text)) != value:
+                found[name] = other
+    return found
+
+
+def attributed(text: str, settings: Settings, sources: Sources) -> str:
+    """A message that begins with an option that nobody gave, with its value and whose it is instead."""
+    begin = re.match(r"--([a-z]+(?:-[a-z]+)*)(:? )", text)
+    name = begin[1].replace("-", "_") if begin else ""
+    if begin is None or not hasattr(settings, name) or is_order(name, sources):
+        return text
+    value, source = getattr(settings, name), sources.get(name, "default")
+    rest = text[begin.end() :]
+    if rest.startswith("nothing given"):
+        return text
+    if rest.startswith(f"{value}"):
+        rest = rest.removeprefix(f"{value}").removeprefix(" given")
+    else:
+        rest = f"{begin[2].rstrip()} {rest}"
+    return f"{begin[1]} {value} ({source}){rest}"
+
+
+def fitted(
+    settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
+) -> tuple[Settings, Any, list[tuple[str, str]]]:
+    """The settings without the wishes that do not apply, what `wire` made of them, and lines of the plan about what was
+    left out. Raises UserError.
+    """
+    lines = list[tuple[str, str]]()
+    for _ in range(ROUNDS):
+        try:
+            return settings, wire(settings), lines
+        except UserError as e:
+            found = left_out(str(e), settings, sources)
+            if not found:
+                raise UserError(attributed(str(e), settings, sources)) from None
+            lines += [("left out", _line(name, settings, sources, value, str(e))) for name, value in found.items()]
+            settings = replace(settings, **found)
+    return settings, wire(settings), lines
+
+
+def _line(name: str, settings: Settings, sources: Sources, value: Any, why: str) -> str:
+    """Of the plan: what is left out, whose it was, why, and what is taken instead."""
+    before = getattr(settings, name)
+    reason = why.removeprefix(flag(name)).lstrip(": ").removeprefix(f"{before}").lstrip(": ").partition(";")[0]
+    return f"{name} {before} ({sources.get(name, 'default')}): {reason}; {value} instead"

@@ -1,48 +1,432 @@
-"""A population of runs, from its options to its end: plan, train, resume."""
+"""A population of runs.
+
+A population of runs, from its options to its end: plan, train, resume.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import io
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
-from polyplay.common.machine import cores, share
-from polyplay.population.evolution import TRIES, Evolution
-from polyplay.population.store import DONE, FAILED, FILE, TRAINING, WAITING, Store
-from polyplay.runs import flags, run
-from polyplay.runs.changes import scheduled_names
-from polyplay.runs.directory import amend_config, read_config, write_config
-from polyplay.runs.given import objects_of, remember
-from polyplay.runs.going_on import FREE, GIVEN
-from polyplay.runs.load import crew_of, load_run, wire_system
-from polyplay.runs.lock import DirectoryLock
-from polyplay.runs.member import MemberRunner
+from polyplay.buffers.replay import layout
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
+from polyplay.core.machine import cores, now, share
+from polyplay.population.rules import Prior
+from polyplay.population.store import (
+    DONE,
+    FAILED,
+    FILE,
+    TRAINING,
+    WAITING,
+    Store,
+    best_member,
+    read_lineage,
+    wall_seconds,
+)
+from polyplay.population.trainer import DRAWS, GAMES, Evolution, MemberSession
+from polyplay.runs import flags, reporter, run, terminal
+from polyplay.runs.directory import (
+    GAME,
+    METRICS,
+    DirectoryLock,
+    amend_config,
+    check_named,
+    read_config,
+    read_population,
+    write_config,
+)
+from polyplay.runs.load import (
+    FREE,
+    GIVEN,
+    compute_threads,
+    crew_of,
+    load_run,
+    objects_of,
+    remember,
+    steps_learnt,
+    wire_system,
+)
 from polyplay.runs.options import (
     LIMITS,
     Page,
     RunOptions,
     Settings,
     Sources,
+    fitted,
     name_of,
     new_directory,
     override,
     refuse_begun,
+    scheduled_names,
     to_json,
 )
-from polyplay.runs.population_check import anew_of, check_varied
-from polyplay.runs.population_file import read_population
-from polyplay.runs.population_session import PopulationSession
-from polyplay.runs.reports import opening, screen, wandb
+from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
-from polyplay.runs.trust import check_named
-from polyplay.runs.wishes import fitted
-from polyplay.systems._population import composed, member_settings, wire_member
+from polyplay.runs.session import Slice
+from polyplay.systems._presets import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
+
+# What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
+
+
+FIXED = {"env": "members must play the same game", "budget": "--steps says how long every member trains"}
+FIXED |= dict.fromkeys(LIMITS, "it says how long every member trains")
+FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
+FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
+FIXED["seed"] = "every member has its own, which follows from --seed"
+
+
+def check_varied(words: Iterable[str]) -> None:
+    """Raises UserError: an option of runs, which all members have alike."""
+    for word in words:
+        name = word.partition("=")[0].replace("-", "_")
+        if name in flags.option_types(RunOptions):
+            why = FIXED.get(name, "members differ in options of their system alone")
+            raise UserError(f"--vary: {name} given, which can't be varied, since {why}: leave it out")
+
+
+def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
+    """The varied options with which lanes cannot go on: another number of them, or rollouts of another length. Raises
+    UserError: a value that its option does not take, or that changes what a member must keep.
+    """
+    anew = set[str]()
+    for name, prior in priors.items():
+        if name in FIXED:
+            raise UserError(f"--vary: {name} given, but {FIXED[name]}: leave it out")
+        values = prior.choices or (prior.low, prior.high)
+        checked = [flags.check_value(f"--vary {name}", value, types[name]) for value in values]
+        first, *others = (_built(settings, crew, {name: value}) for value in checked)
+        for value, other in zip(values[1:], others, strict=True):
+            _refuse(f"--vary: {name}={value} given, but it", first, other)
+            if first["lanes"] != other["lanes"]:
+                anew.add(name)
+    return frozenset(anew)
+
+
+def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
+    """What a member with these values has."""
+    other, wired = wire_member(settings, crew, values)
+    if wired.player is not None:
+        raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
+    spec = next(role.spec for role in other.roles if role.learner and role.spec)
+    with compute_threads(1):
+        network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
+    replays = [layout(role.held_replay) for role in other.roles if role.held_replay]
+    lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T, _rollout(r.out)) for r in other.roles]
+    optimizer = (spec.update.optim.name, spec.update.optim.statistics)
+    return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": lanes}
+
+
+def _rollout(out: object) -> tuple[Any, ...]:
+    return tuple(getattr(out, name, None) for name in ("T", "lanes", "slots"))
+
+
+def _refuse(what: str, own: dict[str, Any], other: dict[str, Any]) -> None:
+    """Raises UserError: the members could not copy each other."""
+    mine, theirs = own["network"], other["network"]
+    for tensor in [*mine, *theirs]:
+        if mine.get(tensor) != theirs.get(tensor):
+            shapes = f"{mine.get(tensor, 'absent')} becomes {theirs.get(tensor, 'absent')}"
+            raise UserError(f"{what} changes the network, whose weights members copy: {tensor} {shapes}; leave it out")
+    if own["optimizer"] != other["optimizer"]:
+        names = f"{own['optimizer'][0]} becomes {other['optimizer'][0]}"
+        raise UserError(f"{what} changes the optimizer, whose state members copy: {names}; leave it out")
+    if own["replay"] != other["replay"]:
+        raise UserError(f"{what} changes the replay, which a member keeps: leave it out")
+
+
+# A session of one member of a population: an ordinary run, from where it is to the next decision about it.
+
+
+TAIL = 1 << 16  # bytes of lines in which a member's last games are looked for
+SEEDS = 1000  # between those of two populations, so that their members have none in common
+
+
+@dataclass(frozen=True)
+class MemberRunner:
+    """What trainers call (population.trainer.RunMember). changes: options that now hold, of a resumed population."""
+
+    directory: Path
+    system: str
+    settings: Settings
+    options: RunOptions
+    sources: Sources
+    score: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)  # by sessions of this process
+
+    def __call__(
+        self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
+    ) -> MemberSession:
+        """Raises UserError and WorkerLost, where no member could go on."""
+        name, begun = f"member {m['member']:02d}", time.monotonic()
+        directory = Store(self.directory).member(m["member"])
+
+        def warn(text: str) -> None:
+            if (line := f"{name}: {text}") not in self.said:
+                self.said.add(line)
+                say("warning", line)
+
+        output = WarningReader(warn)
+        try:
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                ended, why = self._run(directory, m, Slice(until, stopping))
+        except (NotFinite, EnvFailure, WorkerLost) as e:
+            first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
+            ended, why = (
+                ("failed" if isinstance(e, NotFinite) else "lost"),
+                " ".join([first, *(line for line in rest[-1:] if line not in first)]),
+            )
+        except UserError as e:
+            raise UserError(f"{name}: {e}") from None
+        except OSError as e:
+            raise WorkerLost(f"{name}: {refusal_text(e)}") from None
+        counters = _newest_counters(directory)
+        games = last_returns(directory, m["copied"], self.score)
+        seconds = time.monotonic() - begun
+        return MemberSession(ended, why, counters["steps"], counters["frames"], games, seconds)  # type: ignore[arg-type]
+
+    def _run(self, directory: Path, m: Row, part: Slice) -> tuple[str, str]:
+        """How a session ended, and why."""
+        if (directory / "config.json").exists():
+            amend_values(directory, m["values"])
+            if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
+                return "ready", ""
+            result = run.continue_run(directory, {**self.changes, **objects_of(self.settings)}, True, part=part)
+        else:
+            settings = replace(self.settings, **m["values"])
+            options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
+            sources = self.sources | dict.fromkeys(m["values"], "population")
+            result = run.begin_run(self.system, settings, options, sources, part=part)
+        if result.reason == part.paused:
+            return "ready", ""
+        if part.stopping and (why := part.stopping()) and result.reason.startswith(why):
+            return "stopped", result.reason
+        if result.exit_code:  # it could not be saved
+            raise OSError(result.reason)
+        return "done", result.reason
+
+
+class WarningReader(io.TextIOBase):
+    """Reads what a session prints, and passes warnings on."""
+
+    def __init__(self, warn: Callable[[str], None]):
+        self.warn, self.rest = warn, ""
+        self.before = sys.stdout, sys.stderr  # where a warning that is passed on may be printed
+
+    def write(self, text: str) -> int:
+        """Of text without an end of line the rest comes later."""
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            found = line.removeprefix("polyplay: ").removeprefix("warning ")
+            if found != line:
+                with contextlib.redirect_stdout(self.before[0]), contextlib.redirect_stderr(self.before[1]):
+                    self.warn(found)
+        return len(text)
+
+
+def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
+    """Write hyperparameters that now hold into a member's configuration. Raises OSError."""
+    contents = read_config(directory)
+    if any(contents["config"].get(name) != value for name, value in values.items()):
+        contents["config"] |= values
+        write_json(directory / "config.json", contents)
+
+
+def learnt(directory: Path) -> float:
+    """Agent steps that the newest checkpoint of a run has learnt from; 0: it has none that can be read."""
+    with contextlib.suppress(IndexError):
+        return steps_learnt(checkpoint.everything(directory)[-1])
+    return 0.0
+
+
+def _newest_counters(directory: Path) -> Row:
+    for path in reversed(checkpoint.everything(directory)):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(checkpoint.manifest(path)["counters"])
+    return {"steps": 0, "frames": 0}
+
+
+def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
+    """Returns of the last games that ended after `since` agent steps; those of the last evaluation."""
+    if score == "evaluations":
+        rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
+        return tuple(rows[-1]["returns"]) if rows else ()
+    games = [row for row in _tail(directory / "episodes.jsonl", GAME) if row["steps"] > since]
+    return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
+
+
+def last_row(path: Path) -> Row:
+    """The last whole line of a run's reports; empty: there is none."""
+    return next(reversed(list(_tail(path, METRICS))), {})
+
+
+def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
+    """The last lines of a file."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        for line in file.read().split(b"\n"):
+            if is_row(row := parse_json(line), numbers):
+                yield row
+
+
+# The main process of a population: starts its trainers, watches, shows and stops them. It decides nothing.
+
+
+TICK = 0.25  # seconds between two looks at trainers
+SHOW = 1.0  # and between two pictures
+PATIENCE = 60.0  # seconds that members get to save and end once the population is finishing
+
+
+class PopulationSession:
+    """One session of a population, from the start of its trainers to their end."""
+
+    def __init__(
+        self, crew: Crew, directory: Path, evolution: Evolution, lines: Sequence[tuple[str, str]], quiet: bool
+    ):
+        self.crew, self.directory, self.evolution = crew, directory, evolution
+        self.store = Store(directory)
+        self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
+        self.exit_code, self.reason = 0, "done"
+        self.finishing_since, self.waiting, self.dropping = 0.0, False, False
+        self.shown, self.said = 0.0, set[str]()
+        self.decisions = 0
+        crew.say = self.say
+        self._set_clock()
+        self.panel.begin([("run", str(directory)), *lines])
+
+    def _set_clock(self) -> None:
+        """Seconds of decisions count on from the session before."""
+        with self.store.locked():
+            population = self.store.read()
+            self.decisions = population["decisions"]
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}
+            self.store.write(population)
+
+    def go(self) -> Row:
+        """Returns the summary. Raises what ended the population, after all members have been stopped."""
+        with processes.handled(self._receive):
+            try:
+                self._run()
+            except Closed:
+                self.reason += " while it was starting"
+            except processes.Stopped:
+                self.reason += ", at once: what members learnt since their last checkpoints is lost"
+            except Exception as e:
+                self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
+                e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` goes on with the population")
+                raise
+            finally:
+                summary = self._close()
+        return summary
+
+    def _run(self) -> None:
+        self.crew.start()
+        while not self._poll():
+            self._look()
+            if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
+                self.exit_code = 1
+                self.reason += f"; members did not end within {PATIENCE:.0f} s"
+                return
+
+    def _poll(self) -> bool:
+        self.waiting = True
+        try:
+            if self.dropping:
+                raise processes.Stopped(signal.SIGTERM)
+            return self.crew.poll(TICK)
+        finally:
+            self.waiting = False
+
+    def _look(self, last: bool = False) -> None:
+        """Show what has happened since the last time."""
+        if time.monotonic() - self.shown < SHOW and not last:
+            return
+        self.shown = time.monotonic()
+        population = self.store.read()
+        if population["decisions"] > self.decisions:
+            for row in read_lineage(self.directory)[self.decisions : population["decisions"]]:
+                self.panel.decision(row)
+            self.decisions = population["decisions"]
+        training = [m["member"] for m in population["members"] if m["state"] == TRAINING]
+        self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """The first signal lets members save and ends the population; a second, at least a second later, drops all."""
+        if not self.finishing_since:
+            self.finishing_since = time.monotonic()
+            self.exit_code, self.reason = 128 + number, f"stopped by {processes.name(number)}"
+            self.crew.control.finish()
+        elif time.monotonic() - self.finishing_since >= processes.AGAIN and not self.dropping:
+            self.dropping = True
+            if self.waiting:
+                raise processes.Stopped(number)
+
+    def say(self, kind: str, text: str) -> None:
+        """A trainer's message; a remark is made once, a note not at all."""
+        if kind == "note":
+            return
+        once = kind in ("remark", "caution")
+        if not once or not (self.said if kind == "remark" else text in self.said):
+            self.panel.warn(text)
+        if once:
+            self.said.add(text)
+
+    def _close(self) -> Row:
+        """Stop the trainers, write the summary."""
+        self.crew.stop()
+        with contextlib.suppress(Exception):
+            self._look(last=True)
+        summary = {
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "directory": str(self.directory),
+            **self._totals(),
+        }
+        with contextlib.suppress(OSError):
+            write_json(self.directory / "summary.json", summary)
+        self.panel.end(summary)
+        return summary
+
+    def _totals(self) -> Row:
+        """What all members have done, and the best of them."""
+        with self.store.locked():
+            population = self.store.read()
+            for m in population["members"]:
+                m["state"] = WAITING if m["state"] == TRAINING else m["state"]
+            population["wall_seconds"] = wall_seconds(population)
+            with contextlib.suppress(OSError):  # a full disk: the next session does it
+                self.store.write(population)
+        members = population["members"]
+        best = best_member(members)
+        if self.reason == "done" and all(m["state"] == FAILED for m in members):
+            self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
+        totals = {k: sum(m[k] for m in members) for k in ("steps", "frames")}
+        return {
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "wall_seconds": round(population["wall_seconds"], 3),
+            **totals,
+            "decisions": population["decisions"],
+            "failed": sum(m["state"] == FAILED for m in members),
+            "best_member": best and best["member"],
+            "best_score": best and best["score"],
+            "finished": now(),
+        }
+
 
 # of every run, what a population has once
 OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "verbose": False, "cores": None}
@@ -55,7 +439,7 @@ def train(
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
     settings = replace(settings, over=name_of(page.OVER))
-    wandb.check_wandb(options.wandb)
+    reporter.check_wandb(options.wandb)
     settings, (crew, evolution, lines), left = fitted(settings, sources, lambda other: _wire(page, other, options))
     lines = left + lines
     _check_given(evolution, options, sources)
@@ -131,7 +515,7 @@ def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> N
         for m in population["members"]:
             if m["state"] == TRAINING or (m["state"] == FAILED and m["lost"]) or (m["state"] == DONE and further):
                 m["state"] = WAITING
-            if m["state"] != FAILED or m["falls"] >= TRIES:
+            if m["state"] != FAILED or m["falls"] >= DRAWS:
                 m["falls"] = 0
         population |= evolution.about()
         store.write(population)
@@ -183,9 +567,9 @@ def _runner(
 
 
 def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
-    console = screen.default_console()
+    console = terminal.default_console()
     shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
-    screen.print_all(console, opening.fact_lines(shown, console))
+    terminal.print_all(console, terminal.fact_lines(shown, console))
 
 
 def _go(
@@ -199,7 +583,7 @@ def _go(
 ) -> RunResult:
     crew.roles[0].settings["run"] = runner
     crew.directory = result.directory
-    lines = lines if options.verbose else opening.short_facts(lines)
+    lines = lines if options.verbose else terminal.short_facts(lines)
     summary = PopulationSession(crew, result.directory, evolution, lines, options.quiet).go()
     return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
 

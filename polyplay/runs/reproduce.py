@@ -19,17 +19,16 @@ import numpy as np
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Diverged, UserError
-from polyplay.common.files import read_lines
-from polyplay.learning.worker import learn
+from polyplay.core import checkpoint
+from polyplay.core.errors import Diverged, UserError
+from polyplay.core.files import read_lines
+from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.learning.loop import learn
 from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
-from polyplay.weights.flat import FlatParams
-from polyplay.workers.crew import Crew, Role
+from polyplay.weights.params import FlatParams
+from polyplay.workers.crew import Crew
+from polyplay.workers.role import Role
 
 Worker = Generator[None, None, None]
 COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")

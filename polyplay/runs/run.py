@@ -11,48 +11,58 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import files as replay_files
-from polyplay.common import checkpoint, context
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, write_json
-from polyplay.common.past_selves import self_files, self_flaw
-from polyplay.envs import space_files
-from polyplay.envs.atari import protocols
-from polyplay.runs.callbacks import check_callbacks
-from polyplay.runs.changes import check_changes, scheduled_names
-from polyplay.runs.directory import WIRING, amend_config, has_members, read_config, rewind, write_config
+from polyplay.buffers import replay as replay_files
+from polyplay.core import checkpoint, worker
+from polyplay.core.checkpoint import self_files, self_flaw
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, write_json
+from polyplay.envs import atari, pool
+from polyplay.runs import reporter, terminal
+from polyplay.runs.directory import (
+    WIRING,
+    DirectoryLock,
+    amend_config,
+    has_members,
+    names_same_code,
+    read_config,
+    rewind,
+    unsigned,
+    write_config,
+)
 from polyplay.runs.flags import flag, option_types
-from polyplay.runs.given import objects_of, remember
-from polyplay.runs.going_on import (
+from polyplay.runs.load import (
     changes_given,
+    check_spaces,
+    crew_of,
     find_checkpoint,
     finished,
+    load_run,
+    objects_of,
     read_summary,
+    remember,
     saved_sizes,
     sizes_changed,
     sizes_of,
+    wire_system,
 )
-from polyplay.runs.load import check_spaces, crew_of, load_run, wire_system
-from polyplay.runs.lock import DirectoryLock
-from polyplay.runs.memory_estimate import kind_of, predict_memory
 from polyplay.runs.options import (
     Page,
     RunOptions,
     Settings,
     Sources,
     adjust,
+    check_changes,
+    fitted,
     how_made,
     name_of,
     new_directory,
     override,
     refuse_begun,
+    scheduled_names,
     to_json,
 )
-from polyplay.runs.plan import Plan, check_plan, make_plan, measure_speed
-from polyplay.runs.reports import opening, screen, wandb
-from polyplay.runs.session import RunSetup, Session, Slice
-from polyplay.runs.trust import names_same_code, unsigned
-from polyplay.runs.wishes import fitted
+from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
+from polyplay.runs.session import RunSetup, Session, Slice, check_callbacks
 from polyplay.systems import _presets
 from polyplay.workers.diagram import describe_wiring
 
@@ -103,7 +113,7 @@ def begin_run(
 ) -> RunResult:
     """Begin a run of one agent. part: not to its end."""
     page = systems.load(system)
-    wandb.check_wandb(options.wandb)
+    reporter.check_wandb(options.wandb)
     given = settings
     settings, (crew, wired), left = fitted(settings, sources, lambda other: _wire(page, other, options, sources))
     plan = complete_plan(page, crew, wired, settings, options)
@@ -118,7 +128,7 @@ def begin_run(
     with closing(DirectoryLock(directory)) as lock:
         refuse_begun(directory)
         write_config(directory, setup.description)
-        write_json(directory / space_files.FILE, space_files.spec_to_json(wired.envs.spec))
+        write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
         remember(directory, settings)
         if why := unsigned(read_config(directory)):
             _warn(why)
@@ -230,9 +240,9 @@ def _resume(
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
     if crew.anew:
-        seed = context.seed_of(crew.seed, 1000 * crew.resumes)
+        seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
-    seed, found = context.seed_of(crew.seed, 1000 * crew.resumes), checkpoint.OpenCheckpoint(Path(str(crew.resume)))
+    seed, found = worker.seed_of(crew.seed, 1000 * crew.resumes), checkpoint.OpenCheckpoint(Path(str(crew.resume)))
     if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
@@ -261,7 +271,7 @@ def complete_plan(
         wired = wire_system(page, other, crew)
         return predict_memory(crew, wired.envs.spec, wired.policy())
 
-    from polyplay.nets.outline import outlines
+    from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
     check_backends(crew)
@@ -288,7 +298,7 @@ def complete_plan(
 def check_backends(crew: Crew) -> None:
     """Raises UserError: the network in self-play can't be computed as asked. To evaluate a run that isn't needed."""
     if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
-        from polyplay.acting.search.evaluators import check_backend
+        from polyplay.search.evaluators import check_backend
 
         for backend in backends:
             check_backend(backend)
@@ -313,12 +323,11 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     if crew.fleet is not None and crew.fleet.learner_away(crew):
         raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
-    from polyplay.weights.flat import param_sizes
-    from polyplay.weights.on_request import WeightsOnRequest
+    from polyplay.weights.params import WeightsOnRequest, param_sizes
     from polyplay.workers import evaluator
 
-    protocol = protocols.protocol(options.eval_protocol)
-    envs, _ = protocols.apply(protocol, wired.envs)
+    protocol = atari.protocol(options.eval_protocol)
+    envs, _ = atari.apply(protocol, wired.envs)
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
     crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
@@ -345,11 +354,11 @@ def _dry_run(setup: RunSetup) -> RunResult:
     """Print the plan, and what was measured in two seconds of the run; nothing is written. Raises UserError: the plan
     can't be done here.
     """
-    console = screen.default_console()
+    console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
-    screen.print_all(console, opening.opening_lines(setup.description, directory, setup.plan.lines, console))
+    terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
     measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
-    screen.print_all(console, opening.fact_lines(measured, console))
+    terminal.print_all(console, terminal.fact_lines(measured, console))
     if setup.plan.refused:
         raise UserError(setup.plan.refused)
     return RunResult(setup.directory, 0, "dry run", {}, setup.settings)

@@ -1,36 +1,380 @@
-"""The main process of a run: starts its crew, and watches, reports, saves and stops it."""
+"""The main process of a run.
+
+The main process of a run: starts its crew, and watches, reports, saves and stops it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
+import math
+import os
 import shlex
 import signal
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from polyplay.common import checkpoint, signals
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import LogWrites, Row, parse_json, read_object, refusal_text, write_json
-from polyplay.runs.callbacks import Callbacks
-from polyplay.runs.checkpoints import PATIENCE, CheckpointCompleter
-from polyplay.runs.directory import RunDescription, origin, read_config
-from polyplay.runs.going_on import steps_learnt
-from polyplay.runs.lock import DirectoryLock
+import psutil
+
+from polyplay.buffers import actor_checkpoint
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.files import LogWrites, Row, is_number, parse_json, read_lines, read_object, refusal_text, write_json
+from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
+from polyplay.runs.directory import (
+    GAME,
+    LOCK_FILE,
+    DirectoryLock,
+    RunDescription,
+    games_of,
+    origin,
+    read_config,
+    worker_lanes,
+)
+from polyplay.runs.load import BEGINNING, steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
-from polyplay.runs.reports.crew_metrics import CrewMetrics
-from polyplay.runs.reports.reporter import Reporter
-from polyplay.runs.reports.self_play_alarms import SelfPlayAlarms
-from polyplay.runs.reports.terminal import Terminal, evaluation_line, match_line
-from polyplay.runs.reports.wandb import WandbLogger
-from polyplay.runs.requests import take_save_request
+from polyplay.runs.reporter import Reporter, WandbLogger
+from polyplay.runs.terminal import Terminal, evaluation_line, match_line
 from polyplay.systems import System
-from polyplay.workers.autoscale.worker import describe_decision
+from polyplay.workers.autoscale import describe_decision
 from polyplay.workers.crew import Crew
+
+# What a user's own code is called with while a run is going: reports, games, checkpoints, evaluations, its end.
+
+
+METHODS = ("on_report", "on_episode", "on_checkpoint", "on_evaluation", "on_end")
+EVENTS = {"metrics": "on_report", "episodes": "on_episode", "evaluations": "on_evaluation"}  # by file of lines
+
+
+@dataclass(frozen=True)
+class CurrentRun:
+    """The run as a callback sees it. `stop` ends it as Ctrl-C does: a checkpoint, a summary, exit status 0."""
+
+    directory: Path
+    stop: Callable[[str], None]
+
+
+def check_callbacks(callbacks: Sequence[object]) -> None:
+    """Raises UserError: one of them is neither a function nor has one of the methods, or can't be called."""
+    if not isinstance(callbacks, (list, tuple)):
+        raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
+    for callback in callbacks:
+        if not callable(callback) and not any(hasattr(callback, method) for method in METHODS):
+            text = f"callbacks: {_name(callback)} given, allowed: a function, or an object with one of"
+            raise UserError(f"{text} {', '.join(METHODS)}")
+        if isinstance(callback, type):
+            raise UserError(
+                f"callbacks: the class {_name(callback)} given, allowed: an object of it, {_name(callback)}()"
+            )
+        for method in METHODS:
+            if (function := _function(callback, method)) is not None:
+                _check_call(function, _name(callback))
+
+
+def _check_call(function: Callable[..., Any], name: str) -> None:
+    """Raises UserError: it does not take two arguments, or nobody would await it."""
+    if inspect.iscoroutinefunction(function):
+        raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as e:
+        raise UserError(f"callbacks: {name} is called with (run, row), and does not take that: {e}") from None
+    except ValueError:  # of compiled code: its first call tells
+        pass
+
+
+def _function(callback: Any, method: str) -> Callable[..., Any] | None:
+    """What is called of a callback; a function stands for on_report."""
+    function = getattr(callback, method, None)
+    if function is None and method == "on_report" and not any(hasattr(callback, name) for name in METHODS):
+        return callback
+    return function
+
+
+class Callbacks:
+    """Collects what happens, and calls the user's code with it between two polls of the crew.
+
+    callbacks: objects with any of METHODS, or functions, which stand for on_report. finish: called with the reason
+    where one of them asks for the end, by returning False or by `run.stop`.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], directory: Path, finish: Callable[[str], None]):
+        self.callbacks, self.directory, self.finish = callbacks, directory, finish
+        self.events: deque[tuple[str, Any]] = deque()
+
+    def line(self, file: str, row: Row) -> None:
+        """A line was written to FILE.jsonl."""
+        if self.callbacks and file in EVENTS:
+            self.events.append((EVENTS[file], row))
+
+    def checkpoint(self, path: Path) -> None:
+        """A checkpoint is complete."""
+        if self.callbacks:
+            self.events.append(("on_checkpoint", path))
+
+    def call(self, ended: bool = False) -> None:
+        """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left
+        for it to stop.
+        """
+        if ended:
+            self.finish = lambda reason: None
+        while self.events:
+            method, what = self.events.popleft()
+            self._call(method, what)
+
+    def end(self, summary: Row) -> None:
+        """The run is over; what it still wrote comes first."""
+        self.call(ended=True)
+        self._call("on_end", summary)
+
+    def _call(self, method: str, what: Any) -> None:
+        for callback in self.callbacks:
+            if (function := _function(callback, method)) is None:
+                continue
+            name = _name(callback)
+            run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]
+            if _is_false(function(run, what)):
+                self._stop(name)
+
+    def _stop(self, name: str, why: str = "") -> None:
+        self.finish(f"stopped by callback {name}{f': {why}' if why else ''}")
+
+
+def _is_false(answer: Any) -> bool:
+    """Also of NumPy and torch, whose comparisons give no `bool`."""
+    scalar = getattr(answer, "ndim", None) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
+    return (isinstance(answer, bool) or scalar) and not answer
+
+
+def _name(callback: object) -> str:
+    return str(getattr(callback, "__name__", type(callback).__name__))
+
+
+# What another program may ask of a run that goes on: to save a checkpoint, or to end.
+#
+# A request to save is a file in the run's directory, which the session takes at its next look; a request to end is
+# SIGINT to the process that has the directory's lock. Imports no torch.
+
+
+SAVE = ".save"  # in the run's directory
+
+
+def take_save_request(directory: Path) -> bool:
+    """Whether somebody has asked for a checkpoint since the last time."""
+    try:
+        os.unlink(directory / SAVE)
+    except OSError:
+        return False
+    return True
+
+
+def request_save(directory: Path) -> bool:
+    """Whether a run goes on there, which will save at its next update."""
+    if lock_holder(directory) is None:
+        return False
+    (directory / SAVE).touch()
+    return True
+
+
+def request_end(directory: Path) -> bool:
+    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else ever gets the signal: the
+    process is pinned before it is looked at, where the system can do that.
+    """
+    pid = _written_pid(directory)
+    if pid is None:
+        return False
+    if not hasattr(os, "pidfd_open"):
+        return _holds(pid, directory) and _interrupt(pid)
+    try:
+        pinned = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not _holds(pid, directory):
+            return False
+        signal.pidfd_send_signal(pinned, signal.SIGINT)
+    except OSError:
+        return False
+    finally:
+        os.close(pinned)
+    return True
+
+
+def _interrupt(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGINT)
+    except OSError:
+        return False
+    return True
+
+
+def lock_holder(directory: Path) -> int | None:
+    """The process that writes to a run's directory; None: nobody on this machine does. The lock itself is not tried,
+    which could keep a run from starting.
+    """
+    pid = _written_pid(directory)
+    return pid if pid is not None and _holds(pid, directory) else None
+
+
+def _written_pid(directory: Path) -> int | None:
+    """Whom the lock's file names, if it is a process of this machine other than this one."""
+    try:
+        who = parse_json((directory / LOCK_FILE).read_bytes())
+    except OSError:
+        return None
+    if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not is_number(who.get("pid")):
+        return None
+    pid = int(who["pid"])
+    return pid if pid > 1 and pid != os.getpid() else None
+
+
+def _holds(pid: int, directory: Path) -> bool:
+    """Whether the process has the lock's file open, as who holds it has until it ends."""
+    path = str((directory / LOCK_FILE).resolve())
+    try:
+        return any(file.path == path for file in psutil.Process(pid).open_files())
+    except (psutil.Error, OSError):
+        return False
+
+
+# Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.
+
+
+PATIENCE = 30.0  # seconds that learners get to save and end once a run is finishing
+POLICY = f"{checkpoint.policy_name(0)}.safetensors"
+
+
+class CheckpointCompleter:
+    """The main process's share in a checkpoint: makes one of the parts in a run's directory once every learner has
+    written its own of the same update, and removes all but the newest and the best.
+
+    failure: why the newest could not be saved; empty: it was. games: by worker, of the checkpoint that the run goes on
+    from: its log may have none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        metrics: CrewMetrics,
+        reporter: Reporter,
+        keep: int,
+        warn: Callable[[str], None],
+        games: Mapping[str, int] | None = None,
+    ):
+        self.directory, self.metrics, self.reporter = directory, metrics, reporter
+        self.keep, self.warn = keep, warn
+        self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
+        self.games_before = Counter[int]()  # by lane
+        for game in read_lines(directory / "episodes.jsonl", *GAME):
+            self.games_before[game["lane"]] += games_of(game)
+        for worker, n in (games or {}).items():
+            self.games_before[worker_lanes(worker)[0]] += max(
+                0, n - sum(self.games_before[k] for k in worker_lanes(worker))
+            )
+        self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
+
+    def fail(self, text: str) -> None:
+        self.failure = f"not saved: {text}"
+        self.warn(f"{text}; the previous checkpoint remains")
+
+    def complete(self, rows: list[int] | None = None) -> None:
+        """Learners write 1 + the update of their newest part into their counters, and a little more for each time that
+        it was saved before; negative if that failed; 0.5 for the initial weights. rows: of the learners to look at, if
+        not all that save.
+        """
+        rows = self.metrics.crew.savers() if rows is None else rows
+        marks = set(self.metrics.counters.column("saved")[rows].tolist())
+        if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
+            return
+        self.last = abs(min(marks))
+        self._take(max(math.floor(self.last) - 1, 0), failed=min(marks) < 0)
+        self.metrics.crew.control.take(self.last)
+
+    def _take(self, version: int, failed: bool) -> None:
+        """Make a checkpoint of parts that are all there; failed: one of them could not be written."""
+        if failed:
+            checkpoint.discard(self.directory, version)
+            return
+        if not (checkpoint.partial(self.directory, version) / POLICY).exists():
+            checkpoint.discard(self.directory, version)
+            self.failure = f"not saved: the parts of checkpoint {version} were deleted"
+            return
+        try:
+            checkpoint.complete(self.directory, version, self._counters(version))
+        except (OSError, ValueError) as e:
+            checkpoint.discard(self.directory, version)
+            self.fail(f"checkpoint of update {version}: {refusal_text(e)}")
+            return
+        self.failure = ""
+        for old in checkpoint.partial_versions(self.directory):  # a save that not all agents made: a newer one came
+            if old < version:
+                checkpoint.discard(self.directory, old)
+        checkpoint.prune(self.directory, self.keep)
+        self.listen(checkpoint.everything(self.directory)[-1])
+
+    def rescue(self, dropped: Callable[[], bool]) -> None:
+        """The run has failed: have what is whole saved, and make a checkpoint of it. dropped: asked meanwhile, whether
+        it is not to be waited for.
+        """
+        begun, last = time.monotonic(), self.last
+        self.complete()
+        if self.last not in (last, 0.5):  # the worker that failed has done it
+            return
+
+        made = self.metrics.counters.column("updates")[self.metrics.crew.savers()]
+        version = self.metrics.before["updates"] + int(min(made, default=0))  # what is being saved is at least as new
+
+        def busy() -> bool:
+            if dropped() or time.monotonic() - begun > PATIENCE:
+                return False
+            return any(v >= version for v in checkpoint.partial_versions(self.directory))
+
+        self.complete(self.metrics.crew.rescue(self.last, busy))
+
+    def _counters(self, version: int) -> Row:
+        if self.last < 1:  # whoever acts already does so again
+            return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
+        steps, games = self._totals(version)
+        agents = self._agents(version)
+        return {
+            "steps": steps,
+            "frames": steps * self.metrics.frames_per_step,
+            "updates": sum(agents.values()) if agents else version,
+            "episodes": self.reporter.episodes,
+            "games": games,
+            "episodic_return_mean": self.reporter.return_mean,
+            "wall_seconds": round(self.reporter.wall_seconds, 3),
+            **({"agents": agents} if agents else {}),
+            **({"self_play": True} if any(role.name == "self_play" for role in self.metrics.crew.roles) else {}),
+        }
+
+    def _agents(self, number: int) -> dict[str, int]:
+        """Of a run of several agents: the update that each is at in the checkpoint `number`."""
+        n = max((len(role.served) for role in self.metrics.crew.roles), default=0)
+        root = checkpoint.partial(self.directory, number) / "agents"
+        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text("utf-8"))["version"]) for a in range(n)}
+
+    def _totals(self, version: int) -> tuple[int, dict[str, int]]:
+        """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
+        parts = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
+        crew = self.metrics.crew
+        acting = sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None)  # no judge
+        if len(parts) < acting:
+            return self.metrics.steps, {}
+        games = {}
+        for part in parts:
+            first, n = part["first_lane"], part["lanes"]
+            games[f"{first}+{n}"] = part["episodes"] + sum(self.games_before[lane] for lane in range(first, first + n))
+        return self.metrics.before["steps"] + sum(part["steps"] for part in parts), games
+
 
 TICK = 0.25  # seconds between two polls of the workers
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
@@ -134,12 +478,12 @@ class Session:
 
     def go(self) -> Row:
         """Returns the summary. Raises what ended the run, after all has been saved and closed."""
-        with contextlib.nullcontext() if self.stopping else signals.handled(self._receive):
+        with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
             try:
                 self._run()
             except Closed:
                 self.reason += " while it was starting"
-            except signals.Stopped:
+            except processes.Stopped:
                 self._look()
                 self.reason += ", at once: what was learnt since the last checkpoint is lost"
                 if self.setup.part is not None and self.setup.part.stopping:
@@ -180,7 +524,7 @@ class Session:
         self.waiting = True
         try:
             if self.dropping:
-                raise signals.Stopped(signal.SIGTERM)
+                raise processes.Stopped(signal.SIGTERM)
             return self.crew.poll(TICK)
         finally:
             self.waiting = False
@@ -362,13 +706,13 @@ class Session:
         if not self.signalled:
             self.signalled = True
             if not self.failed:
-                self._finish(f"stopped by {signals.name(number)}", 128 + number)
-            self.signals.append(signals.name(number))
-        elif self.warned_at and time.monotonic() - self.warned_at >= signals.AGAIN:
+                self._finish(f"stopped by {processes.name(number)}", 128 + number)
+            self.signals.append(processes.name(number))
+        elif self.warned_at and time.monotonic() - self.warned_at >= processes.AGAIN:
             self.dropping = True
-            self.signals.append(signals.name(number))
+            self.signals.append(processes.name(number))
             if self.waiting:
-                raise signals.Stopped(number)
+                raise processes.Stopped(number)
 
     # -------------------------------------------------------------------------------------------- reporting
 

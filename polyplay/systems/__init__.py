@@ -8,8 +8,8 @@ import pkgutil
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyplay.common.errors import UserError
-from polyplay.common.value_rescaling import ValueUnits
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import ValueUnits
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.self_play import game_rows
 from polyplay.buffers import Replay
-from polyplay.common.errors import UserError
-from polyplay.envs.boards.game import Game
+from polyplay.core.errors import UserError
+from polyplay.games.boards import Game
 from polyplay.learning import Hyperparameters, LearnerSpec
-from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
+from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.gate import Gate
+from polyplay.population.judge import Gate
+from polyplay.search import SearchOptions
+from polyplay.search.self_play import game_rows
 from polyplay.systems._wiring import share_of
 from polyplay.weights import OptimizerSpec
-from polyplay.weights.allreduce import averaged
+from polyplay.weights.update import averaged
 
 if TYPE_CHECKING:
     from polyplay.systems.alphago_zero import Config

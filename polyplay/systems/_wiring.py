@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
-from polyplay.common.errors import UserError
-from polyplay.common.machine import cores
-from polyplay.common.value_rescaling import ValueUnits
+from polyplay.core.errors import UserError
+from polyplay.core.machine import cores
+from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.atari.presets import atari_preset
+from polyplay.envs.atari import atari_preset
 from polyplay.learning import Epochs
-from polyplay.learning.losses.auxiliary import KL, TERMS, WithAuxiliary
-from polyplay.learning.losses.base import Loss
+from polyplay.learning.returns import Loss
+from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
-from polyplay.nets.auxiliary import FRAMES
+from polyplay.nets.actor_critic import FRAMES
 from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
 

@@ -9,20 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
+from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import (
-    Crew,
-    System,
-    actor_critic_of,
-    replica_envs,
-    replicas_of,
-    units_of,
-    whole_envs,
-    with_core,
-)
+from polyplay.learning.policy_losses import A2C
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, replica_envs, replicas_of, units_of, whole_envs, with_core
 from polyplay.weights import OptimizerSpec, averaged
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.common.machine import cores
+from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
+from polyplay.core.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
-from polyplay.learning.losses import A2C
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, units_of, with_core
+from polyplay.learning.policy_losses import A2C
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, units_of, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -13,22 +13,15 @@ from functools import partial
 from typing import Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import Proportional, Uniform, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Whole, Workers
-from polyplay.common.machine import cores
+from polyplay.buffers import Proportional, Uniform, replay_worker
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
+from polyplay.core.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.systems._wiring import (
-    Crew,
-    System,
-    q_network_of,
-    replay_of_rows,
-    replica_envs,
-    replicas_of,
-    share_of,
-    whole_envs,
-)
+from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.systems import System
+from polyplay.systems._wiring import q_network_of, replay_of_rows, replica_envs, replicas_of, share_of, whole_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -119,4 +112,4 @@ def build(c: Config, crew: Crew) -> System:
     learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
     learner.T, learner.spec, learner.replay = c.unroll, spec, replay
     learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)
+    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

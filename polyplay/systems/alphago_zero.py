@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from polyplay.acting import resignation, search_metrics
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.acting.self_play import game_rows, self_play
-from polyplay.buffers import RolloutQueue, SampleQueue, replay_store, serve_replay
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.buffers import RolloutQueue, SampleQueue, replay_worker, serve_replay
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.envs.boards.pool import board_of
+from polyplay.games import records
+from polyplay.games.board_pool import board_of
 from polyplay.learning import ReplayOfRollouts, learn
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import judge
+from polyplay.search.search import SearchPolicy
+from polyplay.search.self_play import RESIGN_METRICS, SEARCH_METRICS, game_rows, self_play
+from polyplay.systems import System
 from polyplay.systems._alphago_zero import gate_of, learner_spec_of, replay_of, search_of
-from polyplay.systems._wiring import Crew, System
 from polyplay.weights import Params
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source":
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.stepping)
     board, policy = board_of(envs), BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    search, resign, replay = search_of(c), resignation.ResignOptions.parse(c.resign), replay_of(c, board)
+    search, resign, replay = search_of(c), records.ResignOptions.parse(c.resign), replay_of(c, board)
     spec = learner_spec_of(c, policy, board, crew.total(envs, c.budget), crew.seed)
     queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, 4 * c.players, c.players)
     params = best = Params.of(policy, readers=c.players)
@@ -112,5 +113,5 @@ def build(c: Config, crew: Crew) -> System:
     if c.learners > 1:
         crew.add(serve_replay, source=queue.batches(1), out=source)
     crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
-    metrics = (*spec.loss.metrics, *replay_store.NAMES, *search_metrics.NAMES, *resignation.NAMES)
+    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *SEARCH_METRICS, *RESIGN_METRICS)
     return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

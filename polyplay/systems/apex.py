@@ -14,14 +14,16 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
-from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_store, serve_replay
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers
-from polyplay.common.value_rescaling import ValueUnits
+from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_worker, serve_replay
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
+from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, nice_of, q_network_of, replay_of_rows, share_of
+from polyplay.learning.value_losses import QLoss, q_outputs
+from polyplay.systems import System
+from polyplay.systems._wiring import atari_options, nice_of, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, Params, averaged
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -94,4 +96,4 @@ def wire_actors(
     actor.out, actor.params = rollouts, params
     crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
-    return System(envs, spec.policy, (*spec.loss.metrics, *replay_store.NAMES), values=ValueUnits(scale))
+    return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

@@ -13,14 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyplay.acting import GaussianNoise
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
 from polyplay.envs import Envs, rules
 from polyplay.learning import Hyperparameters, LearnerSpec
-from polyplay.learning.losses import DPGLoss, dpg_outputs
+from polyplay.learning.value_losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems._wiring import Crew, System, check_actions
+from polyplay.systems import System
+from polyplay.systems._wiring import check_actions
 from polyplay.systems.apex import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

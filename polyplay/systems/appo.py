@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.buffers import slots_per_batch
-from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
-from polyplay.common.errors import UserError
+from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
-from polyplay.learning.losses import APPO
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
+from polyplay.learning.policy_losses import APPO
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, atari_options, with_core
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
+from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import fewest_actors
 
 

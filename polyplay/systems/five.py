@@ -14,18 +14,18 @@ from typing import Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
-from polyplay.common.bounds import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.core.errors import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, optimise
-from polyplay.learning.losses import PPO
-from polyplay.learning.optimiser import METRICS, discount_of
+from polyplay.learning.agents import METRICS, discount_of
+from polyplay.learning.policy_losses import PPO
+from polyplay.population.judge import METRIC, rated_games, rater
 from polyplay.population.league import League
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.rater import METRIC, rated_games, rater
-from polyplay.population.referee import referee
-from polyplay.systems._five import MATCHES, TEAMS, check_windows, experience_of, hyperparameters_of, network
-from polyplay.systems._wiring import Crew, System
+from polyplay.population.referee import Opponents, referee
+from polyplay.systems import System
+from polyplay.systems._teams import MATCHES, TEAMS, check_windows, experience_of, five_network, hyperparameters_of
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def build(c: Config, crew: Crew) -> System:
     check_windows(c)
     n = c.actors * c.learners
     envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
-    policy, opponents, bots = network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
+    policy, opponents, bots = five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
     loss = replace(loss, reward="scale", normalize_advantage=True)

@@ -12,15 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
-from polyplay.population.priors import initial
-from polyplay.systems._ftw import POINTS, QUICK, copy_rule, loss_of, network
-from polyplay.systems._wiring import Crew, System
+from polyplay.population.rules import initial
+from polyplay.systems import System
+from polyplay.systems._teams import POINTS, QUICK, copy_rule, ftw_network, loss_of
 from polyplay.systems.league import batches_of, wire_tables
 from polyplay.weights import Local, OptimizerSpec
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "sour
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
-    policy, rule, slots = network(c, envs), copy_rule(c, envs), batches_of(c, envs)
+    policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()
     hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.budget)

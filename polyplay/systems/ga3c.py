@@ -12,15 +12,17 @@ from typing import Annotated, Literal
 
 from polyplay.acting import AgentTable, act
 from polyplay.buffers import TrainingQueue
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, Range, Whole
-from polyplay.common.machine import cores
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Range, Whole
+from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.losses import A2C, VTrace
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, with_core
+from polyplay.learning.policy_losses import A2C, VTrace
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, atari_options, with_core
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
-from polyplay.workers.autoscale.worker import schedule
+from polyplay.workers.autoscale import schedule
+from polyplay.workers.crew import Crew
 
 MOST = 8  # predictors, and trainers, there is room for
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_store, serve_replay
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Workers
-from polyplay.common.errors import UserError
+from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
-from polyplay.learning.losses import QLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, few_envs, nice_of, q_network_of, replay_of_rows, share_of
+from polyplay.learning.value_losses import QLoss, q_outputs
+from polyplay.systems import System
+from polyplay.systems._wiring import few_envs, nice_of, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -96,4 +97,4 @@ def build(c: Config, crew: Crew) -> System:
         bundle = crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", envs=envs, T=c.unroll)
         bundle.spec, bundle.replay, bundle.explore = spec, replay, explore
     crew.add(serve_parameters, n=c.shards, server=server)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), {"learners": learners, "stale": stale}, 0.05)
+    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"learners": learners, "stale": stale}, 0.05)

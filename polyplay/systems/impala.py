@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
-from polyplay.common.bounds import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
+from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.losses import VTrace
-from polyplay.systems._wiring import Crew, System, actor_critic_of, atari_options, auxiliary_of, with_core
+from polyplay.learning.policy_losses import VTrace
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, with_core
 from polyplay.weights import OptimizerSpec, Params, averaged
+from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
 

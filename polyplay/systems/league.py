@@ -13,17 +13,28 @@ from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.common.bounds import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
-from polyplay.common.errors import UserError
+from polyplay.core.errors import (
+    Agents,
+    Count,
+    Fraction,
+    Lag,
+    NonNegative,
+    Players,
+    Positive,
+    SomeWorkers,
+    UserError,
+    Whole,
+)
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
-from polyplay.learning.losses import APPO, VTrace
-from polyplay.population.copies import CopyRule
+from polyplay.learning.policy_losses import APPO, VTrace
 from polyplay.population.league import League
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.referee import referee
-from polyplay.systems._wiring import Crew, System, actor_critic_of, with_core
+from polyplay.population.league_log import CopyRule
+from polyplay.population.referee import Opponents, referee
+from polyplay.systems import System
+from polyplay.systems._wiring import actor_critic_of, with_core
 from polyplay.weights import AgentParams, Local, OptimizerSpec
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyplay.common.bounds import Count, Whole, Workers
-from polyplay.common.machine import cores
-from polyplay.population.evolution import Evolution
-from polyplay.population.exchange import Members
-from polyplay.population.trainer import trainer
-from polyplay.systems._population import evolution_of
-from polyplay.systems._wiring import Crew, System
+from polyplay.core.errors import Count, Whole, Workers
+from polyplay.core.machine import cores
+from polyplay.population.trainer import Evolution, Members, trainer
+from polyplay.systems import System
+from polyplay.systems._presets import evolution_of
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ from functools import partial
 from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
-from polyplay.buffers import Proportional, RolloutQueue, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
-from polyplay.common.value_rescaling import ValueUnits
+from polyplay.buffers import Proportional, RolloutQueue, replay_worker
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
+from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
-from polyplay.learning.losses import SequenceLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, atari_options, q_network_of, replay_of_rows
+from polyplay.learning.value_losses import SequenceLoss, q_outputs
+from polyplay.systems import System
+from polyplay.systems._wiring import atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -86,4 +88,4 @@ def build(c: Config, crew: Crew) -> System:
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
     actor.params, actor.explore = params, explore
     crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), values=ValueUnits(rescale=c.rescale))
+    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), values=ValueUnits(rescale=c.rescale))

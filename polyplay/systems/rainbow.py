@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import Proportional, replay_store
-from polyplay.common.bounds import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.buffers import Proportional, replay_worker
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.losses import CategoricalLoss, q_outputs
-from polyplay.systems._wiring import Crew, System, few_envs, q_network_of, replay_of_rows, share_of
+from polyplay.learning.value_losses import CategoricalLoss, q_outputs
+from polyplay.systems import System
+from polyplay.systems._wiring import few_envs, q_network_of, replay_of_rows, share_of
 from polyplay.weights import OptimizerSpec, averaged
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -98,4 +100,4 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
-    return System(envs, policy, (*loss.metrics, *replay_store.NAMES), epsilon=0.0 if c.sigma else 0.001)
+    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

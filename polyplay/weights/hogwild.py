@@ -1,21 +1,148 @@
-"""Hogwild: one vector of weights that several workers change without a lock."""
+"""Weights changed without waiting: Hogwild, Chunked.
+
+Hogwild: one vector of weights that several workers change without a lock.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from polyplay.common.context import WorkerContext
-from polyplay.nets.device import to_device
+from polyplay.core.shared_memory import RobustLocks
+from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.nets.device import Mirror, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.shared_arrays import shared_array
-from polyplay.weights.shared_weights import CopiedCounts, SharedWeights
-from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clipped_step
+from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes, shared_array
+from polyplay.weights.update import Apply, BoundUpdate, Counts, OptimizerSpec, Sums, Update, clip_gradient, clipped_step
+
+# Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
+
+
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of the header; the last two are of earlier runs
+UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
+
+
+class SharedWeights(SharedArrays, Update):
+    """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
+    parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
+    """
+
+    apart, copy = True, True
+    head = shared_array(np.int64, lambda _: (8,))  # written by worker 0
+    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
+    statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
+
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 0):
+        self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
+        super().__init__(bells)
+
+    ready = property(lambda self: bool(self.head[READY]))
+    begun = property(lambda self: int(self.head[BEGUN]))
+    version = property(lambda self: int(self.head[BEGUN] + self.counters[:, UPDATES].sum()))
+    learnt = property(lambda self: float(self.head[LEARNT] + self.counters[:, STEPS].sum()))
+
+    def label(self) -> str:
+        return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
+
+    def worker_nbytes(self, module: Network) -> float:
+        return (1.0 + self.copy) * module_nbytes(module)
+
+
+class SharedCounts(Counts):
+    """Counts of all workers on shared weights, from cells that one worker each writes."""
+
+    def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams):
+        self.weights, self.vector = weights, vector
+        self.fresh = ctx.index == 0 and not weights.ready
+        self.counters = weights.counters[ctx.index]
+
+    ready = property(lambda self: self.weights.ready)
+    version = property(lambda self: self.weights.version)
+    learnt = property(lambda self: self.weights.learnt)
+    begun = property(lambda self: self.weights.begun)
+
+    def add(self, rows: float) -> int:
+        at = self.version
+        self.counters[: STEPS + 1] += (1, int(rows))
+        return at
+
+    def rest(self, rows: float) -> None:
+        self.counters[STEPS] += int(rows)
+
+
+class CopiedCounts(SharedCounts):
+    """And the way of the weights. `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that
+    its own updates renew, part by part, which then call `renewed`.
+    """
+
+    def __init__(
+        self, of: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None, pushed: bool = False
+    ):
+        super().__init__(of, ctx, vector)
+        self.shared, self.pushed, self.follows = shared, pushed, ctx.index > 0
+        self.copied, self.met = -1, -1  # versions: of its copy at least, met by its update at most
+        self.before = [part.clone() for part in vector.buffers()]  # buffers, as they were when the weights were copied
+
+    def begin(self, version: int, learnt: float) -> None:
+        """Worker 0 gives its weights to all."""
+        if self.fresh:
+            if self.shared is not None:
+                self.shared.copy_(self.vector.flat)
+            head = self.weights.head
+            head[BEGUN], head[LEARNT] = version, learnt
+            head[READY] = 1
+
+    def renewed(self, before: np.ndarray) -> None:
+        """An update has renewed the copy. before: how many each part had had then; others may be in mid-update, so what
+        it met is the most, and what the copy has now the least of them: no row's lag is reported too small.
+        """
+        self.met, self.copied = self.begun + int(before.max()), self.begun + int(before.min()) + 1
+
+    def newest(self) -> int:
+        """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
+        copy, that is done once, at the beginning.
+        """
+        if self.pushed and self.copied >= 0:
+            return self.copied
+        version = self.copied = self.version
+        if self.shared is not None:
+            self.vector.flat.copy_(self.shared)
+            self._copied()
+        return version
+
+    def observed(self) -> None:
+        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
+        known yet, worker 0 alone begins: first means of several are no mean when they are added.
+        """
+        vector, at = self.vector, self.vector.weights
+        if self.shared is None or vector.size == at:
+            return
+        parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.before, strict=True)
+        if not self.follows or any(bool(before.any()) for before in self.before):
+            for shared, own, before in parts:
+                shared += (own - before).to(shared.device)
+        if self.pushed:
+            vector.flat[at:] = self.shared[at:]
+        self._copied()
+
+    def _copied(self) -> None:
+        for before, own in zip(self.before, self.vector.buffers(), strict=True):
+            before.copy_(own)
+
+    def add(self, rows: float) -> int:
+        at = super().add(rows)
+        return self.met if self.pushed else at
+
 
 _making = threading.Lock()  # of a Hogwild's memory on a device
 
@@ -88,3 +215,96 @@ class _Hogwild(BoundUpdate):
         optimizers.set_step(self.optimizer, self.counts.version)  # Adam's, of all workers' updates
         yield from ()
         return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
+
+
+# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
+#
+# Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another is in. Unlike Hogwild's,
+# every
+# chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
+
+
+POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
+
+
+class Chunked(SharedWeights):
+    """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
+
+    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
+    gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
+    this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
+    A chunk whose worker dies in it is free again, half updated.
+    """
+
+    shared = shared_array(np.float32, lambda c: (c.size,))
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
+
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
+        if not 1 <= chunks <= weights:
+            raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
+        self.chunks, self.locks = chunks, RobustLocks(chunks)
+        super().__init__(optim, weights, size, workers)
+
+    def title(self) -> str:
+        return f"Chunked({self.optim.name}), {self.chunks} parts"
+
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Chunked(self, ctx, vector)
+
+    def parts(self) -> list[slice]:
+        edges = np.linspace(0, self.weights, self.chunks + 1).astype(int).tolist()
+        return [slice(a, b) for a, b in pairwise(edges)]
+
+
+class _Chunked(BoundUpdate):
+    counts: CopiedCounts
+
+    def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(chunked, ctx, vector)
+        self.done, self.shared, self.gradient = chunked.done, torch.from_numpy(chunked.shared), Mirror(vector.grad)
+        self.counts = CopiedCounts(chunked, ctx, vector, self.shared, pushed=True)
+        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
+        self.parts = chunked.parts()
+        self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
+        self.lock, self.before = chunked.locks.join(ctx.index), np.zeros(chunked.chunks, np.int64)
+
+    def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
+        """An optimiser of a part of the central weights."""
+        parameter = nn.Parameter(self.shared[part])
+        parameter.grad = torch.from_numpy(self.gradient.array)[part]
+        made = chunked.optim.make(parameter)
+        optimizers.share_statistics(made, torch.from_numpy(chunked.statistics)[:, part], fill=fill)
+        return made
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        self.counts.observed()
+        norm = clip_gradient(self.vector, self.clip)
+        self.gradient.fetch()
+        n = len(self.parts)
+        left = [(self.ctx.index + i) % n for i in range(n)] if math.isfinite(norm) else []
+        while left:
+            taken = [chunk for chunk in left if self._visit(chunk, learning_rate)]
+            left = [chunk for chunk in left if chunk not in taken]
+            if left and not taken:
+                yield
+                time.sleep(POLL)
+                self.waited += POLL
+        optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
+        if math.isfinite(norm):
+            self.counts.renewed(self.before)
+        return norm, sums
+
+    def _visit(self, chunk: int, learning_rate: float) -> bool:
+        """Update a chunk and take its weights home, if nobody is in it."""
+        if not self.lock.acquire(chunk):
+            return False
+        optimizer = self.optimizers[chunk]
+        self.before[chunk] = self.done[chunk]
+        optimizers.set_step(optimizer, int(self.done[chunk]) + self.counts.begun)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+        self.done[chunk] += 1
+        part = self.parts[chunk]
+        self.vector.flat[part] = self.shared[part]
+        self.lock.release(chunk)
+        return True

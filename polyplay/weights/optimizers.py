@@ -1,4 +1,6 @@
-"""Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
+"""Optimisers by name.
+
+Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
@@ -15,17 +17,101 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polyplay.common.errors import UserError
-from polyplay.common.team import Team
-from polyplay.weights.clipped_adam import ClippedAdam
-from polyplay.weights.torch_optimizer import Group, State, WithoutCompiler, in_one_pass
+from polyplay.core.errors import UserError
+from polyplay.core.machine import Team
+
+# What optimisers here make of torch's: its class without its compiler, and when one pass over memory will do.
+
+
+FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
+State = dict[str, Tensor]  # of one parameter, by name
+Group = dict[str, Any]  # settings of some parameters, as torch has them
+
+
+class WithoutCompiler(torch.optim.Optimizer):
+    """Torch's methods without the decorators that import its compiler (1.1 s, 70 MB of memory) to switch it off."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+def in_one_pass(*tensors: Tensor) -> bool:
+    """Whether one pass over these will do: many float32 numbers of a CPU, each tensor in one piece."""
+    plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
+    return tensors[0].numel() > FEW and all(plain)
+
+
+# Adam whose gradient is clipped per weight by its own second moment, as OpenAI Five has it.
+
+
+REACH = 5.0  # √v̂ that a gradient may be away from 0
+
+
+class ClippedAdam(WithoutCompiler):
+    """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C). For a
+    gradient Δ, per element, from m = v = 0, at step t:
+
+    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): of the gradient before it is clipped
+    m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
+    θ ← θ − lr·m̂/(√v̂ + ε)
+
+    v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
+    0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
+    updated in place. On a CPU it is one pass over memory (clipped_adam_kernel).
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
+        super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
+
+    def add_param_group(self, param_group: Group) -> None:
+        super().add_param_group(param_group)
+        for p in self.param_groups[-1]["params"]:
+            own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+            self.state[p] = {"step": torch.zeros((), device=p.device), **own}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient; gradients are only read."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    _update(p, p.grad, self.state[p], group)
+        return loss
+
+
+def _update(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+    mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
+    if in_one_pass(p, grad, mean, square):
+        _update_in_one_pass(p, grad, state, group)
+        return
+    (beta1, beta2), t = group["betas"], steps.double()  # a tensor: nobody waits for a device
+    square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+    deviation = square.sqrt().div_((1.0 - beta2**t).sqrt())
+    bound = deviation * REACH
+    mean.mul_(beta1).add_(grad.clamp(-bound, bound), alpha=1.0 - beta1)
+    p.sub_(mean * (group["lr"] / (1.0 - beta1**t)) / deviation.add_(group["eps"]))
+
+
+def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+    from polyplay.weights.kernels import clipped_adam
+
+    (beta1, beta2), t = group["betas"], float(state["step"])
+    rate, correction = group["lr"] / (1.0 - beta1**t), 1.0 / math.sqrt(1.0 - beta2**t)
+    rule = tuple(np.float32(x) for x in (rate, beta1, 1.0 - beta1, beta2, 1.0 - beta2, correction, group["eps"]))
+    arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, state["exp_avg"], state["exp_avg_sq"])]
+    clipped_adam(*arrays, rule)
 
 
 @dataclass(frozen=True)
@@ -99,13 +185,13 @@ class RMSProp(WithoutCompiler):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    _update(p, p.grad, self.state[p], group, self.team)
+                    _update_rmsprop(p, p.grad, self.state[p], group, self.team)
         return loss
 
 
-def _update(p: Tensor, grad: Tensor, state: State, group: Group, team: Team | None) -> None:
+def _update_rmsprop(p: Tensor, grad: Tensor, state: State, group: Group, team: Team | None) -> None:
     if in_one_pass(p, grad, state["square"]):
-        _update_in_one_pass(p, grad, state, group, team=team)
+        _update_rmsprop_in_one_pass(p, grad, state, group, team=team)
         return
     variance = _variance(grad, state, group)
     if group["eps_inside"]:  # a sixth faster than a root to divide by
@@ -129,19 +215,19 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _update_in_one_pass(
+def _update_rmsprop_in_one_pass(
     p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: Team | None = None
 ) -> None:
     """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
-    from polyplay.weights import rmsprop_kernels
+    from polyplay.weights import kernels
 
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     targets = [] if out is None else [out]
     arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    in_place = rmsprop_kernels.rmsprop, rmsprop_kernels.rmsprop_centred
-    into = rmsprop_kernels.rmsprop_into, rmsprop_kernels.rmsprop_centred_into
+    in_place = kernels.rmsprop, kernels.rmsprop_centred
+    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
     loops: tuple[Callable[..., None], ...] = in_place if out is None else into
     if team is None:
         loops[group["centred"]](*arrays, rule)
@@ -224,7 +310,7 @@ def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
     group: Group = optimizer.param_groups[0]
     p, grad = group["params"][0], group["params"][0].grad
     if isinstance(optimizer, RMSProp) and in_one_pass(out, p, grad, optimizer.state[p]["square"]):
-        _update_in_one_pass(p, grad, optimizer.state[p], group, out)
+        _update_rmsprop_in_one_pass(p, grad, optimizer.state[p], group, out)
         p.data = out
     else:
         p.data = out.copy_(p)

@@ -1,4 +1,6 @@
-"""A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies what
+"""Gorila's parameter server.
+
+A parameter server (Gorila, Nair et al. 2015): one vector in parts, each with a process of its own that applies what
 gradients come, by its own count of updates and its own statistics. Here is its memory, and a learner's end of it.
 
 A learner pulls the parts, each of whatever version it is, makes a gradient, and leaves every part's slice of it in a
@@ -12,24 +14,86 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.edges import Arrow
-from polyplay.common.errors import UserError
-from polyplay.common.semaphores import Semaphore
-from polyplay.common.shared_memory import memory_barrier
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import Semaphore, memory_barrier
+from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import Mirror
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.shared_arrays import TwoCopies, shared_array
-from polyplay.weights.shared_weights import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
+from polyplay.weights.hogwild import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
+from polyplay.weights.params import FlatParams, TwoCopies, buffers_in, shared_array
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
+
+# Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
+#
+# The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
+# how
+# long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
+
+
+SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
+
+
+@dataclass(frozen=True)
+class OutlierRule:
+    """|loss| > mean + k·std of those admitted before is an outlier. A description: `open` gives each learner its own.
+
+    horizon: losses over which both run, evenly until there are so many, then fading by 1/horizon. warm_up: the first
+    so many are admitted. cap: so many rejected in a row are no outliers but another regime: the next loss is admitted,
+    and everything begins anew with it. Raises UserError.
+    """
+
+    k: float = 4.0
+    warm_up: int = 100
+    horizon: int = 1000
+    cap: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("warm_up", "horizon", "cap"):
+            if getattr(self, name) < 1:
+                raise UserError(f"outliers: {name}={getattr(self, name)} given, allowed: 1 or more")
+
+    def open(self) -> OutlierFilter:
+        return OutlierFilter(self)
+
+
+class OutlierFilter:
+    """One learner's running mean and variance of |loss|, and what it let through."""
+
+    def __init__(self, rule: OutlierRule):
+        self.rule = rule
+        self.n, self.mean, self.variance = 0, 0.0, 0.0
+        self.row = 0  # rejected since the last one that was admitted
+        self.rejected = 0
+
+    def admit(self, loss: float) -> bool:
+        """Whether a gradient of this loss is to be used. One that is not finite is: others have to tell of it."""
+        size = abs(loss)
+        if not math.isfinite(size):
+            return True
+        bound = (self.mean + self.rule.k * math.sqrt(self.variance)) * SLACK
+        if self.n >= self.rule.warm_up and size > bound:
+            if self.row < self.rule.cap:
+                self.row, self.rejected = self.row + 1, self.rejected + 1
+                return False
+            self.n, self.mean, self.variance = 0, 0.0, 0.0
+        self.row = 0
+        self._count(size)
+        return True
+
+    def _count(self, size: float) -> None:
+        self.n += 1
+        weight = 1.0 / min(self.n, self.rule.horizon)
+        away = size - self.mean
+        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
+        self.variance = (1.0 - weight) * (self.variance + weight * away * away)
+
 
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
 # where in the vector numbers of float64 begin
@@ -314,3 +378,112 @@ class PulledCounts(SharedCounts):
 
     def load_state(self, saved: Mapping[str, list[int]]) -> None:
         self.saved = [int(v) for v in saved.get("shards", [])]
+
+
+# The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
+#
+# It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
+# dropped as a whole. Of its two copies one is read meanwhile: the sweep's first gradient is applied from that one into
+# the other, which the next ones change in place; then that is the one to read. Only behind that are the slots free
+# again,
+# so that a learner whose slot is free finds its gradient in what it pulls.
+
+
+def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
+    """Part `ctx.index` of a server; ends when the crew does."""
+    bell = server.bell(ctx.index)
+    while not server.ready:
+        bell.wait(ctx.patience)
+        yield
+    part = ParameterShard(server, ctx.index)
+    while True:
+        before = time.perf_counter()
+        taken = part.sweep()
+        after = time.perf_counter()
+        ctx.counters.add("learn", after - before)
+        yield
+        server.check()
+        if not taken:
+            bell.wait(ctx.patience)
+            ctx.counters.add("wait", time.perf_counter() - after)
+
+
+class ParameterShard:
+    """Weights, statistics and count of updates of one part, which nobody else writes."""
+
+    def __init__(self, server: ParameterServer, k: int):
+        part, self.newest = server.parts[k], server.newest[k]
+        self.server, self.k, self.bell = server, k, server.bell(k)
+        self.counters, self.lags, self.slots = server.shard[k], server.lags[k], server.slot[:, k]
+        own, self.tail = slice(part.start, min(part.stop, server.weights)), slice(server.weights, part.stop)
+        self.copies = [torch.from_numpy(copy)[own] for copy in server.copies]
+        self.weights = nn.Parameter(self.copies[self.newest.active])
+        self.gradients = [torch.from_numpy(row[own]) for row in server.gradient]
+        self.weights.grad = self.gradients[0]
+        self.optimizer = server.optim.make(self.weights)
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics)[:, own], fill=False)
+        self.version = int(self.counters[VERSION])
+        self.averaged = set[int]()  # learners whose floating buffers are in the average
+
+    def sweep(self) -> int:
+        """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
+        server, head = self.server, self.server.head
+        while self.bell.wait(0.0):
+            pass
+        self.counters[BUSY] = 1
+        memory_barrier()  # seen by who wants all to stand still, before we look whether somebody does
+        full = self.slots[:, WRITTEN] != self.slots[:, TAKEN]
+        waiting = [] if head[HOLD] % 2 else np.flatnonzero(full).tolist()
+        memory_barrier()
+        before = self.version
+        for w in waiting:
+            self._take(w, first=self.version == before)
+        if self.version > before:
+            self.newest.end(self.version)
+            self.counters[VERSION] = self.version
+            memory_barrier()
+        for w in waiting:
+            self.slots[w, TAKEN] = self.slots[w, WRITTEN]
+        memory_barrier()
+        self.counters[BUSY] = 0
+        memory_barrier()
+        for w in waiting:
+            server.reply(w).post()
+        if head[HOLD] % 2:
+            server.reply(0).post()
+        return len(waiting)
+
+    def _take(self, w: int, first: bool) -> None:
+        """Apply learner `w`'s gradient, unless it is too old. first: nothing was applied yet in this sweep."""
+        lag = self.version - int(self.slots[w, BASE])
+        self.lags[min(lag, LAGS - 1)] += 1
+        self.counters[LAG_SUM] += lag
+        self.counters[LAG_MAX] = max(int(self.counters[LAG_MAX]), lag)
+        if self.server.stale and lag > self.server.stale:
+            self.counters[STALE] += 1
+            return
+        self.weights.grad = self.gradients[w]
+        optimizers.set_step(self.optimizer, self.version)  # Adam's count of updates: this part's
+        self.optimizer.param_groups[0]["lr"] = float(self.server.rate[w, self.k])
+        active = self.newest.active
+        if first:
+            self.newest.begin(self.version + 1)  # whoever still reads there reads again
+            optimizers.step_into(self.optimizer, self.copies[1 - active])
+        else:
+            self.optimizer.step()
+        self._average(w, of=active if first else 1 - active, into=1 - active)
+        self.version += 1
+        self.counters[APPLIED] += 1
+
+    def _average(self, w: int, of: int, into: int) -> None:
+        """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
+        (nets.running_stats). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        """
+        self.averaged.add(w)
+        copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)
+        if self.tail.start >= self.tail.stop:  # they are another part's
+            return
+        ends = self.server.weights, int(self.server.head[DOUBLES])
+        rows = (buffers_in(row, *ends) for row in (copies[of], gradient[w], copies[into]))
+        for mean, own, out in zip(*rows, strict=True):
+            out[:] = mean + (own - mean) / n

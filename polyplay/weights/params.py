@@ -1,4 +1,6 @@
-"""The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
+"""Weights as one vector: views, versions, snapshots.
+
+The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
 
 vector = [parameters | floating buffers]. Optimisers see one flat Parameter (the parameters' part) and one flat
 gradient; publishing, pulling, checkpoints and replicas carry both parts.
@@ -7,19 +9,241 @@ gradient; publishing, pulling, checkpoints and replicas carry both parts.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from polyplay.common.edges import Arrow
-from polyplay.common.shared_memory import memory_barrier
-from polyplay.common.tree import Batch
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Arrow
 from polyplay.nets.device import page_lock, to_host
-from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.shared_arrays import SharedArrays, TwoCopies, shared_array
+from polyplay.nets.policy import Network, Policy, PolicyFactory
+from polyplay.weights.optimizers import load_state, optimizer_state
+
+# Arrays that workers share, and what each object that crosses between workers answers about itself.
+
+
+@dataclass(frozen=True)
+class _Declared:
+    dtype: type
+    shape: Callable[..., tuple[int, ...]]
+
+
+def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
+    """Declares an array in the body of a class of SharedArrays. shape: from the object, which has all else by then."""
+    return cast("np.ndarray", _Declared(dtype, shape))
+
+
+class SharedArrays(SharedObject):
+    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to.
+
+    Who waits on it does so by a bell, and is told when it is closed.
+    """
+
+    memory: ClassVar[str] = "weights"
+    patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
+
+    _closed = shared_array(np.int64, lambda _: (1,))
+
+    def __init__(self, bells: int = 0) -> None:
+        self._bells = Semaphores(max(bells, 1))
+        members = [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
+        declared = {name: x for name, x in members if isinstance(x, _Declared)}
+        super().__init__(**{name: (x.shape(self), x.dtype) for name, x in declared.items()})
+
+    def label(self) -> str:
+        """What a diagram calls it."""
+        return type(self).__name__
+
+    def arrows(self) -> list[Arrow]:
+        """The lines of a diagram that it is."""
+        return []
+
+    def check(self) -> None:
+        """Raises Closed."""
+        if self._closed[0]:
+            raise Closed
+
+    def close(self) -> None:
+        """End every wait on this object."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
+
+
+class TwoCopies:
+    """Two copies of a vector in shared memory, of which one is whole and newest at any time: that is read, the other
+    written, by one writer. Begin and end of writing are marked, so who reads knows a torn copy, and copies again.
+    """
+
+    def __init__(self, cells: np.ndarray, copies: np.ndarray):
+        """cells: int64 [5], zeros at first; copies: float32 [2, n]."""
+        self._active, self._begun, self._done = cells[:1], cells[1:3], cells[3:5]
+        self._copies = [torch.from_numpy(copy) for copy in copies]
+
+    @property
+    def active(self) -> int:
+        """Which is whole and newest."""
+        return int(self._active[0])
+
+    def begin(self, version: int) -> None:
+        """From now on the other copy is written, as `version` or a later one."""
+        self._begun[1 - self.active] = version + 1  # + 1: zero means never written
+        memory_barrier()
+
+    def end(self, version: int) -> None:
+        """The other copy is whole, and from now on the newest."""
+        into = 1 - self.active
+        self._begun[into] = version + 1
+        memory_barrier()
+        self._done[into] = version + 1
+        self._active[0] = into
+
+    def write(self, vector: Tensor, version: int) -> None:
+        self.begin(version)
+        self._copies[1 - self.active].copy_(vector)
+        self.end(version)
+
+    @torch.no_grad()
+    def read(self, into: Tensor, check: Callable[[], None]) -> int:
+        """Copy the newest into `into`; its version. check: called before each try, to raise."""
+        while True:
+            check()
+            at = self.active
+            mark = int(self._done[at])
+            memory_barrier()
+            into.copy_(self._copies[at])  # perhaps torn: then nobody acts on it, it is copied again
+            memory_barrier()
+            if self._begun[at] == mark == self._done[at]:
+                return mark - 1
+
+
+# A network as one flat vector: parameters first, floating buffers behind them, those of float64 last.
+#
+# A number of float64 takes the place of two of float32, bit by bit: whatever copies a vector copies it. Only what
+# averages or adds buffers has to know where they begin (`FlatParams.doubles`).
+
+
+def param_sizes(module: Network) -> tuple[int, int]:
+    """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
+    weights = sum(p.numel() for p in module.parameters())
+    singles, doubles = (sum(b.numel() for b in of) for of in _buffers(module))
+    end = weights + singles
+    return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # numbers of float64 lie at even places
+
+
+def _buffers(module: Network) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Floating buffers of float32, and those of float64."""
+    floating = [b for b in module.buffers() if b.is_floating_point()]
+    doubles = [b for b in floating if b.dtype == torch.float64]
+    return [b for b in floating if b.dtype != torch.float64], doubles
+
+
+def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
+    """The last numbers [2 · n] of float32 as those of float64 that they are, in the same memory."""
+    if isinstance(numbers, np.ndarray):
+        return numbers.view(np.float64)
+    return numbers.view(torch.float64) if len(numbers) else numbers.double()  # none may lie at any place
+
+
+def module_nbytes(module: Network) -> int:
+    """Bytes of a module's parameters and buffers."""
+    return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
+
+
+class FlatParams:
+    """Binds a module: all its parameters, gradients and floating buffers become views of flat tensors.
+
+    Keep gradients zeroed in place (`zero_grad`), never None; don't move the module afterwards (`.to`).
+
+    memory: float32 [size], an array or a tensor where the module is: there the weights shall lie; several may lie in
+    one memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version
+    counter). write: put the module's weights there; otherwise it takes what is there. grad: float32 [weights or more],
+    where the gradient of a module on a CPU shall lie.
+
+    doubles: where in the vector the buffers of float64 begin; its length where there are none.
+    """
+
+    def __init__(
+        self,
+        module: Network,
+        memory: np.ndarray | torch.Tensor | None = None,
+        write: bool = True,
+        grad: np.ndarray | None = None,
+    ):
+        self.module = module
+        parameters = list(module.parameters())
+        singles, doubles = _buffers(module)
+        _check_dense(module)
+        self.weights, self.size = param_sizes(module)
+        self.doubles = self.size - 2 * sum(b.numel() for b in doubles)
+        device = parameters[0].device
+        self.flat = torch.zeros(self.size, device=device) if memory is None else torch.as_tensor(memory)
+        given = None if grad is None or device.type != "cpu" else torch.from_numpy(grad[: self.weights])
+        self.grad = torch.zeros(self.weights, device=device) if given is None else given.zero_()
+        at = 0
+        for x in [*parameters, *singles]:
+            self._bind(x, self.flat[at : at + x.numel()], write)
+            if at < self.weights:
+                x.grad = self.grad[at : at + x.numel()].view(x.shape)
+            at += x.numel()
+        at, numbers = 0, as_doubles(self.flat[self.doubles :])
+        for buffer in doubles:
+            self._bind(buffer, numbers[at : at + buffer.numel()], write)
+            at += buffer.numel()
+        self.parameter = nn.Parameter(self.flat[: self.weights])
+        self.parameter.grad = self.grad
+        self._host = self.flat.numpy() if device.type == "cpu" else None
+
+    @staticmethod
+    def _bind(x: torch.Tensor, numbers: torch.Tensor, write: bool) -> None:
+        """The tensor is a view of these from now on."""
+        view = numbers.view(x.shape)
+        if write:
+            view.copy_(x.detach())
+        x.data = view
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The floating buffers: those of float32, and those of float64."""
+        return buffers_in(self.flat, self.weights, self.doubles)
+
+    def finite(self) -> bool:
+        """Whether all its numbers are."""
+        parts = [self.flat[: self.weights], *self.buffers()]
+        return all(bool(part.isfinite().all()) for part in parts)
+
+    def zero_grad(self) -> None:
+        self.grad.zero_()
+
+    def read(self) -> np.ndarray:
+        """float32 [size]: the vector itself on a CPU, a copy of it elsewhere."""
+        return self._host if self._host is not None else self.flat.cpu().numpy()
+
+    def write(self, vector: np.ndarray) -> None:
+        with torch.no_grad():
+            self.flat.copy_(torch.from_numpy(vector))
+
+
+def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
+    """Of a vector, of which numbers of float64 begin at `doubles`: its floating buffers, views of either kind."""
+    return [flat[weights:doubles], as_doubles(flat[doubles:])]
+
+
+def _check_dense(module: Network) -> None:
+    for name, x in module.named_parameters():
+        if x.dtype != torch.float32 or x.layout != torch.strided:
+            raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
+    for name, buffer in module.named_buffers():
+        dense = buffer.dtype in (torch.float32, torch.float64) and buffer.layout == torch.strided
+        if buffer.is_floating_point() and not dense:
+            allowed = "every floating buffer must be dense float32 or float64"
+            raise UserError(f"network: {name} is {buffer.dtype}, {buffer.layout}; {allowed}")
+
 
 # cells of the header, int64; those of the two copies begin at _COPIES
 _VERSION, _ROUND, _COPIES = 0, 1, 8
@@ -161,3 +385,163 @@ class HeldWeights:
     def load(self, saved: Batch) -> None:
         self.age, self.version = int(saved["age"]), int(saved["version"])
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
+
+
+# Weights that a learner copies out on request.
+
+
+class WeightsOnRequest(SharedArrays):
+    """The weights that a learner gives on request: one copy at its next update, whatever the system."""
+
+    _cells = shared_array(np.int64, lambda _: (2,))  # how many requests were made, how many answered
+
+    def __init__(self, size: int):
+        self.params = Params(size)
+        super().__init__()
+
+    @property
+    def asked(self) -> bool:
+        return bool(self._cells[0] > self._cells[1])
+
+    def ask(self) -> None:
+        self._cells[0] = self._cells[1] + 1
+
+    def answer(self, vector: FlatParams, version: int) -> None:
+        self.params.publish(vector, version, 0)
+        self._cells[1] = self._cells[0]
+
+
+# One agent's weights and optimiser of one version, in shared memory, for another agent to go on with.
+
+
+_NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
+
+
+class AgentSnapshot(SharedArrays):
+    """Written by one learner and read by another, which take turns. `number` tells which copy it is for; it is 0 while
+    a snapshot is being written, so who dies then leaves none.
+    """
+
+    _head = shared_array(np.int64, lambda _: (8,))
+    _vector = shared_array(np.float32, lambda s: (s.size,))
+    _statistics = shared_array(np.float32, lambda s: (len(s.statistics), s.weights))
+
+    def __init__(self, network: nn.Module | Policy | PolicyFactory, statistics: Sequence[str]):
+        """statistics: what the optimiser keeps per weight (OptimizerSpec)."""
+        self.statistics = tuple(statistics)
+        self.weights, self.size = param_sizes(network if isinstance(network, nn.Module | Policy) else network())
+        super().__init__()
+
+    @property
+    def number(self) -> int:
+        return int(self._head[_NUMBER])
+
+    def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
+        """A snapshot for copy `number`. Statistics that an optimiser has not made yet are 0, with which its first step
+        is the same.
+        """
+        self._head[_NUMBER] = 0
+        memory_barrier()
+        state = optimizer_state(optimizer)
+        torch.from_numpy(self._vector).copy_(vector.flat)
+        for name, row in zip(self.statistics, self._statistics, strict=True):
+            row[:] = state[name].detach().cpu().numpy() if name in state else 0.0
+        self._head[_SNAPSHOT_VERSION], self._head[_STEPS] = version, int(state["step"]) if "step" in state else 0
+        memory_barrier()
+        self._head[_NUMBER] = number
+
+    @torch.no_grad()
+    def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
+        """Bring it into a learner's vector and optimiser; the version of the weights."""
+        memory_barrier()
+        state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
+        if "exp_avg" in state:
+            state["step"] = torch.tensor(float(self._head[_STEPS]))
+        vector.flat.copy_(torch.from_numpy(self._vector))
+        load_state(optimizer, state)
+        return int(self._head[_SNAPSHOT_VERSION])
+
+    def save(self) -> Batch:
+        """All of it."""
+        return {"head": self._head, "vector": self._vector, "statistics": self._statistics}
+
+    def load(self, saved: Batch) -> None:
+        """The inverse."""
+        for name, array in self.save().items():
+            array[:] = saved[name]
+
+
+# The current weights of several agents, and how far they have learnt together.
+
+
+_LAST = 0  # cell: the number of the run's last save; 0: not known yet
+
+
+class AgentParams(SharedArrays):
+    """Params of each agent. The agents learn apart, until all together have learnt from as many steps as the run has.
+
+    A checkpoint of them has a number of its own: it is complete once each agent has added its part.
+    snapshot: by which an agent copies another one; None: none does.
+    """
+
+    learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps, by its learner
+    _cells = shared_array(np.int64, lambda _: (8,))
+
+    def __init__(
+        self,
+        network: nn.Module | Policy | PolicyFactory,
+        agents: int,
+        readers: int = 1,
+        statistics: Sequence[str] | None = None,
+    ):
+        """statistics: what the optimiser keeps per weight, where agents copy each other."""
+        self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
+        self.each = [Params.of(network, readers) for _ in range(agents)]
+        super().__init__()
+
+    @property
+    def agents(self) -> int:
+        return len(self.each)
+
+    @property
+    def together(self) -> float:
+        """Agent steps that all have learnt from."""
+        return float(self.learnt.sum())
+
+    @property
+    def patience(self) -> float:
+        return self.each[0].patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        for params in self.each:
+            params.patience = seconds
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
+        return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
+
+    def label(self) -> str:
+        return f"{self.each[0].label()} × {self.agents} agents"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("publish",), ("params",))]
+
+    def close(self) -> None:
+        """End every wait on the weights of any agent."""
+        super().close()
+        for params in self.each:
+            params.close()
+
+    def save_number(self, saves: int, agent: int, last: bool) -> int | None:
+        """Which save of this session an agent's part belongs to, where `saves` were asked for; None: that is not known
+        yet. last: the run ends with it. Agent 0 says which save that is, so all end with the same.
+        """
+        cells = self._cells
+        if last and not agent and not cells[_LAST]:
+            cells[_LAST] = saves + 1
+        if cells[_LAST]:
+            return int(cells[_LAST])
+        return None if last else saves

@@ -1,4 +1,6 @@
-"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+"""The workers of a run: start, watch, stop.
+
+The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
 A worker is a generator function `work(ctx, **arguments)`; every `yield` is a turn taken. Processes and threads run it;
 `serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
@@ -12,23 +14,27 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyplay.common import processes
-from polyplay.common.bounds import SEATS
-from polyplay.common.context import RoleSize, WorkerContext, next_incarnation
-from polyplay.common.control import Adjustable, RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed, UserError, WorkerLost
-from polyplay.common.forkserver import LOST, ForkedProcess
-from polyplay.common.schedule import HyperparameterSchedule
+from polyplay.core import processes
+from polyplay.core.errors import SEATS, Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.processes import LOST, ForkedProcess
+from polyplay.core.worker import (
+    Adjustable,
+    Counters,
+    HyperparameterSchedule,
+    RoleSize,
+    RunControl,
+    WorkerContext,
+    next_incarnation,
+)
 from polyplay.envs.pool import Envs
-from polyplay.workers.placement import Placement
 from polyplay.workers.process import (
     FEWER,
     KINDS,
@@ -42,13 +48,72 @@ from polyplay.workers.process import (
     rescue,
     tune,
 )
-from polyplay.workers.role import Kind, OnLoss, Role
+from polyplay.workers.role import Kind, OnLoss, Placement, Role
 from polyplay.workers.sizing import threads_of
-from polyplay.workers.turns import error_text, take_turns
 
 if TYPE_CHECKING:
-    from polyplay.workers.hosts.fleet import Fleet
-    from polyplay.workers.hosts.machine import Machine
+    from polyplay.workers.hosts.fleet import Fleet, Machine
+
+# Workers that all take turns in one thread.
+
+
+def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
+    """A round: a turn of everyone, and a checkpoint if one is due. Raises what a worker raises that the crew knows,
+    else WorkerLost.
+    """
+    for worker in workers:
+        _turn(worker)
+    _meet(workers)
+    _save(workers, control)
+
+
+def _turn(worker: WorkerHandle) -> None:
+    if worker.done:
+        return
+    try:
+        next(worker.runs)
+        worker.ctx.turn()
+    except StopIteration:
+        worker.done = True
+    except (UserError, EnvFailure, NotFinite, WorkerLost, Closed):
+        raise
+    except Exception:
+        raise WorkerLost(error_text(worker, traceback.format_exc())) from None
+
+
+def _meet(workers: Sequence[WorkerHandle]) -> None:
+    """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
+    ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
+    """
+    waiting, before = [w for w in workers if w.ctx.meeting and w.role.source], list[int]()
+    while (now := [w.ctx.meeting for w in waiting]) != before:
+        before = now
+        for worker in waiting:
+            if worker.ctx.meeting:
+                _turn(worker)
+
+
+def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
+    """Have all write their parts of a checkpoint, where workers do so between two rounds: nobody is in the middle of
+    anything, and saving takes no turn. After the run's last one nobody has a turn.
+    """
+    learners = [w for w in workers if w.role.learner]
+    numbers = [w.ctx.number() for w in learners if w.ctx.number is not None]
+    ends = control.finishing or all(w.done for w in learners)
+    if not numbers or any(w.ctx.meeting for w in workers) or not (ends or control.saves > control.made):
+        return
+    control.made = control.saves
+    for worker in workers:
+        if worker.ctx.write_part is not None:
+            worker.ctx.write_part(max(numbers))
+    for worker in learners:
+        worker.done |= ends
+
+
+def error_text(worker: WorkerHandle, text: str) -> str:
+    """The first line says what it was, which a traceback's last one does."""
+    return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
+
 
 OF_ALL = ("seed", "control", "directory", "resume", "anew", "trace", "precision", "reuse")  # of the crew, for workers
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyplay.common.edges import Arrow, Edge
-from polyplay.common.files import Row
+from polyplay.core.files import Row
+from polyplay.core.worker import Arrow, Edge
 from polyplay.workers.role import Role
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyplay.acting import play
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.files import Row, refusal_text
-from polyplay.common.statistics import mean_interval
+from polyplay.core import checkpoint
+from polyplay.core.files import Row, refusal_text
+from polyplay.core.numbers import mean_interval
+from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Envs
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import FlatParams
 
 REST = 0.1  # seconds between two looks at the counters
 

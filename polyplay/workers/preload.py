@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-import polyplay.buffers.replay.buffer
+import polyplay.buffers.replay_buffer
 import polyplay.learning  # noqa: F401

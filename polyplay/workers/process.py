@@ -18,10 +18,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import cast
 
-from polyplay.common import processes
-from polyplay.common.context import WorkerContext
-from polyplay.common.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.common.forkserver import ForkServer
+from polyplay.core import processes
+from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.processes import ForkServer
+from polyplay.core.worker import WorkerContext
 
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
 Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
@@ -111,7 +111,7 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 def _compiling() -> tuple[str, str]:
     """The message about it."""
-    from polyplay.common.compiled import UNCACHED, CompileState
+    from polyplay.core.compiled import UNCACHED, CompileState
 
     return ("caution", UNCACHED) if CompileState.uncached else ("note", COMPILES)
 

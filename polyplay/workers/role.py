@@ -1,4 +1,7 @@
-"""A role of the wiring: the workers that do the same, and what each of them holds."""
+"""A role of the wiring; which device computes.
+
+A role of the wiring: the workers that do the same, and what each of them holds.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyplay.buffers.replay import Replay
-from polyplay.common.context import RoleSize, WorkerContext
-from polyplay.common.edges import Edge, End
+from polyplay.core.errors import UserError
+from polyplay.core.machine import cores
+from polyplay.core.worker import Edge, End, RoleSize, WorkerContext
 from polyplay.envs.pool import Envs
 from polyplay.workers.process import Work
 
 if TYPE_CHECKING:
-    from polyplay.acting.exploration import Exploration
     from polyplay.acting.predictor import AgentTable
-    from polyplay.learning.spec import LearnerSpec
+    from polyplay.acting.rows import Exploration
+    from polyplay.learning.learner import LearnerSpec
     from polyplay.nets.policy import PolicyFactory
     from polyplay.workers.crew import WorkerHandle
 
@@ -155,3 +159,50 @@ class Role:
     def drawn_replay(self) -> Replay | None:
         """The replay that it learns from, whoever holds it."""
         return self.replay or getattr(self.source, "replay", None)
+
+
+# Which worker computes on which device: `--device` and `--actors-on`, read. Imports no torch.
+
+
+@dataclass
+class Placement:
+    """device: auto, cpu or cuda; actors_on: cpu, or device: where learners compute."""
+
+    device: str = "cpu"
+    actors_on: str = "cpu"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """That learners compute on. Raises UserError: there are none of that kind."""
+        if self.device == "cpu":
+            return ("cpu",)
+        from polyplay.nets.device import choose_devices
+
+        return choose_devices(self.device)
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.devices == ("cpu",)
+
+    @property
+    def parts(self) -> int:
+        """Into how many replicas a page divides itself where that is left open: cores, or devices."""
+        return cores() if self.on_cpu else len(self.devices)
+
+    def steppers(self, actors: int) -> int:
+        """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
+        all actors' are twice the cores, so that some step while others wait for it.
+        """
+        return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
+
+    def only_cpu(self, system: str) -> None:
+        """The page has nothing for another device. Raises UserError if that was asked for."""
+        if self.device == "cuda":
+            raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
+        self.device = "cpu"
+
+    def of(self, role: Role, index: int) -> str:
+        """Worker `index` of a role: processes take devices in turn, threads share the first."""
+        if role.envs is not None and role.spec is None and self.actors_on == "cpu":
+            return "cpu"
+        return self.devices[index % len(self.devices) if role.on == "process" else 0]

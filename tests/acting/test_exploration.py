@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from polyplay.acting.exploration import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
+from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
 
 
 def at(explore, steps, lane=0):

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.acting.game_records import GameNotes, is_sampled
-from polyplay.acting.resignation import ResignOptions
-from polyplay.acting.search.search import Finished
-from polyplay.acting.self_play import SelfPlay
-from polyplay.common import tree
-from polyplay.common.files import Row
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game
-from polyplay.envs.boards.game import game as game_of
+from polyplay.core import tree
+from polyplay.core.files import Row
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Game
+from polyplay.games.boards import game as game_of
+from polyplay.games.records import ResignOptions
+from polyplay.search.search import Finished
+from polyplay.search.self_play import GameNotes, SelfPlay, is_sampled
 from tests.acting.test_self_play import BOARD, Sure, context, games_in, player, take
 
 
@@ -52,7 +51,7 @@ def test_lines_are_the_rows_of_self_play():
             value, visits, searched = (line[name][t] for name in ("values", "visits", "searched"))
             assert visits / searched == pytest.approx(float(rows["visits"][t][action]))
             assert any(v == value and (n[action], sum(n)) == (visits, searched) for v, n in found[record.tobytes()])
-            kernels.play(BOARD.numbers, record, action)
+            board_rules.play(BOARD.numbers, record, action)
         assert (line["said"], line["kind"], line["black"], line["white"]) == ("game", "self_play", 5, 5)
         assert line["game"] == "tic_tac_toe"
     assert len({line["name"] for line in told}) == len(told)
@@ -101,16 +100,16 @@ def test_results_are_those_of_the_rules(name: str):
     """Random games, moved one by one beside the notes."""
     board, random, results = game_of(name), np.random.default_rng(1), set[float]()
     for _ in range(30):
-        notes, record, result = GameNotes(board, 2), board.new(), kernels.GOES_ON
+        notes, record, result = GameNotes(board, 2), board.new(), records.GOES_ON
         room, n = np.zeros(board.actions, np.int16), 0
-        while result == kernels.GOES_ON:
-            action = int(random.choice(room[: kernels.legal(board.numbers, record, room)]))
-            result = kernels.play(board.numbers, record, action)
+        while result == records.GOES_ON:
+            action = int(random.choice(room[: board_rules.legal(board.numbers, record, room)]))
+            result = board_rules.play(board.numbers, record, action)
             searched = np.zeros((1, board.actions), np.int32)
             searched[0, action] = n
             notes.add(np.array([1]), np.array([action]), found(searched, n / 100))
             n += 1
-        outcome = {kernels.WON: 1, kernels.DRAWN: 0, kernels.LOST: -1}[result] * (-1) ** (n - 1)
+        outcome = {records.WON: 1, records.DRAWN: 0, records.LOST: -1}[result] * (-1) ** (n - 1)
         line = notes.row(1, outcome)
         results.add(outcome)
         assert line["visits"] == line["searched"] == list(range(n))

@@ -8,11 +8,10 @@ from collections import Counter
 
 import numpy as np
 
-from polyplay.acting.resignation import NEVER, ResignOptions
-from polyplay.acting.search import SearchOptions
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.records import ply
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES
+from polyplay.games.records import NEVER, ResignOptions, ply
+from polyplay.search import SearchOptions
 from tests.acting.test_self_play import games_in, legal, player, take
 
 BOARD = GAMES["tic_tac_toe"]
@@ -48,9 +47,9 @@ class Liar:
         """The last position, and what it is worth for who is to move in the record."""
         if (known := record.tobytes()) not in self.found:
             after, sign = record.copy(), 1
-            while (result := kernels.play(BOARD.numbers, after, self.move(after))) == kernels.GOES_ON:
+            while (result := board_rules.play(BOARD.numbers, after, self.move(after))) == records.GOES_ON:
                 sign = -sign
-            self.found[known] = after.tobytes(), sign * int(result == kernels.WON)
+            self.found[known] = after.tobytes(), sign * int(result == records.WON)
         return self.found[known]
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +67,7 @@ def opened() -> list[np.ndarray]:
     found = []
     for moves in itertools.permutations(range(BOARD.actions), 2):
         found.append(BOARD.new())
-        assert [kernels.play(BOARD.numbers, found[-1], move) for move in moves] == [kernels.GOES_ON] * 2
+        assert [board_rules.play(BOARD.numbers, found[-1], move) for move in moves] == [records.GOES_ON] * 2
     return found
 
 
@@ -77,12 +76,12 @@ def resigned(network: Liar, games: list[dict[str, np.ndarray]]) -> list[bool]:
     found = []
     for game in games:
         record, moves = BOARD.new(), len(game["first"]) - 1
-        results = [kernels.play(BOARD.numbers, record, int(action)) for action in game["action"][:moves]]
-        if results[-1] == kernels.GOES_ON:
+        results = [board_rules.play(BOARD.numbers, record, int(action)) for action in game["action"][:moves]]
+        if results[-1] == records.GOES_ON:
             assert game["reward"][moves] == 1.0, "who moved last has won"
             found.append(network.end(record)[1] > 0)
         else:
-            assert game["reward"][moves] == (1.0 if results[-1] == kernels.WON else 0.0)
+            assert game["reward"][moves] == (1.0 if results[-1] == records.WON else 0.0)
     return found
 
 

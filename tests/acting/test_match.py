@@ -7,9 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from polyplay.acting.match import GIVES_UP, MatchStarts, draw_openings, match
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
+from polyplay.acting.play import GIVES_UP, MatchStarts, draw_openings, match
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import GAMES
 from tests.acting.search.test_policy import GO, OLD, after
 
 BOARD = GAMES["tic_tac_toe"]
@@ -17,7 +18,7 @@ BOARD = GAMES["tic_tac_toe"]
 
 def legal(record: np.ndarray) -> list[int]:
     room = np.zeros(BOARD.actions, np.int16)
-    return room[: kernels.legal(BOARD.numbers, record, room)].tolist()
+    return room[: board_rules.legal(BOARD.numbers, record, room)].tolist()
 
 
 def first_legal(records, random, at):
@@ -45,7 +46,7 @@ def one_by_one(starts: MatchStarts) -> list[float]:
         result = kernels.GOES_ON
         while result == kernels.GOES_ON:
             who = first_legal if own else mixed
-            result = kernels.play(BOARD.numbers, record, int(who(record[None], None, np.arange(1))[0]))
+            result = board_rules.play(BOARD.numbers, record, int(who(record[None], None, np.arange(1))[0]))
             own = not own
         points.append(0.5 if result == kernels.DRAWN else float(not own))
     return points
@@ -116,7 +117,7 @@ def test_an_illegal_move_is_an_error_that_names_it(move):
         return np.where(at == 1, move, first_legal(records, random, at))
 
     record = BOARD.new()
-    kernels.play(BOARD.numbers, record, 0)
+    board_rules.play(BOARD.numbers, record, 0)
     starts = MatchStarts(np.stack([record] * 3), np.ones(3, bool))
     said = f"game:tic_tac_toe: the %s made the illegal move {move} in game 1: x../.../..., o to move"
     with pytest.raises(ValueError, match=f"^{re.escape(said % 'player')}$"):

@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 
 from polyplay.acting import play
-from polyplay.acting.match_ends import MatchEnds
-from polyplay.acting.results import MatchResults
-from polyplay.acting.rows import EpisodeCounter
-from polyplay.acting.team_match import play_teams, scripted_player
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.tree import Field
+from polyplay.acting.play import play_teams, scripted_player
+from polyplay.acting.rows import EpisodeCounter, MatchEnds
+from polyplay.acting.worker import MatchResults
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Discrete, Envs
 from tests.envs.players import SCRIPT, Scripted
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from gymnasium.error import DependencyNotInstalled
 
-from polyplay import nets
 from polyplay.acting import play
 from polyplay.envs import Envs
-from polyplay.evaluation import film as film_module
-from polyplay.evaluation.pictures import ATARI_RATE
+from polyplay.evaluation import evaluate as film_module
+from polyplay.evaluation.evaluate import ATARI_RATE
+from polyplay.nets import factory
 
 SPACE = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (2,), np.float32), "n": gymnasium.spaces.Discrete(3)})
 
@@ -58,7 +58,7 @@ def envs(name: Any, **options: Any) -> Envs:
 
 
 def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
-    policy = nets.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
+    policy = factory.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     with closing(film_module.Film(path)) as made:
         return play.play_games(made.shown(of), policy, episodes, 0, viewers=[made])
 
@@ -210,7 +210,7 @@ def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
 
 def test_without_epsilon_games_are_what_they_were_whatever_epsilon_draws():
     envs_ = Envs("toy:catch", 4)
-    policy = nets.make("mlp", envs_.spec)
+    policy = factory.make("mlp", envs_.spec)
     assert play.play_games(envs_, policy, 12, 3) == play.play_games(envs_, policy, 12, 3, epsilon=0.0)
 
 

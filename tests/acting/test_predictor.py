@@ -16,18 +16,18 @@ import psutil
 import pytest
 import torch
 
-from polyplay import nets
 from polyplay.acting.predictor import AgentTable
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_slots import row_spec
+from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.training_queue import TrainingQueue
-from polyplay.common.control import Hyperparameters
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs, Greedy
-from polyplay.learning.losses import base, policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
-from polyplay.weights.flat import param_sizes
+from polyplay.learning import policy_losses, returns
+from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.loop import learn
+from polyplay.nets import factory
 from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.census import census
@@ -39,7 +39,7 @@ ROOM = 6
 class Register:
     """A loss that writes down every transition it is given."""
 
-    inner: Any = field(default_factory=policy_gradient.A2C)
+    inner: Any = field(default_factory=policy_losses.A2C)
     seen: list = field(default_factory=list, hash=False, compare=False)
     off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
@@ -50,14 +50,14 @@ class Register:
         for k in ("value", "logp"):
             self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
         self.inner(out, batch, hyperparameters)
-        return base.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
+        return returns.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
 
     def transitions(self) -> list[tuple]:
         return [tuple(map(int, row)) for row in torch.cat(self.seen).tolist()]
 
 
 def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 0, total: float = 1e9, **net: Any):
-    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (8,), **net})
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,), **net})
     module = policy()
     weights = Hogwild(OptimizerSpec("adam"), *param_sizes(module), workers=4, copy=False)
     loss = Register()

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.acting.resignation import ENOUGH, GRID, NEVER, NEWEST, Resignation, ResignOptions, learned_value
-from polyplay.common.checkpoint import write_arrays
-from polyplay.common.errors import UserError
+from polyplay.core.checkpoint import write_arrays
+from polyplay.core.errors import UserError
+from polyplay.games.records import NEVER, ResignOptions
+from polyplay.search.self_play import ENOUGH, GRID, NEWEST, Resignation, learned_value
 
 MOVES = 20
 

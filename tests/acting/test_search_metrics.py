@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.acting import search_metrics
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.envs.boards.game import GAMES
+from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.games.boards import GAMES
+from polyplay.search import SearchOptions, self_play
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.self_play import SelfPlay, game_rows
 from tests.acting.test_self_play import games_in, take
 
 BOARD = GAMES["tic_tac_toe"]
@@ -31,7 +28,7 @@ class Lopsided(UniformEvaluator):
 
 
 def player(simulations: int = 12, reuse: bool = True) -> SelfPlay:
-    ctx = WorkerContext("self_play", 0, 1, 0, 3, Counters(1, search_metrics.NAMES), RunControl())
+    ctx = WorkerContext("self_play", 0, 1, 0, 3, Counters(1, self_play.SEARCH_METRICS), RunControl())
     options = SearchOptions(simulations, noise=0.0, temperature=((0, 1.0),), reuse=reuse)
     queue, network = RolloutQueue(game_rows(BOARD), {}, 30, 1, 4), Lopsided(BOARD.actions)
     evaluator: Any = network
@@ -39,7 +36,7 @@ def player(simulations: int = 12, reuse: bool = True) -> SelfPlay:
 
 
 def mean(made: SelfPlay, name: str) -> float:
-    total, n = made.ctx.counters.metrics[search_metrics.NAMES.index(name)]
+    total, n = made.ctx.counters.metrics[self_play.SEARCH_METRICS.index(name)]
     return float(total / n)
 
 
@@ -72,7 +69,7 @@ def test_what_a_kept_tree_saves():
     made = player()
     for _ in range(400):
         made._step()
-    total, n = made.ctx.counters.metrics[search_metrics.NAMES.index("saved_by_reuse")]
+    total, n = made.ctx.counters.metrics[self_play.SEARCH_METRICS.index("saved_by_reuse")]
     assert n == made.ctx.counters.get("simulations") + total
     assert 0.2 < total / n < 0.8
     # all simulations of searches that ended, and of those that go on
@@ -97,7 +94,7 @@ def test_games_and_values_by_stage():
     z = np.concatenate([game["reward"][1:] for game in games])
     assert mean(made, "fresh_value_loss") == pytest.approx(np.mean((z - 0.25) ** 2), rel=1e-5)
     decisive = [game["reward"][1:] for game in games if game["reward"][1]]
-    for i, name in enumerate(search_metrics.ACCURACY):
+    for i, name in enumerate(self_play.ACCURACY):
         right = [z > 0 for game in decisive for t, z in enumerate(game) if 3 * t // len(game) == i]
         assert mean(made, name) == pytest.approx(np.mean(right))
 

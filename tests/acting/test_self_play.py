@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.acting.resignation import ResignOptions
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.search_metrics import SearchMetrics
-from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
-from polyplay.envs.boards.game import game as game_of
+from polyplay.core import tree
+from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game
+from polyplay.games.boards import game as game_of
+from polyplay.games.records import ResignOptions
+from polyplay.search import SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.self_play import SearchMetrics, SelfPlay, game_rows
 from tests.acting.search.test_policy import shown
 
 BOARD = GAMES["tic_tac_toe"]
@@ -73,17 +70,17 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
             assert np.array_equal(np.flatnonzero(game["mask"][t]), legal(board, record))
             assert game["visits"][t].sum() == pytest.approx(1)
             assert not game["visits"][t][~game["mask"][t]].any()
-            result = kernels.play(board.numbers, record, int(game["action"][t]))
-            assert (result == kernels.GOES_ON) == (t < moves - 1)
+            result = board_rules.play(board.numbers, record, int(game["action"][t]))
+            assert (result == records.GOES_ON) == (t < moves - 1)
         assert game["terminated"].tolist() == [False] * moves + [True]
-        last = 1.0 if result == kernels.WON else 0.0
+        last = 1.0 if result == records.WON else 0.0
         assert game["reward"][1:].tolist() == [last * (-1) ** (moves - 1 - t) for t in range(moves)]
         assert (game["version"] == 5).all()
 
 
 def legal(board: Game, record: np.ndarray) -> np.ndarray:
     room = np.zeros(board.actions, np.int16)
-    return room[: kernels.legal(board.numbers, record, room)].copy()
+    return room[: board_rules.legal(board.numbers, record, room)].copy()
 
 
 def test_moves_of_capped_searches_have_no_rows(monkeypatch):

@@ -11,25 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.acting import table
-from polyplay.acting.table import act_at_table
-from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.control import Hyperparameters
-from polyplay.common.files import read_lines
+from polyplay.acting import worker
+from polyplay.acting.worker import act_at_table
+from polyplay.buffers.rollout_queue import AgentBatches, RolloutQueue
+from polyplay.core.files import read_lines
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.envs.toys.seated import Skirmish
+from polyplay.games.toys import Skirmish
 from polyplay.learning import agents as learning
+from polyplay.learning import policy_losses
 from polyplay.learning.agents import learn_agents
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning.learner import LearnerSpec
+from polyplay.nets import factory
 from polyplay.nets.policy import Policy
-from polyplay.population.copies import CopyRule
 from polyplay.population.league import PAST, League
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.referee import NO_COPIES, referee
-from polyplay.weights.agent_params import AgentParams
+from polyplay.population.league_log import CopyRule
+from polyplay.population.referee import NO_COPIES, Opponents, referee
+from polyplay.weights.params import AgentParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.acting.test_worker import Compared
@@ -52,7 +50,7 @@ def _crew(
     **net: Any,
 ) -> tuple[Crew, League]:
     envs = Envs(env, lanes=4 * players, groups=players, agents=players)
-    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,), **net})
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (16,), **net})
     made = policy()
     params = AgentParams(made, agents, actors, ("exp_avg", "exp_avg_sq") if copies.every else None)
     queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, apart=True)
@@ -83,7 +81,7 @@ def _run(crew: Crew, seconds: float = 150.0) -> Crew:
 
 @pytest.mark.parametrize("core", ["none", pytest.param("lstm", marks=pytest.mark.long)])
 def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bit(core):
-    loss = Compared(policy_gradient.VTrace(reduction="mean"))
+    loss = Compared(policy_losses.VTrace(reduction="mean"))
     crew, _ = _crew("toy:skirmish", loss, agents=4, players=4, steps=4000, core=core)
     _run(crew)
     updates = crew.counters.column("updates")[list(crew.roles[1].served)]
@@ -97,7 +95,7 @@ OFTEN = CopyRule(15, {"learning_rate": 1e-2, "entropy_cost": 0.01}, sure=0.5)
 
 
 def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path):
-    loss = Compared(policy_gradient.VTrace(reduction="mean"))
+    loss = Compared(policy_losses.VTrace(reduction="mean"))
     more = {"league": True, "directory": tmp_path, "learners": 2, "copies": OFTEN}
     crew, tables = _crew("toy:skirmish", loss, agents=4, players=2, steps=3000, **more)
     _run(crew)
@@ -135,7 +133,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
     """By a log of all choices and one of all weights that were published, each by its bits."""
     choices = defaultdict[bytes, set[str]](set)
     published, checked = dict[tuple[int, int], str](), list[tuple[int, int]]()
-    monkeypatch.setattr(table, "policy_from_cpu", lambda net: Logged(net, choices))
+    monkeypatch.setattr(worker, "policy_from_cpu", lambda net: Logged(net, choices))
     publish, step, sat = learning.AgentSource.publish, learning.AgentSource.step, list[int]()
 
     def logged_publish(self):
@@ -156,11 +154,11 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
         sat.append(player)
         return seat(self, player)
 
-    seat = table.Seat.sit
+    seat = worker.Seat.sit
     monkeypatch.setattr(learning.AgentSource, "publish", logged_publish)
     monkeypatch.setattr(learning.AgentSource, "step", checked_step)
-    monkeypatch.setattr(table.Seat, "sit", counted_sit)
-    loss = policy_gradient.VTrace(reduction="mean")
+    monkeypatch.setattr(worker.Seat, "sit", counted_sit)
+    loss = policy_losses.VTrace(reduction="mean")
     crew, tables = _crew(
         "toy:rps+rounds=3",
         loss,
@@ -210,7 +208,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
     monkeypatch.setattr(learning.AgentSource, "step", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
     monkeypatch.setattr(Skirmish, "opposite", staticmethod(by_state))
-    loss = policy_gradient.VTrace(reduction="mean")
+    loss = policy_losses.VTrace(reduction="mean")
     crew, _ = _crew(
         "toy:skirmish", loss, 2, 2, 16_000, lag=None, league=True, opponents="uniform", selves=1000, directory=tmp_path
     )

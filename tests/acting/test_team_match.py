@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.play import SEED, PlayOptions
-from polyplay.acting.team_match import (
+from polyplay.acting.play import (
+    SEED,
+    PlayOptions,
     both_side_steps,
     play_both_sides,
     play_teams,
@@ -18,10 +19,10 @@ from polyplay.acting.team_match import (
     random_player,
     scripted_player,
 )
-from polyplay.common.tree import Batch, Field
+from polyplay.core.tree import Batch, Field
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.bots import Seats
-from polyplay.envs.toys.seated import Skirmish
+from polyplay.envs.lane import Seats
+from polyplay.games.toys import Skirmish
 
 BOT, BEST = scripted_player(Skirmish.opposite), scripted_player(Skirmish.focus)
 

@@ -12,23 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
 from polyplay.acting import actor
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import Counters
+from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.replica import replica
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.loop import learn, replica
+from polyplay.nets import factory as nets
+from polyplay.nets import layers
 from polyplay.nets.factory import build_network
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.params import HeldWeights, Params
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights.params import FlatParams, HeldWeights, Params, param_sizes
+from polyplay.weights.update import AllReduce, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.envs.toys.traits import NAME as TRAITS
 from tests.nets.helpers import unroll_in_pieces
@@ -76,7 +72,7 @@ def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: A
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (32,), **net})
     return LearnerSpec(
         policy=policy,
-        loss=loss or Compared(policy_gradient.A2C()),
+        loss=loss or Compared(policy_losses.A2C()),
         update=update or Local(OptimizerSpec("adam", clip=0.5)),
         hyperparameters=Hyperparameters(learning_rate=2e-3, entropy_cost=0.01),
         total=steps,
@@ -157,7 +153,7 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
 
 def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int = 2, **more: Any) -> Crew:
     envs = Envs("toy:catch", lanes=4, groups=groups, **more)
-    loss = policy_gradient.VTrace(reduction="mean")
+    loss = policy_losses.VTrace(reduction="mean")
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (16,)})
     net = policy()
     size = param_sizes(net)[1]
@@ -254,7 +250,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
     for reuse in (True, False):
         envs = Envs(Screens, lanes=8, groups=groups, inline=True)
         policy = nets.NetworkFactory("a3c", envs.spec, {"init": "orthogonal"})
-        loss = Compared(policy_gradient.A2C(), rows=-1)
+        loss = Compared(policy_losses.A2C(), rows=-1)
         hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
         spec = LearnerSpec(
             policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyperparameters, total=8 * 5 * 12.0, acted=True
@@ -262,7 +258,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
         crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
         used = []
-        joined = actor.join_tapes
+        joined = layers.join_tapes
         monkeypatch.setattr(
             actor, "join_tapes", lambda tapes, used=used, joined=joined: used.append(0) or joined(tapes)
         )

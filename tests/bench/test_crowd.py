@@ -11,8 +11,8 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import crowd
 
-from polyplay.cli.bench import settings
-from polyplay.common.errors import UserError, WorkerLost
+from polyplay.cli import bench
+from polyplay.core.errors import UserError, WorkerLost
 from tests.envs.toys.traits import NAME as TRAITS
 
 
@@ -28,12 +28,12 @@ def test_between_two_sizes_lies_a_straight_line():
     assert crowd.interpolate(0.3, 1, cost.__getitem__) == 10.0
 
 
-@pytest.mark.parametrize("system", settings.MEASURED)
+@pytest.mark.parametrize("system", bench.MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
     for env in ("toy:catch", f"{TRAITS}+mask+dict"):
-        keywords = settings.keywords(system, env, "mlp", "float32", 2)
-        wired = settings.wire(system, keywords)
+        keywords = bench.keywords(system, env, "mlp", "float32", 2)
+        wired = bench.wire(system, keywords)
         order = crowd.MeasureRequest(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
         found = crowd.measure_parts(order)
         assert set(found) == {"env", "infer", "learn"}
@@ -41,7 +41,7 @@ def test_every_system_has_parts_that_can_be_measured(system: str):
 
 
 def test_an_order_asks_for_some():
-    keywords = settings.keywords("a2c", "toy:catch", "mlp", "bfloat16", 2)
+    keywords = bench.keywords("a2c", "toy:catch", "mlp", "bfloat16", 2)
     assert set(crowd.measure_parts(crowd.MeasureRequest("a2c", keywords, 1e-4, lanes=2))) == {"env"}
 
 
@@ -50,7 +50,7 @@ def test_measurements_are_averaged():
 
 
 def test_a_process_of_a_crowd():
-    keywords = settings.keywords("a2c", "toy:catch", "mlp", "float32", 2)
+    keywords = bench.keywords("a2c", "toy:catch", "mlp", "float32", 2)
     with crowd.MeasureProcesses(1) as one:
         (child,) = one.children
         assert one.measure(crowd.MeasureRequest("a2c", keywords, 1e-4, lanes=2))["env"] > 0

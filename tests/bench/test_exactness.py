@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import exactness
 
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.files import read_object
+from polyplay.core import checkpoint
+from polyplay.core.files import read_object
 
 CELLS = {
     cell.name: cell

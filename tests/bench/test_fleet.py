@@ -18,9 +18,9 @@ import staleness
 
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import tree
-from polyplay.common.control import Hyperparameters
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 
 SPEC = recording.spec_of(Field((4, 3, 3), "uint8"))
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 

@@ -17,7 +17,7 @@ import lives
 import soak
 import witness
 
-from polyplay.envs.toys.games import Catch
+from polyplay.games.toys import Catch
 
 
 def test_a_line_through_memory():

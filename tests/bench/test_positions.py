@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
-from polyplay.envs.boards.opponents import Opponent, opponent
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, game
+from polyplay.games.mcts import Opponent, opponent
 from tests.envs.boards.test_kernels import legal_of
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -35,7 +35,7 @@ from positions import (  # noqa: E402
 
 
 def stones(record: np.ndarray) -> int:
-    return int(np.count_nonzero(record[kernels.CELLS :]))
+    return int(np.count_nonzero(record[records.CELLS :]))
 
 
 def legal_moves(of: Game, records: np.ndarray) -> np.ndarray:
@@ -78,8 +78,8 @@ def plain(of: Game) -> object:
         best, record = -1, np.frombuffer(key, np.int8)
         for action in legal_of(of, record):
             after = record.copy()
-            result = kernels.play(of.numbers, after, action)
-            value = -outcome(after.tobytes()) if result == kernels.GOES_ON else int(kernels.WORTH[result])
+            result = board_rules.play(of.numbers, after, action)
+            value = -outcome(after.tobytes()) if result == records.GOES_ON else int(records.WORTH[result])
             best = max(best, value)
         return best
 
@@ -94,8 +94,8 @@ def test_plain_recursion_says_the_same_of_late_ones_of_othello():
         record, kept = positions.records[i], np.zeros(OTHELLO.actions, bool)
         for action in legal_of(OTHELLO, record):
             after = record.copy()
-            result = kernels.play(OTHELLO.numbers, after, action)
-            value = -outcome(after.tobytes()) if result == kernels.GOES_ON else int(kernels.WORTH[result])
+            result = board_rules.play(OTHELLO.numbers, after, action)
+            value = -outcome(after.tobytes()) if result == records.GOES_ON else int(records.WORTH[result])
             kept[action] = value == positions.outcomes[i]
         assert np.array_equal(kept, positions.keeping[i])
 
@@ -127,12 +127,12 @@ def test_positions_are_of_the_rules_whatever_the_name():
 def test_rows_are_played():
     found = positions_of(FOUR, [("ddca", 1, "d"), ("", 0, "abcdefg")])
     assert stones(found.records[0]) == 4
-    assert found.records[0, kernels.CELLS + 5 * 7 :].tolist() == [2, 0, 1, 1, 0, 0, 0]
+    assert found.records[0, records.CELLS + 5 * 7 :].tolist() == [2, 0, 1, 1, 0, 0, 0]
     assert found.keeping.tolist() == [[False, False, False, True, False, False, False], [True] * 7]
     assert found.at_random == pytest.approx((1 / 7 + 1) / 2)
     found = positions_of(OTHELLO, [("c5 c6 b5", 1, "b6 c6")])
     assert found.keeping.nonzero()[1].tolist() == [1, 2]
-    assert kernels.ply(found.records[0]) == 3
+    assert records.ply(found.records[0]) == 3
 
 
 def test_candidates_are_the_seeds():

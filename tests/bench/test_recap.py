@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from polyplay.common.files import Row
+from polyplay.core.files import Row
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))

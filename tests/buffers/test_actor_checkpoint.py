@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.queue_base import READING
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import ROWS
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed
-from polyplay.common.tree import Field
+from polyplay.buffers.rollout_queue import READING, ROWS, RolloutQueue
+from polyplay.core import checkpoint
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 
 SPEC = {"obs": Field((2,), "float32"), **ROWS}
 

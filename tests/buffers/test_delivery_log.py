@@ -10,11 +10,9 @@ import pytest
 from polyplay.buffers import delivery_log
 from polyplay.buffers.delivery_log import DeliveredRollout
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 
 HEAD = {"from": 0, "threads": 1, "length": 100.0}
 

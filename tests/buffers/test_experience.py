@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.experience import ExperienceBuffer
-from polyplay.common.tree import Batch, Field
+from polyplay.core.tree import Batch, Field
 
 ROWS = {"x": Field((), "int64"), "obs": {"y": Field((2,), "float32")}}
 STATE = {"h": Field((3,), "float32")}

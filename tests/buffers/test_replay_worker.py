@@ -14,15 +14,12 @@ import pytest
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_worker import ReplayShard, serve_replay
+from polyplay.buffers.replay_worker import ReplayShard, SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import READING, RolloutQueue
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common import checkpoint, tree
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed
-from polyplay.common.tree import Field
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.workers.process import CloudPickled, no_main
 from tests.buffers.replay.plain import ROWS, Plain, World, live_slots
 

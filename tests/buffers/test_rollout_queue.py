@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue
-from polyplay.buffers.rollout_slots import ROWS
-from polyplay.common import tree
-from polyplay.common.errors import Closed
-from polyplay.common.tree import Field
+from polyplay.buffers.rollout_queue import ROWS, AgentBatches, Collator, RolloutQueue
+from polyplay.core import tree
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
 from tests import twins
 
 SPEC = {"obs": {"x": Field((2,), "float32")}, "action": Field((), "int64"), **ROWS}

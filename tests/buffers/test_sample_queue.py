@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import ROWS
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common.errors import Closed
-from polyplay.common.tree import Field
+from polyplay.buffers.replay_worker import SampleQueue
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
 
 SPEC: Any = {"obs": {"x": Field((3,), "float32")}, "action": Field((), "int64"), **ROWS}
 

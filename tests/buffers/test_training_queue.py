@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from polyplay.buffers.training_queue import TrainingQueue
-from polyplay.common.errors import Closed
-from polyplay.common.tree import Field
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
 
 ROWS = {"obs": Field((2,), "uint8"), "reward": Field((), "float32"), "first": Field((), "bool")}
 

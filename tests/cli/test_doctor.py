@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import doctor, main
-from polyplay.common.findings import Finding
+from polyplay.core.errors import Finding
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pyte
 
 
 def test_other_versions_elsewhere_fail(monkeypatch: pytest.MonkeyPatch, capsys):
-    from polyplay.workers.hosts import measure_machine
+    from polyplay.cli import doctor
 
     theirs = {
         "versions": {"python": "3.9"},
@@ -112,7 +112,7 @@ def test_other_versions_elsewhere_fail(monkeypatch: pytest.MonkeyPatch, capsys):
         "round_trip": 1e-3,
         "bandwidth": 1e9,
     }
-    monkeypatch.setattr(measure_machine, "measure_machine", lambda engine, info: theirs)
+    monkeypatch.setattr(doctor, "measure_machine", lambda engine, info: theirs)
     monkeypatch.setattr(doctor, "CHECKS", ())
     assert main.main(["doctor", "--hosts", "pretend:1", "--json"]) == 1
     line = json.loads(capsys.readouterr().out)["lines"][0]

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.acting.game_records import GameNotes
 from polyplay.cli import main
-from polyplay.cli.game_files import rules_of
-from polyplay.cli.play.gtp.sgf import read_game
-from polyplay.common.files import Row, read_lines
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game, Go
-from polyplay.envs.boards.game import game as game_of
+from polyplay.cli.games import rules_of
+from polyplay.cli.gtp import read_game
+from polyplay.core.files import Row, read_lines
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Game, Go
+from polyplay.games.boards import game as game_of
+from polyplay.search.self_play import GameNotes
 from tests.acting.test_game_records import found
 from tests.cli.test_games import run_with
 
@@ -29,16 +29,16 @@ GNUGO = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
 
 def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
     """A line of games.jsonl; one that is cut off after so many moves is resigned. The first move was not searched."""
-    random, notes, record, result = np.random.default_rng(seed), GameNotes(board, 1), board.new(), kernels.GOES_ON
+    random, notes, record, result = np.random.default_rng(seed), GameNotes(board, 1), board.new(), records.GOES_ON
     room, n, at = np.zeros(board.actions, np.int16), 0, np.array([0])
-    while result == kernels.GOES_ON and n < moves:
-        action = int(random.choice(room[: kernels.legal(board.numbers, record, room)]))
-        result, n = kernels.play(board.numbers, record, action), n + 1
+    while result == records.GOES_ON and n < moves:
+        action = int(random.choice(room[: board_rules.legal(board.numbers, record, room)]))
+        result, n = board_rules.play(board.numbers, record, action), n + 1
         visits = np.eye(1, board.actions, action, np.int32) * n
         notes.add(at, np.array([action]), found(visits, -n / 1000))
         if n == 1:
             notes.begin(0, notes.action[0, :1].copy())
-    outcome = {kernels.WON: 1, kernels.DRAWN: 0, kernels.LOST: -1}.get(result, 1) * (-1) ** (n - 1)
+    outcome = {records.WON: 1, records.DRAWN: 0, records.LOST: -1}.get(result, 1) * (-1) ** (n - 1)
     about = {"steps": 10 * seed, "kind": "gate", "name": f"gate-20-{seed}", "black": 20, "white": 10}
     return about | notes.row(0, outcome)
 
@@ -107,12 +107,12 @@ def test_gnu_go_reads_the_same_games(tmp_path: Path):
         board, record = game_of(row["game"]), game_of(row["game"]).new()
         assert isinstance(board, Go)
         for action in actions_of(board, row):
-            kernels.play(board.numbers, record, action)
+            board_rules.play(board.numbers, record, action)
         _, history, black, white, komi = (answer[1:].split() for answer in answers[5 * i : 5 * i + 5])
         moves = [move.upper() for move in row["moves"]]
         assert history[1::2][::-1] == moves
         assert history[::2][::-1] == [("black", "white")[n % 2] for n in range(len(moves))]
-        stones = record[kernels.CELLS : kernels.CELLS + board.cells]
+        stones = record[records.CELLS : records.CELLS + board.cells]
         for stone, seen in ((1, black), (2, white)):
             assert sorted(seen) == sorted(board.move_name(int(cell)) for cell in np.flatnonzero(stones == stone))
         assert float(komi[0]) == board.halves / 2

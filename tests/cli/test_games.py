@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from polyplay.cli import games, main
-from polyplay.common.files import Row
+from polyplay.core.files import Row
 from tests.runs.test_listing import make_run
 
 GO = {"wall_seconds": 9.5, "steps": 123_456_789, "updates": 700_001, "kind": "gate", "game": "go+size=9+komi=7"}

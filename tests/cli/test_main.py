@@ -12,9 +12,9 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import evaluate, export, main, output
-from polyplay.common.errors import EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.common.signals import Stopped
+from polyplay.cli import arguments, evaluate, main
+from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.processes import Stopped
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory
 from polyplay.runs import run as runs
@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     listen(runs, "resume", types.SimpleNamespace(exit_code=143))
     listen(runs, "diagram", "a ─► b")
     listen(evaluate, "evaluate", SCORE)
-    listen(export, "export", {"file": "p.onnx", "bytes": 9})
+    listen(evaluate, "export", {"file": "p.onnx", "bytes": 9})
     monkeypatch.setattr(systems, "names", lambda: ["fake"])
     load = systems.load
     monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))
@@ -96,7 +96,7 @@ def test_a_score_of_fewer_games_says_so():
 
 
 def test_small_numbers_are_not_rounded_away(capsys: pytest.CaptureFixture):
-    output.print_result({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
+    arguments.print_result({"epsilon": 0.001, "mean": -13.8, "none": None, "zero": 0.0, "games": [1.0]})
     assert capsys.readouterr().out == "epsilon  0.001\nmean     -13.80\nnone     none\nzero     0.00\n"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main, plot
-from polyplay.cli.run_curves import Curve, find_runs, read_curve
-from polyplay.common.errors import UserError
+from polyplay.cli.plot import Curve, find_runs, read_curve
+from polyplay.core.errors import UserError
 
 
 def make(root: Path, name: str, system: str, rows: list[tuple[int, float, Any]], env: str = "toy:catch") -> Path:

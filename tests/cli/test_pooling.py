@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from polyplay.cli.pooling import names_of, pool_curves, pools_of
-from polyplay.cli.run_curves import Curve
+from polyplay.cli.plot import Curve, names_of, pool_curves, pools_of
 
 
 def across(frames: list[float], minutes: list[float]) -> dict[str, np.ndarray]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polyplay.cli import main, runs
-from polyplay.runs.listing import list_runs
+from polyplay.cli import main, systems
+from polyplay.runs.directory import list_runs
 from tests.runs.test_listing import make_run
 
 
@@ -16,7 +16,7 @@ def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
         tmp_path, "accel_dqn-MontezumaRevenge-v5-12345-20260101-120000", {"frames": 200_000_000, "steps": 5 * 10**7}
     )
     console = Console(width=80, record=True, color_system=None)
-    console.print(runs.table_of(list_runs([tmp_path])))
+    console.print(systems.table_of(list_runs([tmp_path])))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

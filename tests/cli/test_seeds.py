@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polyplay.cli import main, seeds
-from polyplay.common.errors import UserError, WorkerLost
+from polyplay.cli import main
+from polyplay.cli import train as seeds
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.runs.run import RunResult
 
 TOY = ["--env=toy:catch", "--network=mlp", "--lanes=8", "--serial", "--no-tensorboard", "--quiet", "--steps=400"]

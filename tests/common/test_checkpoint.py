@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.past_selves import read_self, self_flaw, self_path, write_self
+from polyplay.core import checkpoint
+from polyplay.core.checkpoint import read_self, self_flaw, self_path, write_self
+from polyplay.core.errors import UserError
 
 ARRAYS = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -102,7 +102,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 part = checkpoint.CheckpointPart(Path(sys.argv[1]), 7)
@@ -180,7 +180,7 @@ KILLED = """
 import os, shutil, sys
 from pathlib import Path
 import numpy as np
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 
 at, directory, seen = int(sys.argv[1]), Path(sys.argv[2]), [0]
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.acting.search import tree_kernels
-from polyplay.common.compiled import UNCACHED, source_stamp
-from polyplay.envs.boards import kernels
+from polyplay.core.compiled import UNCACHED, source_stamp
+from polyplay.games import board_rules
+from polyplay.search import tree_kernels
 
 ROOT = Path(__file__).parents[2]
-DECORATOR = "from polyplay.common.compiled import cached_njit\ncompiled = cached_njit()\n"
+DECORATOR = "from polyplay.core.compiled import cached_njit\ncompiled = cached_njit()\n"
 INNER = DECORATOR + "@compiled\ndef inner(x):\n    return x + {}\n"
 MIDDLE = DECORATOR + "from inner import inner\n@compiled\ndef middle(x):\n    return inner(x)\n"
 NUMBERS = "STEP = {}\n"
 OUTER = (
     DECORATOR + "from middle import middle\nfrom numbers_of import STEP\n"
     "@compiled\ndef outer(x):\n    return middle(x) + STEP\n"
-    "from polyplay.common import processes\ncompiles = []\nprocesses.on_compile.append(lambda: compiles.append(1))\n"
+    "from polyplay.core import processes\ncompiles = []\nprocesses.on_compile.append(lambda: compiles.append(1))\n"
     "print(outer(1), sum(outer.stats.cache_hits.values()), len(compiles) > 0)\n"
 )
 
@@ -86,7 +86,9 @@ def test_without_a_place_for_its_cache_it_compiles_without_and_says_so_once(how:
     assert done.stderr == f"polyplay: {UNCACHED}\n"
 
 
-@pytest.mark.parametrize("loop", [kernels.legal, kernels.play, kernels.write_planes, tree_kernels.gather_leaves])
+@pytest.mark.parametrize(
+    "loop", [board_rules.legal, board_rules.play, board_rules.write_planes, tree_kernels.gather_leaves]
+)
 def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
     """Of the rules of games each has its module: a change of Go's compiles anew what can reach them."""
     read, before = Path.read_bytes, source_stamp(loop.py_func)
@@ -98,7 +100,7 @@ def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
 
 SLOW = (
     DECORATOR + "import time\n@compiled\ndef slow(x):\n    return x + 1\n"
-    "from polyplay.common import processes\ncompiles = []\n"
+    "from polyplay.core import processes\ncompiles = []\n"
     "processes.on_compile += [lambda: compiles.append(1), lambda: time.sleep(1.0)]\nprint(slow(1), len(compiles))\n"
 )
 

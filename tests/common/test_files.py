@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import polyplay
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 
 
 class Growing:
@@ -65,7 +65,7 @@ LOCALE = """
 import sys
 from pathlib import Path
 from polyplay.__main__ import main
-from polyplay.runs import option_file
+from polyplay.runs import options as option_file
 from polyplay.systems import _presets
 import locale
 assert locale.getpreferredencoding(False).lower() not in ("utf-8", "utf8")

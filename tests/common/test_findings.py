@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from polyplay.cli import output
-from polyplay.common import findings as common_findings
-from polyplay.common.findings import Finding
+from polyplay.cli import arguments
+from polyplay.core import errors as common_findings
+from polyplay.core.errors import Finding
 
 FOUND = [
     Finding("one", "ok", "all of it", "never shown"),
@@ -29,7 +29,7 @@ def test_json_has_everything():
 
 def test_what_was_not_looked_at_is_one_row(capsys: pytest.CaptureFixture):
     unseen = [Finding(name, "unseen", "no step was made") for name in ("a", "b")]
-    output.print_findings("title", [*unseen, *FOUND], {}, "rule")
+    arguments.print_findings("title", [*unseen, *FOUND], {}, "rule")
     out = capsys.readouterr().out
     assert "2 others   –         no step was made: a, b" in out
     assert out.index("two") < out.index("others")
@@ -37,7 +37,7 @@ def test_what_was_not_looked_at_is_one_row(capsys: pytest.CaptureFixture):
 
 
 def test_a_table_says_what_to_do_where_something_is_wrong(capsys: pytest.CaptureFixture):
-    output.print_findings("title", FOUND, {"key": "value", "longer": "v"}, "rule")
+    arguments.print_findings("title", FOUND, {"key": "value", "longer": "v"}, "rule")
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == "title"
     assert [line.split() for line in lines[3:7]] == [

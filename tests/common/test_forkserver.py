@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.common import forkserver, processes
-from polyplay.common.errors import Closed
-from polyplay.common.forkserver import ForkedProcess, ForkServer
+from polyplay.core import processes
+from polyplay.core.errors import Closed
+from polyplay.core.processes import ForkedProcess, ForkServer
 from tests.envs.faulty import gone
 
 MAIN = """
 import os, sys, time
-from polyplay.common.forkserver import ForkedProcess, ForkServer
+from polyplay.core.processes import ForkedProcess, ForkServer
 server = ForkServer("{preload}", tied={tied})
 server.ensure_running()
 child = ForkedProcess(server, time.sleep, (1000,), "sleeper") if {tied} else None
@@ -36,14 +36,14 @@ time.sleep(1000)
 
 @pytest.fixture
 def server():
-    made = ForkServer("polyplay.common.errors", tied=True)
+    made = ForkServer("polyplay.core.errors", tied=True)
     yield made
     if made._pid:
         os.kill(made._pid, signal.SIGKILL)
         made.fate()
 
 
-@pytest.mark.parametrize("preload", ["polyplay.common.errors", "tests.common.slow_to_import"])
+@pytest.mark.parametrize("preload", ["polyplay.core.errors", "tests.common.slow_to_import"])
 def test_a_server_and_its_children_end_with_the_main_process_and_leave_no_file(tmp_path, preload):
     """Also in the midst of an import."""
     code = MAIN.format(preload=preload, tied="slow" not in preload)
@@ -145,7 +145,7 @@ def test_a_server_that_cannot_get_ready_says_why():
 
 def test_a_system_that_lets_no_more_be_started_gives_its_own_error(monkeypatch):
     """In the server, a fork that fails, and descriptors that did not all arrive."""
-    inside = forkserver._Server.__new__(forkserver._Server)
+    inside = processes._Server.__new__(processes._Server)
     inside.statuses, inside.tied = {}, False
     said: list[str] = []
     monkeypatch.setattr(processes, "set_title", said.append)
@@ -168,8 +168,8 @@ def test_descriptors_may_have_large_numbers():
     processes.raise_open_files()
     there, here = os.pipe()
     high = fcntl.fcntl(there, fcntl.F_DUPFD, 1200)
-    assert forkserver.readable([high], 0.01) == set()
+    assert processes.readable([high], 0.01) == set()
     os.write(here, b"x")
-    assert forkserver.readable([high], 1.0) == {high}
+    assert processes.readable([high], 1.0) == {high}
     for fd in (there, here, high):
         os.close(fd)

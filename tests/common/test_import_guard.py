@@ -6,15 +6,15 @@ import multiprocessing
 
 import pytest
 
-from polyplay.common import import_guard, processes
-from polyplay.common.errors import UserError
-from polyplay.common.forkserver import ForkedProcess, ForkServer
-from polyplay.envs.pools.forkserver import EnvProcess
+from polyplay.core import processes, user_modules
+from polyplay.core.errors import UserError
+from polyplay.core.processes import ForkedProcess, ForkServer
+from polyplay.envs.process_pool import EnvProcess
 
 
 def tell(answer):
     try:
-        import_guard.refuse("a run")
+        user_modules.refuse("a run")
     except UserError as e:
         answer.send(str(e))
     else:
@@ -45,7 +45,7 @@ def nothing_then_tell(read, answer):
 
 @pytest.mark.parametrize("worker", [True, False])
 def test_a_worker_may_once_it_has_read_what_it_was_sent_an_environment_never(worker):
-    server = ForkServer("polyplay.common.errors", tied=True)
+    server = ForkServer("polyplay.core.errors", tied=True)
     here, there = multiprocessing.Pipe(duplex=False)
     args = nothing_then_tell, (AsksWhenRead(there), there)
     process = ForkedProcess(server, *args, "guarded") if worker else EnvProcess(*args, "guarded", server)
@@ -56,12 +56,12 @@ def test_a_worker_may_once_it_has_read_what_it_was_sent_an_environment_never(wor
 
 
 def test_only_while_it_is_imported():
-    import_guard.refuse("a run")
-    with import_guard.importing(), pytest.raises(UserError, match="a run was started "):
-        import_guard.refuse("a run")
-    with import_guard.importing(), import_guard.importing():
+    user_modules.refuse("a run")
+    with user_modules.importing(), pytest.raises(UserError, match="a run was started "):
+        user_modules.refuse("a run")
+    with user_modules.importing(), user_modules.importing():
         pass
-    import_guard.refuse("a run")
+    user_modules.refuse("a run")
 
 
 def test_the_order_of_sets_is_the_same_in_every_run(monkeypatch):

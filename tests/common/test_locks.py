@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import locks
-from polyplay.common.locks import NOBODY, RobustLocks
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.core import shared_memory
+from polyplay.core.shared_memory import NOBODY, RobustLocks, SharedBlock
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
@@ -24,7 +23,7 @@ FORK = multiprocessing.get_context("fork")
 def either(request, monkeypatch) -> Any:
     """Linux's locks, of an open file; and a process's with one for its threads, as other systems have."""
     if request.param == "elsewhere":
-        monkeypatch.setattr(locks, "_SET", None)
+        monkeypatch.setattr(shared_memory, "_SET", None)
     return FORK  # whose children have the same
 
 

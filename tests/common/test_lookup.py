@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from polyplay.common.lookup import look_up
+from polyplay.core.user_modules import look_up
 
 HERE = types.ModuleType("here")
 

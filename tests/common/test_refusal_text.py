@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.common.files import LIMITS, LogWrites, refusal_text
+from polyplay.core.files import LIMITS, LogWrites, refusal_text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.rng import LaneUniforms, uniform
+from polyplay.core.numbers import LaneUniforms, uniform
 
 
 def test_a_number_depends_on_its_key_alone():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
+from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, SchedulePoint
 
 TOTAL = 1000.0
 

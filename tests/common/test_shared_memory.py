@@ -10,11 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import LAGS, Counters
-from polyplay.common.ring import Ring
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import Layout, SharedBlock
+from polyplay.core.shared_memory import Layout, Ring, Semaphores, SharedBlock
+from polyplay.core.worker import LAGS, Counters, Hyperparameters, RunControl
 from polyplay.workers.process import CloudPickled
 from tests import leftovers
 

@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from polyplay.common import signals
+from polyplay.core import processes
 from tests.envs.faulty import gone
 
 EARLY = """
 import subprocess, sys, time
-from polyplay.common import signals
+from polyplay.core import processes as signals
 signals.install(signals.end_at_once)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
 print(child.pid, flush=True)
@@ -26,7 +26,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("number", signals.ENDING)
+@pytest.mark.parametrize("number", processes.ENDING)
 def test_before_a_run_begins_a_command_ends_at_once_with_all_it_started(number):
     main = subprocess.Popen([sys.executable, "-c", EARLY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert main.stdout is not None
@@ -44,9 +44,9 @@ def test_before_a_run_begins_a_command_ends_at_once_with_all_it_started(number):
 def test_under_nohup_a_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals.handled(signals.stop):
+        with processes.handled(processes.stop):
             os.kill(os.getpid(), signal.SIGHUP)
-            with pytest.raises(signals.Stopped) as raised:
+            with pytest.raises(processes.Stopped) as raised:
                 signal.raise_signal(signal.SIGTERM)
         assert raised.value.number == signal.SIGTERM
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -56,8 +56,8 @@ def test_under_nohup_a_hangup_stays_ignored():
 
 def test_held_signals_come_later():
     came = []
-    with signals.handled(lambda number, frame: came.append(number)):
-        with signals.blocked():
+    with processes.handled(lambda number, frame: came.append(number)):
+        with processes.blocked():
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             assert came == []
         assert came == [signal.SIGTERM]
@@ -65,7 +65,7 @@ def test_held_signals_come_later():
 
 IMPORTING = """
 import builtins, os, sys
-from polyplay.common import signals
+from polyplay.core import processes as signals
 signals.install(getattr(signals, sys.argv[1]))
 real = builtins.__import__
 def hook(name, *args, **more):
@@ -98,7 +98,7 @@ FIRST = """
 import builtins, os, signal
 real = builtins.__import__
 def hook(name, *args, **more):
-    if name == "polyplay.common":
+    if name == "polyplay.core":
         os.kill(os.getpid(), signal.SIGINT)
     return real(name, *args, **more)
 builtins.__import__ = hook

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.statistics import Estimate, aggregate, aggregates_agree, mean_interval, trimmed_mean
+from polyplay.core.numbers import Estimate, aggregate, aggregates_agree, mean_interval, trimmed_mean
 
 NUMBER = st.floats(-1e4, 1e4)
 RUNS = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(NUMBER, min_size=1, max_size=5), min_size=1)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from polyplay.common.team import LARGE, Team, members
+from polyplay.core.machine import LARGE, Team, members
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,11 @@ import torch
 import polyplay
 from docs import assemble
 from polyplay import api, systems
-from polyplay.acting.search import evaluators
 from polyplay.cli import arguments, main
-from polyplay.runs import flags, load, options, plan, run
+from polyplay.runs import flags, load, options, plan, reporter, run
+from polyplay.search import evaluators
 from polyplay.workers import sizing
-from polyplay.workers.hosts.engine import MachineInfo
+from polyplay.workers.hosts.engines import MachineInfo
 
 ROOT = assemble.ROOT
 PAGES = [p for p in assemble.pages() if p.parent == ROOT or "docs" in p.parts]
@@ -251,8 +251,8 @@ def planned_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     monkeypatch.setattr(run, "measure_speed", lambda *about: [])
     monkeypatch.setattr(sizing, "measure_costs", lambda *about: sizing.RowCosts(1e-4, 1e-4, 1.5))
-    monkeypatch.setattr(plan.memory_estimate, "predict_memory", lambda *about: {"replay": 0.0})
-    monkeypatch.setattr(run.wandb, "check_wandb", lambda project: None)
+    monkeypatch.setattr(plan, "predict_memory", lambda *about: {"replay": 0.0})
+    monkeypatch.setattr(reporter, "check_wandb", lambda project: None)
     monkeypatch.setattr(evaluators, "check_backend", lambda *about: None)
     engine_of = load.engine_of
     monkeypatch.setattr(load, "engine_of", lambda hosts: Cluster() if hosts.startswith("ray") else engine_of(hosts))
@@ -323,8 +323,8 @@ def test_training_that_the_program_shows_can_begin(line: str, where: str, planne
 def test_what_the_program_shows_is_found():
     """Each of the places has a command, so that none is missed by a change of form."""
     found = {where for where, _ in SAID}
-    places = {"polyplay --help", "polyplay train --help", "polyplay/__init__.py", "polyplay/cli/runs.py"}
-    assert found >= places | {"polyplay/cli/play/main.py", "docs/start/notebook.ipynb"}
+    places = {"polyplay --help", "polyplay train --help", "polyplay/__init__.py", "polyplay/cli/systems.py"}
+    assert found >= places | {"polyplay/cli/play.py", "docs/start/notebook.ipynb"}
     assert list(commands_in("see `polyplay train ppo --env CartPole-v1 --hidden 8 8`, or train SYSTEM")) == [
         "polyplay train ppo --env CartPole-v1 --hidden 8 8"
     ]

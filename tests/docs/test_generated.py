@@ -8,11 +8,11 @@ from typing import Literal
 
 from docs import generate
 from polyplay import systems
-from polyplay.buffers import replay_store
+from polyplay.buffers import replay_worker
 from polyplay.cli import main
-from polyplay.learning.losses import dpg, policy_gradient, ppo, q_learning
-from polyplay.runs.reports import metric_names
-from polyplay.runs.reports.reporter import Reporter, Snapshot
+from polyplay.learning import policy_losses, value_losses
+from polyplay.runs import reporter
+from polyplay.runs.reporter import Reporter, Snapshot
 
 PAGE = generate.ROOT / "docs" / "systems" / "a2c.md"
 
@@ -79,8 +79,13 @@ def test_a_dataclass_as_a_table():
 def test_every_metric_is_described(tmp_path: Path):
     text = (generate.ROOT / "docs" / "reference" / "metrics.md").read_text()
     report = Reporter(tmp_path, tensorboard=False).report(Snapshot(frames=0, steps=0, updates=0))
-    losses = {k for module in (dpg, policy_gradient, ppo, q_learning) for c in vars(module).values() for k in named(c)}
-    for key in {*report, *losses, *replay_store.NAMES, *metric_names.POLYPLAY}:
+    losses = {
+        k
+        for module in (value_losses, policy_losses, policy_losses, value_losses)
+        for c in vars(module).values()
+        for k in named(c)
+    }
+    for key in {*report, *losses, *replay_worker.NAMES, *reporter.POLYPLAY}:
         assert f"`{key}`" in text or key.startswith("replay_priority_p"), key
 
 

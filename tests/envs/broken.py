@@ -12,11 +12,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from polyplay.envs import Envs
-from polyplay.envs.check import trial
-from polyplay.envs.check.watchdog import TrialResult, run_watched
-from polyplay.envs.pools.client import pickled_factory
-from polyplay.envs.pools.turn import LaneJob
+from polyplay.envs import Envs, check_trial
+from polyplay.envs.check import TrialResult, run_watched
+from polyplay.envs.lane import LaneJob
+from polyplay.envs.process_pool import pickled_factory
 
 
 class Sound(gymnasium.Env):
@@ -308,7 +307,7 @@ def look(env: Any, steps: int = 30, seconds: float = 60.0, step_timeout: float =
     """One trial of `env`, in a process."""
     envs = Envs(env, 1, step_timeout=step_timeout)
     job = LaneJob(pickled_factory(envs), envs.title, envs.spec, 3, lane, step_timeout)
-    return run_watched(trial.run_trial, job, steps, seconds)
+    return run_watched(check_trial.run_trial, job, steps, seconds)
 
 
 class Spoilt(Sound):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from polyplay.envs import Envs
-from polyplay.envs.pools.process import ProcessPool
+from polyplay.envs.process_pool import ProcessPool
 from tests.envs import faulty
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from polyplay.envs.pools.saved_state import generator_state, set_generator_state
+from polyplay.envs.saved_state import generator_state, set_generator_state
 
 STAY, RAISE, HANG, KILL = 0, 1, 2, 3  # what the first seat's action asks for, where `faulty`
 # of each match in turn: agent → (first step that it is there, its last step, terminated, truncated)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.envs.action_range import ActionRange, describe_scaling
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import ActionRange, Box, Discrete, describe_scaling
 
 
 def box(low: float, high: float) -> Box:

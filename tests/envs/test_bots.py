@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.bots import Seats, load_bot, seat_bot
-from polyplay.envs.toys.seated import Skirmish
+from polyplay.envs.lane import Seats, load_bot, seat_bot
+from polyplay.games.toys import Skirmish
 from tests.envs.players import Scripted
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.common import tree
-from polyplay.common.errors import EnvFailure, UserError
-from polyplay.common.tree import Field
-from polyplay.envs import Envs, masks, random_actions, space_files, spaces
-from polyplay.envs.conditional_actions import conditional_actions
-from polyplay.envs.spaces import Box, Conditional, Discrete, MultiDiscrete, SpaceViolation
+from polyplay.core import tree
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.tree import Field
+from polyplay.envs import Envs, masks, spaces
+from polyplay.envs import pool as space_files
+from polyplay.envs.spaces import Box, Conditional, Discrete, MultiDiscrete, SpaceViolation, conditional_actions
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
 PARTS = {"unit": Discrete(5), "verb": Discrete(4), "way": MultiDiscrete((2,), (2, 3))}
@@ -66,7 +66,7 @@ def test_random_actions_are_legal_for_their_verb_and_0_where_unused():
     legal = {"verb": np.ones((4000, 4), bool), "unit": rng.random((4000, 4, 5)) < 0.4, "way": np.ones((4000, 5), bool)}
     legal["unit"][:, :2] = False
     legal["unit"][:, 2:, 4] = True
-    made = random_actions.action_sampler(ACTION, 0)(4000, legal)
+    made = spaces.action_sampler(ACTION, 0)(4000, legal)
     spaces.check_action(ACTION, made, 4000)
     verb, unit = made["verb"], made["unit"]
     takes = verb >= 2
@@ -76,7 +76,7 @@ def test_random_actions_are_legal_for_their_verb_and_0_where_unused():
     assert np.bincount(verb).min() > 800
     assert len(np.unique(made["way"][verb % 2 == 1], axis=0)) == 6
     aims = Conditional({"verb": Discrete(2), "aim": BOX}, {"aim": (1,)})
-    made = random_actions.action_sampler(aims, 0)(100)
+    made = spaces.action_sampler(aims, 0)(100)
     assert ((made["aim"][:, 0] == 0) == (made["verb"] == 0)).all()
 
 
@@ -184,7 +184,7 @@ def test_a_gymnasium_environment_declares_it_by_an_attribute():
     assert envs.spec.describe["actions"] == "verb: 3 discrete, way: 4 discrete (verb 1, 2)"
     again = space_files.spec_from_json(json.loads(json.dumps(space_files.spec_to_json(envs.spec))), "it")
     assert (again.action, again.mask) == (envs.spec.action, envs.spec.mask)
-    pool, draw = envs.open(0), random_actions.action_sampler(envs.spec.action, 0)
+    pool, draw = envs.open(0), spaces.action_sampler(envs.spec.action, 0)
     rewards = []
     for _ in range(20):
         lanes, row = pool.recv()

@@ -8,13 +8,12 @@ from gymnasium import spaces as gym
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import EnvFailure, UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
-from polyplay.envs.random_actions import action_sampler
-from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
+from polyplay.nets import factory
 from tests.envs.picky import PARTS, Picky, late
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
@@ -175,7 +174,7 @@ def test_policies_obey_masks_and_environments_get_what_their_space_contains(sour
     assert set(envs.spec.obs) == {"who", "bits"}
     assert envs.spec.classes == {"who/0": 3, "who/1": (2, 4)}
     assert envs.spec.describe["action mask"] == f"from {'info' if source == 'info' else 'the observation'}"
-    policy = nets.make("mlp", envs.spec, "gru", 8, previous=True, init="torch")
+    policy = factory.make("mlp", envs.spec, "gru", 8, previous=True, init="torch")
     pool, state, rng, ends = envs.open(3), policy.initial(4), np.random.default_rng(0), 0
     try:
         for _ in range(25):

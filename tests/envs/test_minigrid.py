@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Envs
+from polyplay.nets import factory
 
 NAME = "minigrid:MiniGrid-MemoryS7-v0"
 
@@ -34,7 +34,7 @@ def test_cells_and_direction_are_symbols() -> None:
 def test_a_network_takes_them_one_hot(inline: bool) -> None:
     pytest.importorskip("minigrid")
     envs = Envs(NAME, 2, inline=inline)
-    policy = nets.make("auto", envs.spec)
+    policy = factory.make("auto", envs.spec)
     with closing(envs.open(0)) as pool:
         _, step = pool.recv(60)
         image = np.array(step["obs"]["image"])

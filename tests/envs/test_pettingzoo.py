@@ -12,16 +12,15 @@ import pytest
 from gymnasium import spaces
 
 import polyplay
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.padding import pad
-from polyplay.envs.pettingzoo import AllAtOnce, parallel_of
-from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.pettingzoo import AllAtOnce, pad, parallel_of
+from polyplay.envs.spaces import action_sampler
 from tests.envs import broken
 from tests.envs.players import Scripted
 
-PAD = ("polyplay.envs.padding:pad",)
+PAD = ("polyplay.envs.pettingzoo:pad",)
 SPREAD, ADVERSARY = "mpe2.simple_spread_v3:parallel_env", "mpe2.simple_adversary_v3:parallel_env"
 TURNS, DEATHS = "pettingzoo.classic.tictactoe_v3:env", "pettingzoo.butterfly.knights_archers_zombies_v11:parallel_env"
 
@@ -82,7 +81,7 @@ def test_players_of_a_known_game_die_before_it_ends():
 def test_unequal_seats_are_refused_in_one_line_that_names_padding():
     with pytest.raises(UserError, match=r"left has float32 \[2\] / 3 discrete, right has float32 \[3\] / 3 disc") as e:
         Envs(broken.Unequal, 2).spec  # noqa: B018
-    assert "--wrapper polyplay.envs.padding:pad" in str(e.value)
+    assert "--wrapper polyplay.envs.pettingzoo:pad" in str(e.value)
     assert "\n" not in str(e.value)
 
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import All, Envs, Greedy, Group
 from polyplay.envs.pool import closest_names, lane_seeds, options
 

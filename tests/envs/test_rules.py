@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.common.errors import EnvFailure
-from polyplay.common.tree import Field
+from polyplay.core.errors import EnvFailure
+from polyplay.core.tree import Field
 from polyplay.envs import Envs, rules, spaces
-from polyplay.envs.pools.turn import take_turn, unit_seed
+from polyplay.envs.lane import take_turn, unit_seed
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken

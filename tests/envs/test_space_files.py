@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.common.errors import UserError
-from polyplay.envs import Envs, space_files
-from polyplay.envs.pools.build import inspect
+from polyplay.core.errors import UserError
+from polyplay.envs import Envs, pool
+from polyplay.envs.build import inspect_env
 from polyplay.envs.spaces import observation
 from polyplay.runs.load import check_spaces
 from tests.envs import drawn
@@ -31,7 +31,7 @@ BOXES = {
 
 @pytest.mark.parametrize("space", BOXES.values(), ids=BOXES)
 def test_a_box_of_any_type_comes_back_with_its_bounds(space):
-    back = space_files.space_from_json(json.loads(json.dumps(space_files.space_to_json(space))))
+    back = pool.space_from_json(json.loads(json.dumps(pool.space_to_json(space))))
     assert (back.shape, back.dtype) == (space.shape, space.dtype)
     assert np.array_equal(back.low, space.low)
     assert np.array_equal(back.high, space.high)
@@ -40,10 +40,10 @@ def test_a_box_of_any_type_comes_back_with_its_bounds(space):
 def test_drawn_environments_are_described_as_their_files_say():
     for seed in range(60):
         env = drawn.make(seed)
-        spec = inspect(env, "x")
-        back = space_files.spec_from_json(json.loads(json.dumps(space_files.spec_to_json(spec))), "spaces.json")
+        spec = inspect_env(env, "x")
+        back = pool.spec_from_json(json.loads(json.dumps(pool.spec_to_json(spec))), "spaces.json")
         assert (back.obs, back.action, back.classes) == (spec.obs, spec.action, spec.classes)
-        shown, taken = space_files.of_spec(back)
+        shown, taken = pool.of_spec(back)
         assert shown.contains(env.reset(seed=1)[0])
         assert taken.contains(env.action_space.sample())
 
@@ -68,12 +68,12 @@ def test_rows_hold_what_networks_can_compute_with():
 
 def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
     shown = gym.Dict({"flags": gym.Box(0, 1, (2,), np.uint8), "n": gym.Discrete(3), "x": gym.Box(0, 1, (2,))})
-    spec = inspect(drawn.Drawn(shown, gym.Discrete(2)), "x")
-    assert {path: (low.tolist(), high.tolist()) for path, (low, high) in space_files.byte_bounds(spec).items()} == {
+    spec = inspect_env(drawn.Drawn(shown, gym.Discrete(2)), "x")
+    assert {path: (low.tolist(), high.tolist()) for path, (low, high) in pool.byte_bounds(spec).items()} == {
         "flags": ([0, 0], [1, 1])
     }
     bare = type(spec)(spec.obs, spec.action, classes=spec.classes)
-    assert space_files.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
+    assert pool.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
     ],
 )
 def test_damage_of_any_kind_is_one_line(damage: dict[str, Any]):
-    spec = inspect(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
-    saved = space_files.spec_to_json(spec)
+    spec = inspect_env(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
+    saved = pool.spec_to_json(spec)
     with pytest.raises(UserError, match=r"^f\.json is damaged: .*; put back a copy of it$"):
-        space_files.spec_from_json({**saved, "action": {**saved["action"], **damage}}, "f.json")
+        pool.spec_from_json({**saved, "action": {**saved["action"], **damage}}, "f.json")
 
 
 ORDERS = {
@@ -106,8 +106,8 @@ ORDERS = {
 
 @pytest.mark.parametrize(("was", "now"), ORDERS.values(), ids=ORDERS)
 def test_what_a_network_reads_otherwise_is_refused_when_a_run_goes_on(was, now, tmp_path: Path):
-    one, other = (inspect(drawn.Drawn(space, gym.Discrete(2)), "x") for space in (was, now))
-    (tmp_path / space_files.FILE).write_text(json.dumps(space_files.spec_to_json(one)))
+    one, other = (inspect_env(drawn.Drawn(space, gym.Discrete(2)), "x") for space in (was, now))
+    (tmp_path / pool.FILE).write_text(json.dumps(pool.spec_to_json(one)))
     envs = Envs("x:y", 1)
     envs.__dict__["spec"] = one
     check_spaces(tmp_path, envs)
@@ -119,5 +119,5 @@ def test_what_a_network_reads_otherwise_is_refused_when_a_run_goes_on(was, now, 
 
 
 def test_the_range_of_numbers_that_are_read_as_they_are_is_no_matter():
-    one, other = (inspect(drawn.Drawn(gym.Box(0, high, (3,)), gym.Discrete(2)), "x") for high in (1, 9))
-    assert space_files.network_view(one) == space_files.network_view(other)
+    one, other = (inspect_env(drawn.Drawn(gym.Box(0, high, (3,)), gym.Discrete(2)), "x") for high in (1, 9))
+    assert pool.network_view(one) == pool.network_view(other)

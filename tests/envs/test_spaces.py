@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs import spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
+from polyplay.core.user_modules import file_hint
 from polyplay.envs import Envs
-from polyplay.envs.pools.build import factory
-from polyplay.envs.user_modules import file_hint
+from polyplay.envs.build import factory
 from polyplay.nets.factory import make as make_network
 
 GAME = "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
 from polyplay.runs import flags
 

@@ -18,10 +18,10 @@ import polyplay
 from polyplay import systems
 from polyplay.acting import play
 from polyplay.acting.play import PlayOptions
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.value_rescaling import unscale
-from polyplay.envs import Envs, space_files
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import unscale
+from polyplay.envs import Envs, pool
 from polyplay.evaluation import agent
 
 PARTS = """
@@ -280,10 +280,10 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(cart, broken)
     for text in ("{", "[]", '{"schema": 2}', '{"schema": 1, "observation": {"kind": "Sphere"}, "action": {}}'):
-        (broken / space_files.FILE).write_text(text)
+        (broken / pool.FILE).write_text(text)
         with pytest.raises(UserError, match=r"spaces\.json is damaged: .*put back a copy of it"):
             polyplay.load(broken)
-    (broken / space_files.FILE).unlink()
+    (broken / pool.FILE).unlink()
     assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1
 
 
@@ -300,7 +300,7 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
     ],
 )
 def test_spaces_come_back_as_they_were(space):
-    again = space_files.space_from_json(json.loads(json.dumps(space_files.space_to_json(space))))
+    again = pool.space_from_json(json.loads(json.dumps(pool.space_to_json(space))))
     assert again == space
     if isinstance(space, gym.Dict):
         assert list(again) == list(space)
@@ -308,12 +308,12 @@ def test_spaces_come_back_as_they_were(space):
 
 def test_what_is_told_of_several_players_comes_back():
     spec = Envs("toy:skirmish", 4).spec
-    written = json.loads(json.dumps(space_files.spec_to_json(spec)))
-    again = space_files.spec_from_json(written, "it")
+    written = json.loads(json.dumps(pool.spec_to_json(spec)))
+    again = pool.spec_from_json(written, "it")
     for name in ("seats", "teams", "kinds", "events", "team_reward", "bots"):
         assert getattr(again, name) == getattr(spec, name)
         del written[name]
-    earlier = space_files.spec_from_json(written, "it")  # a file of an earlier version
+    earlier = pool.spec_from_json(written, "it")  # a file of an earlier version
     assert (earlier.seats, earlier.teams, earlier.kinds, earlier.team_fields) == (1, (), (), {})
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.evaluation import evaluate, verify
-from polyplay.evaluation.evaluate import EvaluateOptions
-from polyplay.evaluation.progress import GamesWatch
+from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch
 from tests import made
 
 CHAMPION = Path(__file__).parents[2] / "bench/champions/connect_four"

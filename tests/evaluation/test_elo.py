@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.evaluation.elo import SCALE, rate
+from polyplay.evaluation.tournament import SCALE, rate
 
 
 def twin(points: np.ndarray, anchor: int, sweeps: int = 20_000) -> np.ndarray:

@@ -16,21 +16,21 @@ from polyplay import systems
 from polyplay.acting.play import PlayedGame
 from polyplay.cli import evaluate as cli
 from polyplay.cli import main
-from polyplay.common import files, signals
-from polyplay.common.errors import UserError
-from polyplay.envs.atari import protocols
-from polyplay.evaluation import evaluate, progress
-from polyplay.evaluation.evaluate import EvaluateOptions
-from polyplay.evaluation.progress import GamesWatch
-from polyplay.evaluation.scores.of_runs import training_score
+from polyplay.core import files, processes
+from polyplay.core.errors import UserError
+from polyplay.envs import atari
+from polyplay.evaluation import evaluate
+from polyplay.evaluation import scores as evaluate_
+from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch
+from polyplay.evaluation.scores import training_score
 from polyplay.runs import directory, load
 from tests import made
 
 
 def short(monkeypatch, name="null-op", frames=240):
     """A protocol whose games are soon over."""
-    how = protocols.PROTOCOLS[name]
-    monkeypatch.setitem(protocols.PROTOCOLS, name, replace(how, options={**how.options, "max_frames": frames}))
+    how = atari.PROTOCOLS[name]
+    monkeypatch.setitem(atari.PROTOCOLS, name, replace(how, options={**how.options, "max_frames": frames}))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     evaluate.evaluate(run, EvaluateOptions(episodes=4))
     evaluate.evaluate(run, EvaluateOptions(episodes=4, checkpoint="best"))
     evaluate.evaluate(run, EvaluateOptions(episodes=5, checkpoint="3"))
-    scores = evaluate.read_scores(run)
+    scores = evaluate_.read_scores(run)
     assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007-steps-140"]
     assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003-steps-60"]
     assert [e["episodes"] for e in scores["snapshots"].values()] == [5]
@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_has_no_final_score_any_more(tmp_path: Path):
     evaluate.evaluate(run, EvaluateOptions(episodes=2))
     (run / "summary.json").unlink()
     evaluate.evaluate(run, EvaluateOptions(episodes=3))
-    scores = evaluate.read_scores(run)
+    scores = evaluate_.read_scores(run)
     assert scores["final"] == {}
     assert len(scores["snapshots"]) == 1  # the same evaluation, measured anew
     assert training_score(run) == {}
@@ -122,7 +122,7 @@ def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytes
     assert (result["episodes"], result["video"]) == (3, None)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("polyplay: --video: needs image observations")
-    assert evaluate.read_scores(run)["final"].keys() == {file.stem for file in run.glob("evaluation-*.json")}
+    assert evaluate_.read_scores(run)["final"].keys() == {file.stem for file in run.glob("evaluation-*.json")}
     assert not list(run.glob("*.mp4"))
 
 
@@ -168,7 +168,7 @@ def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypat
         def step(self, found, lanes):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
-            monkeypatch.setattr(signals, "AGAIN", 0.0)
+            monkeypatch.setattr(processes, "AGAIN", 0.0)
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("it went on")
 
@@ -180,10 +180,10 @@ def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypat
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch):
     game = PlayedGame(2.0, 9, 0)
     for terminal in (True, False):
-        monkeypatch.setattr(progress, "EVERY", 0.0)
+        monkeypatch.setattr(evaluate, "EVERY", 0.0)
         console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
         watch = GamesWatch()
-        with progress.on_screen(watch, 3, console) as step:
+        with evaluate.on_screen(watch, 3, console) as step:
             assert step([], 2)
             assert step([game, game], 2)
         text = console.file.getvalue()

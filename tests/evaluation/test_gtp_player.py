@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.acting.match import MatchStarts
+from polyplay.acting.play import MatchStarts
 from polyplay.cli import main
-from polyplay.common import machine
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Go, game
-from polyplay.evaluation import gtp_program
-from polyplay.evaluation.boards import both_colors
-from polyplay.evaluation.gtp_player import GtpPlayer, programs_running
-from polyplay.evaluation.players import BoardPlayer, named_player, play_match
+from polyplay.core import machine
+from polyplay.evaluation import gtp
+from polyplay.evaluation.gtp import GtpPlayer, programs_running
+from polyplay.evaluation.matches import BoardPlayer, both_colors, named_player, play_match
 from polyplay.evaluation.verify import VerificationFailed, _compare
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Go, game
 from tests import made
 from tests.envs.boards.test_kernels import legal_of
 
@@ -130,7 +129,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_loses_that_game_by_name_and_the_next_goes_on(mistake: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gtp_program, "SECONDS", 0.5 if "hang" in mistake else 20.0)
+    monkeypatch.setattr(gtp, "SECONDS", 0.5 if "hang" in mistake else 20.0)
     one, two = player(mistake), last_legal(go())
     with programs_running([one.moves]):
         starts = MatchStarts(np.stack([go().new()] * 2), np.ones(2, bool))
@@ -147,15 +146,15 @@ def repeating(board: Go, simple: Go) -> tuple[np.ndarray, int]:
     """A position, and a move that simple ko allows and superko does not."""
     rng = np.random.default_rng(0)
     while True:
-        record, twin, status = board.new(), simple.new(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, twin, status = board.new(), simple.new(), records.GOES_ON
+        while status == records.GOES_ON:
             legal = legal_of(board, record)
             more = set(legal_of(simple, twin)) - set(legal)
             if more:
                 return record, more.pop()
             action = int(rng.choice(legal[:-1] or legal))
-            status = kernels.play(board.numbers, record, action)
-            kernels.play(simple.numbers, twin, action)
+            status = board_rules.play(board.numbers, record, action)
+            board_rules.play(simple.numbers, twin, action)
 
 
 def test_a_program_that_knows_simple_ko_alone_loses_by_our_superko():
@@ -201,7 +200,7 @@ def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
 @pytest.mark.timeout(1200)
 def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(monkeypatch: pytest.MonkeyPatch):
     """20 games on 9×9 at the komi of the champion. Each program is a process of its own."""
-    monkeypatch.setattr(gtp_program, "SECONDS", 300.0)  # to start on a busy machine
+    monkeypatch.setattr(gtp, "SECONDS", 300.0)  # to start on a busy machine
     board, other = go(9, "+komi=7"), gnu_go("--level", "0", "--seed", "1")
     words = [sys.executable, "-m", "polyplay", "play", str(CHAMPION), "--gtp", "--simulations", "8"]
     one, two = (named_player(name, board, "") for name in (f"gtp:{shlex.join(words)}", other))
@@ -255,7 +254,7 @@ def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: P
 
 
 def test_nothing_is_left_of_a_program_that_does_not_quit():
-    program = gtp_program.GtpProgram(shlex.split(command("quit:1:hang").removeprefix("gtp:")))
+    program = gtp.GtpProgram(shlex.split(command("quit:1:hang").removeprefix("gtp:")))
     assert program.ask("boardsize 5") == ""
     program.close(0.1)
     program.close()

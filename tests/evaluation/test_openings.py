@@ -7,19 +7,20 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from polyplay.acting.match import match
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.boards.opponents import opponent
-from polyplay.evaluation.boards import both_colors, openings
+from polyplay.acting.play import match
+from polyplay.core.errors import UserError
+from polyplay.evaluation.matches import both_colors, openings
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import GAMES
+from polyplay.games.mcts import opponent
 
 BOARD = GAMES["tic_tac_toe"]
 
 
 def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
     room = np.zeros(BOARD.actions, np.int16)
-    return np.array([room[: kernels.legal(BOARD.numbers, record, room)][0] for record in records[at]], np.int64)
+    return np.array([room[: board_rules.legal(BOARD.numbers, record, room)][0] for record in records[at]], np.int64)
 
 
 def drawn(n: int, plies: int, seed: int) -> np.ndarray:

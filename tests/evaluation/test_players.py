@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.match import MatchStarts
-from polyplay.acting.play import PlayOptions, choose_actions
-from polyplay.acting.search import SearchOptions
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.acting.play import MatchStarts, PlayOptions, choose_actions
 from polyplay.envs.pool import Envs
-from polyplay.evaluation.players import BoardPlayer, PolicyPlayer, play_match
+from polyplay.evaluation.matches import BoardPlayer, PolicyPlayer, play_match
+from polyplay.games.boards import GAMES, Game
+from polyplay.search import SearchOptions
 from polyplay.systems import System
 from tests.acting.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
 

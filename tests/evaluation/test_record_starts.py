@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.envs.atari import starts
-from polyplay.evaluation import evaluate, record_starts, verify
+from polyplay.core.errors import UserError
+from polyplay.envs import atari
+from polyplay.evaluation import evaluate, verify
 from polyplay.evaluation.evaluate import EvaluateOptions
 from tests import made
 from tests.evaluation.test_evaluate import short
@@ -27,12 +27,12 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
     file = tmp_path / "starts.json"
     assert main.main(["starts", str(pong), "--out", str(file), "--number", "3", "--frames", "120"]) == 0
     assert "3 start states of the run's own play, labelled substitute" in capsys.readouterr().out
-    found = starts.load_starts(str(file), "pong")
+    found = atari.load_starts(str(file), "pong")
     assert (found.kind, len(found.starts)) == ("substitute", 3)
     assert "no human's: checkpoint 000000000007-steps-140" in found.source
     assert all(s.frames < 120 and s.frames % 4 == 0 and s.ram for s in found.starts)
     assert len({s.seed for s in found.starts}) == 3
-    assert file.read_bytes() == record_starts.record_starts(pong, record_starts.StartsOptions(number=3, frames=120))
+    assert file.read_bytes() == verify.record_starts(pong, verify.StartsOptions(number=3, frames=120))
     short(monkeypatch, "human-starts", 160)
     result = evaluate.evaluate(
         pong, EvaluateOptions(episodes=3, protocol="human-starts", starts=str(file))
@@ -50,4 +50,4 @@ def test_starts_are_made_labelled_and_played(pong: Path, tmp_path: Path, monkeyp
 def test_a_game_without_screens_has_no_start_states(tmp_path: Path):
     run = made.run(tmp_path / "run", network="mlp")
     with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
-        record_starts.record_starts(run, record_starts.StartsOptions())
+        verify.record_starts(run, verify.StartsOptions())

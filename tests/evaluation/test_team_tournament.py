@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.toys.seated import RockPaperScissors
+from polyplay.evaluation.agent import RunAgent, find_agents
 from polyplay.evaluation.matches import Entrant, open_matches
-from polyplay.evaluation.run_agents import RunAgent, find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.games.toys import RockPaperScissors
 from polyplay.runs import load
 from tests import made
 

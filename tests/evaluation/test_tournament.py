@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.cli import main
-from polyplay.evaluation.elo import rate
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament, rate
 from tests import made
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import checkpoint, files
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint, files
+from polyplay.core.errors import UserError
 from polyplay.evaluation import evaluate, verify
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory, load

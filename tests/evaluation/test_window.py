@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.evaluation.window import Window
+from polyplay.core.errors import UserError
+from polyplay.evaluation.evaluate import Window
 
 
 class Rendering:

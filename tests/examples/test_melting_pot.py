@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs
 
 NAME, MODULE = "paintball__capture_the_flag", "examples.melting_pot"
@@ -119,7 +119,7 @@ def test_seats_of_a_team_are_in_a_row_and_pictures_have_their_colours_first(exam
     assert spec.describe["players"] == "red_0, red_1, red_2, red_3, blue_0, blue_1, blue_2, blue_3"
     assert (spec.sides, spec.action) == ((0, 0, 0, 0, 1, 1, 1, 1), Discrete(9))
     assert spec.obs == {"rgb": Field((3, 88, 88), "uint8"), "ready": Field((1,), "float32")}
-    from polyplay.envs.ctf.world import EVENTS as OURS
+    from polyplay.games.ctf_rules import EVENTS as OURS
 
     assert set(spec.events) == set(OURS), "so that the same --points mean the same"
 

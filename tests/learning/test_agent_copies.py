@@ -14,28 +14,22 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import nets
-from polyplay.buffers.agent_batches import AgentBatches
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import checkpoint
-from polyplay.common.control import Hyperparameters
-from polyplay.common.files import read_lines, read_object
+from polyplay.buffers.rollout_queue import AgentBatches, RolloutQueue
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines, read_object
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import agents
-from polyplay.learning.agent_copies import AgentCopies
-from polyplay.learning.agents import learn_agents
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import agents, policy_losses
+from polyplay.learning.agents import AgentCopies, learn_agents
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.population.copies import CopyRule
 from polyplay.population.league import CopyOrder, League
-from polyplay.population.lineage import LINEAGE
-from polyplay.population.priors import Prior, initial
+from polyplay.population.league_log import CopyRule
+from polyplay.population.rules import Prior, initial
+from polyplay.population.store import LINEAGE
 from polyplay.systems import league as league_page
-from polyplay.weights.agent_params import AgentParams
-from polyplay.weights.agent_snapshot import AgentSnapshot
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
@@ -58,7 +52,7 @@ class Learners:
     crew: Crew
     league: League
     params: AgentParams
-    policy: nets.NetworkFactory
+    policy: factory.NetworkFactory
 
     def published(self, agent: int) -> tuple[int, bytes]:
         vector = FlatParams(build_network(self.policy, 0, "float32", torch.device("cpu")))
@@ -76,13 +70,13 @@ def learners(
     saved: Path, directory: Path, processes: int, initial: Sequence[Mapping[str, float]] = ()
 ) -> Iterator[Learners]:
     envs = Envs("toy:rps", lanes=8, groups=2, agents=2)
-    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, apart=True)
-    spec = LearnerSpec(policy, policy_gradient.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
+    spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     own = {"source": AgentBatches(queue, 1), "spec": spec, "params": params, "league": league, "selves": 10**6}
     crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from polyplay.learning.epochs import Epochs, Minibatches, shuffled_order
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import ppo
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from tests.learning.test_learner import _finish, _me, _rows, _task
 
 
@@ -27,7 +26,7 @@ def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
 def _parts(state=None):
     rows = {k: torch.from_numpy(v) for k, v in _rows(3, version=5).items()}
     rows["version"][1] = 7
-    targets = ppo.PPO().prepare(rows)
+    targets = policy_losses.PPO().prepare(rows)
     return rows, Minibatches(rows, state or {}, targets, rows["version"].numpy())
 
 
@@ -57,7 +56,7 @@ def test_with_memory_whole_lanes_are_taken_with_the_state_before_them():
 def _whole(state=None):
     rows, _ = _parts()
     version = rows["version"].numpy()
-    return rows, Minibatches(rows, state or {}, ppo.APPO().prepare(rows), version, whole=True)
+    return rows, Minibatches(rows, state or {}, policy_losses.APPO().prepare(rows), version, whole=True)
 
 
 def test_whole_lanes_have_all_their_rows_for_a_loss_that_makes_its_own_targets():
@@ -98,7 +97,7 @@ def test_updates_are_those_of_all_passes():
 
 def test_a_loss_on_whole_lanes_counts_as_others_do():
     ctx = _me()
-    learner = _learner(ctx, Epochs(3, 2), loss=ppo.APPO())
+    learner = _learner(ctx, Epochs(3, 2), loss=policy_losses.APPO())
     for i in range(2):
         _finish(learner.step(_rows(i, version=6 * i), {}))
     assert (learner.version, learner.learnt) == (12, 2 * 22)
@@ -108,7 +107,7 @@ def test_a_loss_on_whole_lanes_counts_as_others_do():
 
 def test_whole_lanes_of_one_part_are_one_update_on_all_rows():
     """With one pass in one part the gradient is that of the loss on the rollout itself."""
-    loss, rows = ppo.APPO(normalize_advantage=False), _rows(2)
+    loss, rows = policy_losses.APPO(normalize_advantage=False), _rows(2)
     learner, twin = (_learner(_me(), Epochs(1, 1), loss=loss) for _ in range(2))
     batch = {k: torch.from_numpy(v) for k, v in rows.items()}
     loss(twin.policy.unroll(batch, {}), batch, twin.spec.hyperparameters).loss.backward()
@@ -118,7 +117,7 @@ def test_whole_lanes_of_one_part_are_one_update_on_all_rows():
 
 
 def _learner(ctx, passes, **more):
-    spec = _task(loss=ppo.PPO(anneal_clip=False), total=1e6, passes=passes)
+    spec = _task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
     return Learner(ctx, replace(spec, **more))
 
 

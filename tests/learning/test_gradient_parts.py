@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.gradient_parts import parts_of
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.nets import factory
 from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((20,), "float32"), action=Discrete(3))
@@ -48,7 +45,7 @@ def learner(
         "inputs": inputs,
         **({"atoms": 11, "noisy": "zoo", "sigma": 0.5} if loss == "atoms" else {}),
     }
-    policy = nets.NetworkFactory("mlp", SPEC, options, values=True)
+    policy = factory.NetworkFactory("mlp", SPEC, options, values=True)
     update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
     return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", outputs=q_outputs, target=5))
 

@@ -11,24 +11,27 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import NotFinite
-from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
-from polyplay.common.tree import Field
+from polyplay.core import checkpoint
+from polyplay.core.errors import NotFinite
+from polyplay.core.tree import Field
+from polyplay.core.worker import (
+    Counters,
+    Hyperparameters,
+    HyperparameterSchedule,
+    RunControl,
+    SchedulePoint,
+    WorkerContext,
+)
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.learner import Learner, unroll_before_last
-from polyplay.learning.losses import base, policy_gradient, q_learning
-from polyplay.learning.losses.auxiliary import WithAuxiliary
-from polyplay.learning.spec import LearnerSpec
+from polyplay.learning import policy_losses, returns, value_losses
+from polyplay.learning.learner import Learner, LearnerSpec, unroll_before_last
+from polyplay.learning.unreal import WithAuxiliary
+from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
+POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
 OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
 
 
@@ -50,7 +53,7 @@ def _task(update=None, total: float = 1e9, **more) -> LearnerSpec:
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     return LearnerSpec(
         more.pop("policy", POLICY),
-        more.pop("loss", policy_gradient.A2C()),
+        more.pop("loss", policy_losses.A2C()),
         update or Local(OPTIM),
         hyperparameters,
         total,
@@ -101,7 +104,7 @@ class Broken:
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, out, batch, hyperparameters):
-        return base.LossOutput((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+        return returns.LossOutput((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
@@ -151,7 +154,7 @@ def test_every_update_can_be_traced(tmp_path):
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_weights(core):
     """Same loss, same gradient, to the float's precision, over two rollouts with an episode's end in the second."""
-    policy = build_network(nets.NetworkFactory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
+    policy = build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
     state = policy.initial(2)
     for rollout in range(2):
         rows, before = _rows(rollout, T=5, B=2), state
@@ -173,7 +176,7 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
         gradients = []
         for out in (whole, short):
             policy.zero_grad()
-            policy_gradient.A2C(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
+            policy_losses.A2C(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
@@ -189,8 +192,8 @@ def test_metrics_of_every_third_update_are_reported_if_so_asked():
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
-    policy = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = _task(policy=policy, loss=q_learning.QLoss("mean"), outputs=q_learning.q_outputs, target=5)
+    policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
+    spec = _task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
     learner, rng = Learner(_me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
@@ -216,11 +219,11 @@ class Listening:
 
     def __call__(self, out, batch, hyperparameters):
         HEARD.append({**out, **{k: batch[k] for k in ("recent", "recent_reward") if k in batch}})
-        return base.LossOutput(out["value"].sum() * 0.0, {})
+        return returns.LossOutput(out["value"].sum() * 0.0, {})
 
 
 def _predicting(seed: int = 4, **options) -> Learner:
-    policy = nets.NetworkFactory(
+    policy = factory.NetworkFactory(
         "mlp", OWN, {"hidden": (8,), "auxiliary": ("reward",), "rewards": OWN.events, **options}
     )
     ctx = _me()
@@ -302,7 +305,7 @@ def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_t
 class Noted:
     """A loss that notes what it gets and gives."""
 
-    inner: base.Loss
+    inner: returns.Loss
     seen: list
     metrics: ClassVar[tuple[str, ...]] = ()
 
@@ -318,9 +321,9 @@ REPLAYING = {"hidden": (8,), "core": "lstm", "core_size": 6, "previous": True, "
 @pytest.mark.parametrize(("reduction", "core"), [("mean", "lstm"), ("sum", "lstm"), ("mean", "temporal")])
 def test_the_loss_of_replayed_values_joins_by_its_cost(reduction, core):
     seen: list = []
-    inner = policy_gradient.A2C(0.9, reduction=reduction)
+    inner = policy_losses.A2C(0.9, reduction=reduction)
     loss = Noted(WithAuxiliary(inner, {"value_replay": 0.3}), seen)
-    policy = nets.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
+    policy = factory.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
     hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.01)
     learner = Learner(_me(), replace(_task(policy=policy, loss=loss), hyperparameters=hyperparameters))
     columns: list[tuple[dict, dict]] = []
@@ -372,8 +375,8 @@ def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
 
 def test_replayed_values_have_a_gradient_and_their_rows_what_it_takes():
     seen: list = []
-    loss = Noted(WithAuxiliary(policy_gradient.A2C(), {"value_replay": 1.0}), seen)
-    learner = Learner(_me(), _task(policy=nets.NetworkFactory("mlp", SPEC, REPLAYING), loss=loss))
+    loss = Noted(WithAuxiliary(policy_losses.A2C(), {"value_replay": 1.0}), seen)
+    learner = Learner(_me(), _task(policy=factory.NetworkFactory("mlp", SPEC, REPLAYING), loss=loss))
     state = {k: v.numpy() for k, v in learner.policy.initial(6).items()}
     _finish(learner.step(_rows(0), state))
     out, batch, _ = seen[0]

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from polyplay.buffers.experience import Experience
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import ROWS
-from polyplay.common.control import Hyperparameters
-from polyplay.common.counters import Counters
-from polyplay.common.tree import Field
-from polyplay.learning.losses import PPO
-from polyplay.learning.optimiser import METRICS, ExperienceSource, discount_of
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, Hyperparameters
+from polyplay.learning.agents import METRICS, ExperienceSource, discount_of
+from polyplay.learning.policy_losses import PPO
 
 T, LANES, WINDOW = 12, 3, 4
 POLICY = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}

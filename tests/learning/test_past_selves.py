@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.past_selves import read_self, self_path
-from polyplay.learning.past_selves import PastSelves
+from polyplay.core.checkpoint import read_self, self_path
+from polyplay.learning.agents import PastSelves
 
 
 class Posted:

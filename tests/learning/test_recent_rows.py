@@ -1,4 +1,4 @@
-"""polyplay/learning/recent_rows.py: what is kept, and which examples are drawn, against a list of rows."""
+"""polyplay/learning/unreal.py: what is kept, and which examples are drawn, against a list of rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common import tree
-from polyplay.common.tree import Field
-from polyplay.learning.recent_rows import RecentRows
+from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.learning.unreal import RecentRows
 
 QUICK = settings(max_examples=60, deadline=None)
 ROW = {"obs": {"id": Field((), "int64"), "view": Field((2, 3), "uint8")}}

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.buffers import replay_store
+from polyplay.buffers import replay_worker
 from polyplay.buffers.replay import Proportional, Replay, Uniform
-from polyplay.buffers.rollout_slots import ROWS
-from polyplay.common import checkpoint
-from polyplay.common.tree import Field
-from polyplay.learning.replay_learner import ReplayLearner
+from polyplay.buffers.rollout_queue import ROWS
+from polyplay.core import checkpoint
+from polyplay.core.tree import Field
+from polyplay.learning.loop import ReplayLearner
 
 SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
 SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
@@ -208,21 +208,21 @@ def test_priorities_go_back_to_whom_they_belong():
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = replay_learner(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert replay_store.importance_exponent(made.replay, left) == pytest.approx(beta)
+    assert replay_worker.importance_exponent(made.replay, left) == pytest.approx(beta)
     made.insert(rollout(30, 4), {})
     run(made.update())
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
-        assert replay_store.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
+        assert replay_worker.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
-    monkeypatch.setattr("polyplay.learning.replay_learner.REPORT", 5)
+    monkeypatch.setattr("polyplay.learning.loop.REPORT", 5)
     made = replay_learner(Learner())
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))
     assert len(made.told) == made.updates // 5
-    assert set(made.told[0]) <= set(replay_store.NAMES)
+    assert set(made.told[0]) <= set(replay_worker.NAMES)
     assert made.told[0]["replay_size"] > 0
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.control import RunControl
-from polyplay.common.errors import Closed
-from polyplay.learning import save_marks
-from polyplay.learning.save_marks import SaveMarks
-from polyplay.runs.checkpoints import CheckpointCompleter
+from polyplay.core import checkpoint
+from polyplay.core.errors import Closed
+from polyplay.core.worker import RunControl
+from polyplay.learning import learner as save_marks
+from polyplay.learning.learner import SaveMarks
+from polyplay.runs.session import CheckpointCompleter
 
 
 def learner(serial: bool = False) -> Any:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from polyplay.acting.play import SEED
 from polyplay.acting.rows import as_tensors, policy_inputs
-from polyplay.common import tree
-from polyplay.common.rng import uniform
-from polyplay.common.tree import Batch, Spec, Tree
+from polyplay.core import tree
+from polyplay.core.numbers import uniform
+from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs import All, Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Conditional, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.axes import AxisMatch, AxisSegment, match_axes
+from polyplay.nets.layers import AxisMatch, AxisSegment, match_axes
 from polyplay.nets.policy import Policy
 
 LANES = 8

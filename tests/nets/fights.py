@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyplay.common.tree import Batch, Field
+from polyplay.core.tree import Batch, Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from tests.nets.helpers import arrivals, masks, vector

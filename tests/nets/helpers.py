@@ -9,10 +9,9 @@ import torch
 from gymnasium import spaces as gym
 from torch import Tensor, nn
 
-from polyplay.common import tree
-from polyplay.common.tree import Batch, Field, Spec
-from polyplay.envs.pool import EnvSpec
-from polyplay.envs.space_files import space_to_json
+from polyplay.core import tree
+from polyplay.core.tree import Batch, Field, Spec
+from polyplay.envs.pool import EnvSpec, space_to_json
 from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import ActorCritic
 

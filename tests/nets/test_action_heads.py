@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributions
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets.action_heads import Bernoulli, Categorical, Composite, Gaussian, MultiCategorical, for_space
 from tests.nets.helpers import continuous, vector

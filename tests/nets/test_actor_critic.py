@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs.spaces import MultiDiscrete
+from polyplay.nets import actor_critic, factory
 from polyplay.nets.action_heads import normal
 from tests.nets.helpers import (
     arrivals,
@@ -50,7 +50,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
         make = continuous(vector(size), 1 + n % 5) if seed % 3 == 0 else discrete(vector(size), 1 + n)
         make = (hybrid, conditional)[seed // 3 % 2](vector(size)) if seed % 3 == 1 else make
         hidden = ((64, 64), (width,), (32, width))[seed % 3]
-        policy = nets.make("mlp", make, core, width, previous, hidden=hidden)
+        policy = factory.make("mlp", make, core, width, previous, hidden=hidden)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
@@ -66,7 +66,7 @@ def test_acting_and_unrolling_agree_to_the_bit(core, previous):
 @pytest.mark.parametrize("make", [discrete, hybrid, conditional])
 def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
     spec = make(vector(17))
-    policy = nets.make(name, spec, core, 50)
+    policy = factory.make(name, spec, core, 50)
     batch = arrivals(spec.obs, 6, 13, policy.noise)
     if spec.mask is not None:
         batch["mask"] = masks(spec, 6, 13)
@@ -81,7 +81,7 @@ def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
 @pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
 def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
     spec = discrete(image())
-    policy = nets.make(name, spec, "gru" if name == "a3c" else "none", 32)
+    policy = factory.make(name, spec, "gru" if name == "a3c" else "none", 32)
     bind(policy)
     for rows, lanes in ((4, 3), (3, 8)):
         batch = arrivals(spec.obs, rows, lanes, 1)
@@ -94,7 +94,7 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
 @pytest.mark.parametrize(("core", "previous"), STATEFUL)
 def test_an_unroll_over_a_first_row_equals_two_unrolls(core, previous):
     spec = discrete(vector(5))
-    policy = nets.make("mlp", spec, core, 24, previous)
+    policy = factory.make("mlp", spec, core, 24, previous)
     rows, lanes, cut = 9, 4, 5
     batch = arrivals(spec.obs, rows, lanes, 1)
     batch["first"][:] = False
@@ -113,7 +113,7 @@ def test_an_unroll_over_a_first_row_equals_two_unrolls(core, previous):
 
 def test_state_is_carried_and_not_overwritten():
     spec = discrete(vector(3))
-    policy = nets.make("mlp", spec, "lstm", 8, True)
+    policy = factory.make("mlp", spec, "lstm", 8, True)
     batch = arrivals(spec.obs, 2, 5, 1)
     state = policy.initial(5)
     kept = tree.map(torch.clone, state)
@@ -128,7 +128,7 @@ def test_state_is_carried_and_not_overwritten():
 
 def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows():
     spec = discrete(vector(3))
-    policy = nets.make("mlp", spec, previous=True, init="torch")
+    policy = factory.make("mlp", spec, previous=True, init="torch")
     obs, reward = torch.zeros(1, 3), torch.tensor([3.0])
 
     def value(action: int, reward: torch.Tensor, first: bool) -> float:
@@ -149,7 +149,7 @@ def test_gradients_reach_every_weight_through_views(core, kind):
         "pixels": discrete(image(2, 36)),
         "hybrid": hybrid(vector(4)),
     }[kind]
-    policy = nets.make("a3c" if kind == "pixels" else "mlp", spec, core, 16, previous=True)
+    policy = factory.make("a3c" if kind == "pixels" else "mlp", spec, core, 16, previous=True)
     flat, grad = bind(policy)
     batch = arrivals(spec.obs, 5, 3, policy.noise)
     if spec.mask is not None:
@@ -167,7 +167,7 @@ def test_gradients_reach_every_weight_through_views(core, kind):
 
 def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
     spec = discrete(vector(4))
-    policy = nets.make("mlp", spec, init="torch")
+    policy = factory.make("mlp", spec, init="torch")
     step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 64, 1))
     with_noise = policy.act(step, {})[0]["action"]
     torch.manual_seed(1)
@@ -187,7 +187,7 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
 def test_what_acting_says_fits_its_spec():
     obs = vector(4)
     for spec in (discrete(obs), continuous(obs, 2, 3), continuous(obs), hybrid(obs), conditional(obs)):
-        policy = nets.make("mlp", spec)
+        policy = factory.make("mlp", spec)
         step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
         out, after = policy.act(step, policy.initial(5))
         assert after == {}
@@ -197,7 +197,7 @@ def test_what_acting_says_fits_its_spec():
 @pytest.mark.parametrize("greedy", [True, False])
 def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
     spec = discrete(vector(4), 5)
-    policy = nets.make("mlp", spec, init="torch")
+    policy = factory.make("mlp", spec, init="torch")
     step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 200, 1))
     if greedy:
         step.pop("noise")
@@ -218,7 +218,7 @@ def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
 
 def test_separate_networks_share_nothing_and_agree_to_the_bit():
     spec = discrete(vector(5))
-    policy = nets.make("separate", spec, hidden=(32, 16), activation="relu")
+    policy = factory.make("separate", spec, hidden=(32, 16), activation="relu")
     assert parameters(policy) == 2 * (5 * 32 + 32 + 32 * 16 + 16) + 16 * 6 + 6 + 16 + 1
     batch = arrivals(spec.obs, 7, 3, policy.noise)
     assert agrees(policy, batch, {}) == 0
@@ -229,13 +229,13 @@ def test_separate_networks_share_nothing_and_agree_to_the_bit():
         assert all(p.grad is not None and p.grad.any() for p in getattr(policy.torso, own).parameters())
         assert not any(p.grad is not None and p.grad.any() for p in getattr(policy.torso, other).parameters())
     with pytest.raises(UserError, match="separate networks of policy and value have no core; use mlp"):
-        nets.make("separate", spec, "lstm")
+        factory.make("separate", spec, "lstm")
 
 
 def test_a_core_of_the_wrong_width_is_refused():
-    policy = nets.make("mlp", discrete(vector(4)), "gru", 8)
+    policy = factory.make("mlp", discrete(vector(4)), "gru", 8)
     with pytest.raises(ValueError, match="the core takes 64 numbers, but gets 71"):
-        nets.ActorCritic(policy.torso, policy.head, policy.core, previous=True)
+        actor_critic.ActorCritic(policy.torso, policy.head, policy.core, previous=True)
 
 
 # ------------------------------------------------------------------------- two clocks, own rewards, auxiliary tasks
@@ -248,7 +248,7 @@ WEIGHTS = {"period": 3.0, "reward_kill": 0.7, "reward_death": -0.4}
 def two_clocks(kind, memory=0, rewards=EVENTS):
     spec = replace(ACTIONS[kind](vector(7)), events=EVENTS)
     more = {"previous": True, "rewards": rewards, "width": 20, "hidden": (32,)}
-    policy = nets.make("mlp", spec, "temporal", 24, memory=memory, **more)
+    policy = factory.make("mlp", spec, "temporal", 24, memory=memory, **more)
     for p in policy.parameters():
         p.data += 0.1 * torch.randn_like(p)
     policy.follow(WEIGHTS)
@@ -308,7 +308,7 @@ def test_what_comes_before_is_the_agent_s_own_reward():
 
 def test_the_size_of_returns_is_that_of_the_agent_s_own_rewards():
     spec = replace(discrete(vector(3)), events=EVENTS)
-    policy, plain = (nets.make("mlp", spec, returns=0.9, rewards=rewards) for rewards in (EVENTS, ()))
+    policy, plain = (factory.make("mlp", spec, returns=0.9, rewards=rewards) for rewards in (EVENTS, ()))
     policy.follow(WEIGHTS)
     batch = arrivals_with_events(spec, 9, 4, 1)
     policy.observe(batch)
@@ -341,7 +341,7 @@ def everything():
     obs = {"view": image(4, 11), "numbers": vector(3)}
     spec = replace(discrete(obs), action=MultiDiscrete((2,), (3, 2)), events=EVENTS)
     more = {"previous": True, "rewards": EVENTS, "width": 12, "auxiliary": ("pixel", "reward"), "hidden": 20}
-    policy = nets.make("ftw", spec, "temporal", 16, **more)
+    policy = factory.make("ftw", spec, "temporal", 16, **more)
     policy.follow(WEIGHTS)
     batch = arrivals_with_events(spec, 6, 3, policy.noise)
     said, _ = play(policy, batch, policy.initial(3))
@@ -379,7 +379,7 @@ def test_each_auxiliary_output_teaches_what_it_should():
 
 
 def test_a_policy_without_these_parts_is_what_it_was():
-    policy = nets.make("mlp", discrete(vector(4)), "gru", 8, hidden=(5,))
+    policy = factory.make("mlp", discrete(vector(4)), "gru", 8, hidden=(5,))
     names = {"core.input", "core.cell.recurrent", "actions", "value"}
     mine = {k.rpartition(".")[0] for k in policy.state_dict() if not k.startswith("torso.")}
     assert mine == names

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyplay.nets import addressing
+from polyplay.nets import dnc
 
 QUICK = settings(max_examples=40, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -37,7 +37,7 @@ def test_content_weights_are_a_distribution_and_turn_to_the_nearest_word(seed, l
     memory = torch.randn(lanes, slots, word, dtype=torch.float64)
     keys = torch.randn(lanes, reads, word, dtype=torch.float64)
     strengths = torch.rand(lanes, reads, dtype=torch.float64) * 20
-    found = addressing.content_weights(memory, keys, strengths)
+    found = dnc.content_weights(memory, keys, strengths)
     torch.testing.assert_close(found.sum(2), torch.ones(lanes, reads, dtype=torch.float64))
     for b in range(lanes):
         for r in range(reads):
@@ -51,19 +51,19 @@ def test_content_weights_are_a_distribution_and_turn_to_the_nearest_word(seed, l
 def test_usage_stays_in_bounds_and_what_is_freed_falls(seed, lanes, slots, reads):
     torch.manual_seed(seed)
     usage, written, read = torch.rand(lanes, slots).double(), weights(lanes, slots), weights(lanes, reads, slots)
-    after = addressing.usage_after(usage, written, torch.rand(lanes, reads).double(), read)
+    after = dnc.usage_after(usage, written, torch.rand(lanes, reads).double(), read)
     assert (after >= 0).all()
     assert (after <= 1).all()
-    kept = addressing.usage_after(usage, written, torch.zeros(lanes, reads).double(), read)
+    kept = dnc.usage_after(usage, written, torch.zeros(lanes, reads).double(), read)
     assert (kept >= usage - 1e-12).all()
     assert (after <= kept).all()
-    freed = addressing.usage_after(usage, written, torch.ones(lanes, reads).double(), read.round())
+    freed = dnc.usage_after(usage, written, torch.ones(lanes, reads).double(), read.round())
     assert (freed[(read.round() == 1).any(1)] == 0).all()
 
 
 def test_usage_takes_no_gradient_to_what_was_written():
     usage, written, free, read = (torch.rand(*s, requires_grad=True) for s in ((2, 3), (2, 3), (2, 4), (2, 4, 3)))
-    after = addressing.usage_after(usage, written, free, read)
+    after = dnc.usage_after(usage, written, free, read)
     after.sum().backward()
     assert written.grad is None
     assert all((x.grad != 0).all() for x in (usage, free, read))
@@ -76,7 +76,7 @@ def test_allocation_goes_to_the_least_used_first(seed, lanes, slots):
     torch.manual_seed(seed)
     usage = (torch.rand(lanes, slots).double() * 1.5).clamp_max(1.0)
     usage[torch.rand(lanes, slots) < 0.2] = 0.25  # equals
-    found = addressing.allocation_weights(usage)
+    found = dnc.allocation_weights(usage)
     assert are_weights(found)
     assert (found[usage == 1] == 0).all()
     for b in range(lanes):
@@ -90,30 +90,30 @@ def test_allocation_goes_to_the_least_used_first(seed, lanes, slots):
 def test_a_single_free_slot_gets_all():
     usage = torch.ones(1, 5)
     usage[0, 3] = 0.0
-    torch.testing.assert_close(addressing.allocation_weights(usage), one_hot(5, 3).float(), rtol=0, atol=1e-5)
-    assert addressing.allocation_weights(torch.ones(2, 5)).tolist() == [[0.0] * 5] * 2
-    assert addressing.allocation_weights(torch.zeros(1, 5)).argmax(1).item() == 0
+    torch.testing.assert_close(dnc.allocation_weights(usage), one_hot(5, 3).float(), rtol=0, atol=1e-5)
+    assert dnc.allocation_weights(torch.ones(2, 5)).tolist() == [[0.0] * 5] * 2
+    assert dnc.allocation_weights(torch.zeros(1, 5)).argmax(1).item() == 0
 
 
 def test_gradients_of_an_empty_memory_are_finite():
     usage = torch.zeros(2, 450, requires_grad=True)
-    (addressing.allocation_weights(usage) * torch.randn(2, 450)).sum().backward()
+    (dnc.allocation_weights(usage) * torch.randn(2, 450)).sum().backward()
     assert usage.grad.isfinite().all()
     assert usage.grad.abs().sum() > 0
 
 
 def test_erasing_and_adding():
     memory, erase, add = torch.randn(2, 3, 4), torch.rand(2, 4), torch.randn(2, 4)
-    after = addressing.erase_and_add(memory, one_hot(3, 2, 0).float(), torch.ones(2, 4), add)
+    after = dnc.erase_and_add(memory, one_hot(3, 2, 0).float(), torch.ones(2, 4), add)
     assert torch.equal(after[0], torch.stack([memory[0, 0], memory[0, 1], add[0]]))
     assert torch.equal(after[1], torch.stack([add[1], memory[1, 1], memory[1, 2]]))
-    half = addressing.erase_and_add(memory, torch.full((2, 3), 0.5), erase, add)
+    half = dnc.erase_and_add(memory, torch.full((2, 3), 0.5), erase, add)
     torch.testing.assert_close(half, memory - 0.5 * memory * erase.unsqueeze(1) + 0.5 * add.unsqueeze(1))
 
 
 def test_gradients_of_erasing_and_adding():
     given_ = torch.randn(2, 3, 4).double(), weights(2, 3), torch.rand(2, 4).double(), torch.randn(2, 4).double()
-    assert torch.autograd.gradcheck(addressing.erase_and_add, [x.requires_grad_() for x in given_])
+    assert torch.autograd.gradcheck(dnc.erase_and_add, [x.requires_grad_() for x in given_])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
@@ -122,20 +122,20 @@ def test_a_lanes_product_is_the_same_wherever_it_lies(rows, inner, columns):
     """torch.bmm alone fails here for most shapes with rows other than 4."""
     a, b = torch.randn(5, rows, inner), torch.randn(5, inner, columns)
     for turned in (b, b.transpose(1, 2).contiguous().transpose(1, 2)):
-        whole = addressing.bmm_rows(a, turned)
+        whole = dnc.bmm_rows(a, turned)
         torch.testing.assert_close(whole, torch.einsum("brk,bkm->brm", a, b), rtol=1e-4, atol=1e-4)
         for i in range(5):
-            assert torch.equal(addressing.bmm_rows(a[i : i + 1].clone(), turned[i : i + 1].clone())[0], whole[i])
+            assert torch.equal(dnc.bmm_rows(a[i : i + 1].clone(), turned[i : i + 1].clone())[0], whole[i])
 
 
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
-        (addressing.content_weights, ((2, 5, 3), (2, 4, 2), (2, 4))),
-        (addressing.usage_after, ((2, 5), (2, 4), (2, 3), (2, 3, 5))),
-        (addressing.allocation_weights, ((5,),)),
-        (addressing.erase_and_add, ((2, 5, 3), (2, 5), (2, 5), (2, 3))),
-        (addressing.precedence_after, ((2, 5), (1, 5))),
+        (dnc.content_weights, ((2, 5, 3), (2, 4, 2), (2, 4))),
+        (dnc.usage_after, ((2, 5), (2, 4), (2, 3), (2, 3, 5))),
+        (dnc.allocation_weights, ((5,),)),
+        (dnc.erase_and_add, ((2, 5, 3), (2, 5), (2, 5), (2, 3))),
+        (dnc.precedence_after, ((2, 5), (1, 5))),
     ],
 )
 def test_shapes_are_checked(function, shapes):

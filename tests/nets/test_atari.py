@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.nets import atari
+from polyplay.core.errors import UserError
+from polyplay.nets import factory, torsos
 from tests.nets.helpers import discrete, image, parameters, vector
 
 COUNTS = {
@@ -27,15 +26,15 @@ COUNTS = {
 
 def described(name: str) -> str:
     """A docstring, or the comment above a line of the table."""
-    text = atari.Impala.__doc__ or ""
-    if name in atari.CONVS:
-        text = inspect.getsource(atari).partition(f'    "{name}": (')[0].splitlines()[-1]
+    text = torsos.Impala.__doc__ or ""
+    if name in torsos.CONVS:
+        text = inspect.getsource(torsos).partition(f'    "{name}": (')[0].splitlines()[-1]
     return " ".join(text.split())
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
 def test_parameters_with_heads_for_six_actions(name, count):
-    assert parameters(nets.make(name, discrete(image()))) == count
+    assert parameters(factory.make(name, discrete(image()))) == count
     assert f"{count:,} parameters" in described(name)
 
 
@@ -50,7 +49,7 @@ SCREEN = image()._replace(shape=(4, 104, 80))
 @pytest.mark.parametrize("name", ACCEL)
 def test_accels_parameters_and_sides_on_its_own_screen(name):
     count, hidden, sides = ACCEL[name]
-    net, seen = nets.make(name, discrete(SCREEN)), []
+    net, seen = factory.make(name, discrete(SCREEN)), []
     assert parameters(net) == count
     assert f"{count:,} parameters" in described(name)
     for conv in net.torso.convs:
@@ -69,7 +68,7 @@ def test_accels_parameters_and_sides_on_its_own_screen(name):
 )
 @pytest.mark.parametrize("sides", [(104, 80), (84, 84), (61, 47)])
 def test_accels_padding_is_torchs_own(name, layers, sides):
-    torso = nets.NETS[name](discrete(image()._replace(shape=(4, *sides))))
+    torso = factory.NETS[name](discrete(image()._replace(shape=(4, *sides))))
     plain = nn.Sequential(*(x for layer in layers for x in (nn.Conv2d(*layer), nn.ReLU())), nn.Flatten())
     for mine, theirs in zip(torso.convs, [x for x in plain if isinstance(x, nn.Conv2d)], strict=True):
         theirs.load_state_dict(mine.state_dict())
@@ -83,7 +82,7 @@ LARGE = {4: (21, 11, 6), 3: (28, 14, 7), 2: (42, 21, 11), 1: (84, 42, 21)}
 
 @pytest.mark.parametrize(("stride", "sides"), LARGE.items())
 def test_sides_of_ga3cs_large_networks(stride, sides):
-    torso, seen = nets.make(f"ga3c_large{stride}", discrete(image())).torso, []
+    torso, seen = factory.make(f"ga3c_large{stride}", discrete(image())).torso, []
     for conv in torso.convs:
         conv.register_forward_hook(lambda _, args, out: seen.append(tuple(out.shape[1:])))
     assert torso(torch.zeros(1, 4, 84, 84, dtype=torch.uint8)).shape == (1, 256)
@@ -95,7 +94,7 @@ def test_sides_of_ga3cs_large_networks(stride, sides):
 @pytest.mark.parametrize("side", [84, 41])
 def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
     """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
-    torso = nets.NETS[name](discrete(image(4, side)))
+    torso = factory.NETS[name](discrete(image(4, side)))
     obs = torch.randint(0, 256, (2, 4, side, side), dtype=torch.uint8)
     x = obs.float() / 255
     for conv in torso.convs:
@@ -112,14 +111,14 @@ INSTRUCTIONS = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 4 * 256 * 64  # embedding, i
 @pytest.mark.parametrize(("name", "count"), [("impala", 1_628_010), ("a3c", 1_230_426)])
 def test_parameters_of_impala_on_dmlab_less_the_instruction_encoder(name, count):
     spec = discrete(image()._replace(shape=(3, 72, 96)), 9)
-    assert parameters(nets.make(name, spec, "lstm", 256, previous=True)) == count - INSTRUCTIONS
+    assert parameters(factory.make(name, spec, "lstm", 256, previous=True)) == count - INSTRUCTIONS
 
 
 def test_features_and_input_scale():
     spec = discrete(image())
     dark = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
     for name in ("nature", "a3c", "ga3c", "impala", "accel", "accel_large"):
-        torso = nets.NETS[name](spec)
+        torso = factory.NETS[name](spec)
         assert torso(dark).shape == (2, torso.features)
         bright = dark + 255
         torch.testing.assert_close(torso(bright), torso(torch.ones(2, 4, 84, 84)))
@@ -128,15 +127,15 @@ def test_features_and_input_scale():
 
 def test_same_padding_is_tensorflows():
     """84 → 21 pads two pixels around, which the convolution does itself; 21 → 11 one before and two behind."""
-    torso = atari.conv("ga3c")(discrete(image()))
+    torso = torsos.conv("ga3c")(discrete(image()))
     assert torso.pads == [(0, 0, 0, 0), (1, 2, 1, 2)]
     assert [conv.padding for conv in torso.convs] == [(2, 2), (0, 0)]
-    assert atari.conv("a3c")(discrete(image())).pads == [(0, 0, 0, 0), (0, 0, 0, 0)]
+    assert torsos.conv("a3c")(discrete(image())).pads == [(0, 0, 0, 0), (0, 0, 0, 0)]
 
 
 @pytest.mark.parametrize("sides", [(84, 84), (21, 21), (42, 11), (9, 12), (1, 2)])
 def test_pooling_is_tensorflows_same_pooling(sides):
-    section = atari.Section(1, 2)
+    section = torsos.Section(1, 2)
     seen = []
     section.one.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     section(x := torch.randn(1, 1, *sides))
@@ -151,20 +150,20 @@ def test_pooling_is_tensorflows_same_pooling(sides):
 @pytest.mark.parametrize("name", [*COUNTS, *ACCEL])
 def test_other_observations_are_refused(name):
     with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
-        nets.make(name, discrete(vector(4)))
+        factory.make(name, discrete(vector(4)))
     with pytest.raises(UserError, match="the observations are a dict of eye, goal"):
-        nets.make(name, discrete({"eye": image(), "goal": vector(2)}))
+        factory.make(name, discrete({"eye": image(), "goal": vector(2)}))
 
 
 def test_images_too_small_for_the_convolutions_are_refused():
-    assert nets.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
+    assert factory.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
     with pytest.raises(UserError, match=r"at least 36×36, the observations are \[1, 35, 35\]"):
-        nets.make("nature", discrete(image(1, 35)))
+        factory.make("nature", discrete(image(1, 35)))
 
 
 @pytest.mark.parametrize("name", ["ga3c", "ga3c_large4", "ga3c_large1"])
 def test_ga3cs_initialisation_is_uniform_by_fan_in(name):
-    net = nets.make(name, discrete(image()))
+    net = factory.make(name, discrete(image()))
     for layer in (*net.torso.convs, net.torso.fc, net.actions, net.value):
         bound = layer.weight[0].numel() ** -0.5
         assert 0.8 * bound < layer.weight.abs().max() <= bound
@@ -174,13 +173,13 @@ def test_ga3cs_initialisation_is_uniform_by_fan_in(name):
 
 def test_published_initialisations():
     torch.manual_seed(0)
-    net = nets.make("nature", discrete(image()))
+    net = factory.make("nature", discrete(image()))
     weight = net.torso.fc.weight
     torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(512), atol=1e-4, rtol=0)
     torch.testing.assert_close(net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0)
     assert net.value.weight.norm().item() == pytest.approx(1, abs=1e-4)
     assert all(p.abs().sum() == 0 for n, p in net.named_parameters() if n.endswith("bias"))
-    net = nets.make("a3c", discrete(image()))
+    net = factory.make("a3c", discrete(image()))
     for layer, fan_in in (
         (net.torso.convs[0], 256),
         (net.torso.fc, 2592),
@@ -194,7 +193,7 @@ def test_published_initialisations():
 def test_sonnets_and_dopamines_initial_weights():
     """Of IMPALA's code: normal, cut off at two deviations of 1/√fan_in. Of Dopamine's: uniform in ±(√3/fan_in)^½."""
     torch.manual_seed(0)
-    net = nets.make("impala", discrete(image()), "lstm", 256, previous=True)
+    net = factory.make("impala", discrete(image()), "lstm", 256, previous=True)
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     core = {net.core.input, net.core.cell.recurrent}
     assert len(layers) == 15 + 1 + 2 + 2
@@ -210,7 +209,7 @@ def test_sonnets_and_dopamines_initial_weights():
     biases = {name: p for name, p in net.named_parameters() if name.endswith("bias")}
     assert biases.pop("core.input.bias").tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
     assert all((p == 0).all() for p in biases.values())
-    net = nets.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
+    net = factory.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
     assert parameters(net) == 4_200_402
     for layer in (*net.torso.convs, net.head.advantage.hidden, net.head.advantage.last):
         bound = (3**0.5 / layer.weight[0].numel()) ** 0.5

@@ -1,4 +1,4 @@
-"""polyplay/nets/auxiliary.py: composite dueling values against sums by hand and all joint actions, shapes, learning."""
+"""nets/actor_critic.py: composite dueling values against sums by hand and all joint actions, shapes, learning."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.envs.ctf.world import COMPOSITE, World
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from polyplay.nets.auxiliary import PixelControl, RewardPrediction, control_cells
+from polyplay.games.ctf_rules import COMPOSITE, World
+from polyplay.nets.actor_critic import PixelControl, RewardPrediction, control_cells
 from tests.nets.helpers import parameters
 
 SPACES: list[Any] = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.nets.axes import AxisSegment, match_axes, observed_axis
+from polyplay.nets.layers import AxisSegment, match_axes, observed_axis
 
 SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=0, max_size=3)
 

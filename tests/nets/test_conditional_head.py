@@ -11,13 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets
-from polyplay.common import tree
+from polyplay.core import tree
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
-from polyplay.nets.action_heads import Gaussian, for_space
-from polyplay.nets.conditional_head import ConditionalHead
-from polyplay.nets.log_prob import LogProbGuard
+from polyplay.nets import factory
+from polyplay.nets.action_heads import ConditionalHead, Gaussian, LogProbGuard, for_space
 from tests.nets.helpers import arrivals, conditional, masks, play, vector
 
 LEAVES = st.sampled_from([Discrete(1), Discrete(3), MultiDiscrete((2,), (2, 3)), MultiBinary((2,))])
@@ -224,7 +222,7 @@ def test_every_group_of_inputs_is_heard_by_what_uses_it():
     """Through a network: gradients of log-probabilities at the observation."""
     torch.manual_seed(0)
     spec = conditional(vector(7))
-    policy = nets.make("mlp", spec, "lstm", 16, init="torch")
+    policy = factory.make("mlp", spec, "lstm", 16, init="torch")
     batch = arrivals(spec.obs, 4, 9, policy.noise)
     batch["obs"].requires_grad_()
     said, _ = play(policy, tree.map(torch.Tensor.detach, batch), policy.initial(9))
@@ -286,7 +284,7 @@ def test_acting_and_learning_say_the_same_to_the_bit_on_rows_of_the_toy(core):
     """At lag 0: the pool's own rows and masks, the weights that acted, previous actions heard."""
     torch.manual_seed(0)
     envs = Envs("toy:conditional", 7)
-    pool, policy = envs.open(0), nets.make("mlp", envs.spec, core, 24, previous=True)
+    pool, policy = envs.open(0), factory.make("mlp", envs.spec, core, 24, previous=True)
     for p in policy.parameters():
         p.data += 0.3 * torch.randn_like(p)
     state = before = policy.initial(7)

@@ -9,22 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.acting import on_device
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.shared_memory import SharedBlock
-from polyplay.common.tree import Field
+from polyplay.acting import rows
+from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import collate
-from polyplay.nets import device
+from polyplay.learning import learner
+from polyplay.nets import device, factory
 from polyplay.systems import load
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.weights.params import FlatParams, Params
 from polyplay.workers.crew import Crew
-from polyplay.workers.placement import Placement
+from polyplay.workers.role import Placement
 from tests.pretend import CUDA, WAITS, Far, pretended
 
 CPU = torch.device("cpu")
@@ -147,8 +144,8 @@ def _stream(slots: int) -> RolloutQueue:
 def test_columns_hold_what_the_streams_own_joiner_puts_together(gpu, n):
     queue = _stream(4)
     own = Collator(queue.rows, queue.state, 3, n)
-    columns = collate.collator_for(queue, n, CUDA)
-    assert type(collate.collator_for(queue, n, CPU)) is Collator
+    columns = learner.collator_for(queue, n, CUDA)
+    assert type(learner.collator_for(queue, n, CPU)) is Collator
     for slots in ([2, 0, 3][:n], [1, 3, 0][:n]):
         (want, before), (got, state) = own(slots), columns(slots)
         assert all(isinstance(x, Far) for _, x in tree.leaves(got["obs"]))
@@ -162,13 +159,13 @@ def test_columns_hold_what_the_streams_own_joiner_puts_together(gpu, n):
 
 
 def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
-    policy = nets.make("mlp", SPEC, hidden=(8,), core="lstm", core_size=4, previous=True)
+    policy = factory.make("mlp", SPEC, hidden=(8,), core="lstm", core_size=4, previous=True)
     step = {"obs": {"a": torch.randint(0, 255, (5, 3), dtype=torch.uint8), "b": torch.randn(5)}}
     step |= {"reward": torch.ones(5), "first": torch.arange(5) < 2, "noise": torch.rand(5, 1)}
-    assert on_device.policy_from_cpu(policy) is policy
+    assert rows.policy_from_cpu(policy) is policy
     with torch.no_grad():
         want, after = policy.act(step, policy.initial(5))
-        there = on_device.policy_from_cpu(policy.to(CUDA))
+        there = rows.policy_from_cpu(policy.to(CUDA))
         got, state = there.act(step, there.initial(5))
     assert there.noise == 1
     for a, b in ((want, got), (after, state)):
@@ -179,11 +176,11 @@ def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
 
 
 def test_published_weights_are_the_devices(gpu):
-    net = nets.make("mlp", SPEC, hidden=(4,)).to(CUDA)
+    net = factory.make("mlp", SPEC, hidden=(4,)).to(CUDA)
     vector = FlatParams(net)
     params = Params(vector.size)
     params.publish(vector, 3, 0)
-    other = FlatParams(nets.make("mlp", SPEC, hidden=(4,)))
+    other = FlatParams(factory.make("mlp", SPEC, hidden=(4,)))
     assert params.pull(other) == 3
     assert np.array_equal(other.read(), vector.read())
     assert other.flat.abs().sum() > 0

@@ -1,4 +1,4 @@
-"""polyplay/nets/dpg.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences."""
+"""polyplay/nets/q_network.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
-from polyplay.weights.flat import FlatParams
+from polyplay.nets import factory as nets
+from polyplay.weights.params import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, parameters, play, unroll_in_pieces, vector
 
 SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.nets.epsilon_greedy import by_torch, compiled, random_choice
+from polyplay.nets.q_heads import by_torch, compiled, random_choice
 
 
 @settings(deadline=None)  # the loop is compiled first

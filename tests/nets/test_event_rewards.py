@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.nets.event_rewards import EventRewards
+from polyplay.nets.actor_critic import EventRewards
 
 NUMBERS = st.integers(-40, 40).map(lambda x: x / 8)  # whose sums are exact
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.nets import factory as nets
 from tests.nets.helpers import arrivals, continuous, discrete, image, play, vector
 
 CUSTOM = """

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs.spaces import Conditional, Discrete
-from polyplay.nets.five import FiveTorso
+from polyplay.nets import factory
+from polyplay.nets.torsos import FiveTorso
 from tests.nets.fights import FIGHT, OBS, PARTS, SETS, appear, doubles, rows
 from tests.nets.helpers import image, observations, parameters, vector
 
@@ -108,7 +108,7 @@ def test_the_order_of_a_set_is_that_of_its_embeddings_and_nothing_to_the_rest(pa
 
 
 def test_every_number_of_who_is_there_is_heard_and_every_layer_learns():
-    policy = nets.make("five", FIGHT, "lstm", 16, init="torch", embedding=16)
+    policy = factory.make("five", FIGHT, "lstm", 16, init="torch", embedding=16)
     batch = rows(6, 9, policy.noise)
     obs = {k: v.requires_grad_() for k, v in batch["obs"].items()}
     action = {k: torch.randint(part.n, (6, 9)) for k, part in PARTS.items()}
@@ -128,7 +128,7 @@ def test_other_actions_have_no_pointer_and_values_their_own_last_layer():
         torso = FiveTorso(replace(FIGHT, action=action))
         assert (torso.pointer, torso.unit_features, torso.features) == (None, 0, 128)
         assert torso(observations(OBS, 3)).shape == (3, 128)
-    values = nets.make_values("five", replace(FIGHT, action=Discrete(9), mask=None), core="lstm", core_size=8)
+    values = factory.make_values("five", replace(FIGHT, action=Discrete(9), mask=None), core="lstm", core_size=8)
     assert values.torso.last is None
     step = {"obs": observations(OBS, 3), "first": torch.ones(3, dtype=torch.bool)}
     step |= {"noise": torch.rand(3, values.noise), "reward": torch.zeros(3), "epsilon": torch.zeros(3)}
@@ -160,12 +160,12 @@ SEVERAL = Conditional({**PARTS, "other": Discrete(9)}, {**FIGHT.action.uses, "ot
 )
 def test_what_it_does_not_take_is_refused_in_one_line(change, options, said):
     with pytest.raises(UserError, match=f"--network five: {said}") as e:
-        nets.make("five", replace(FIGHT, **{"mask": None, **change}), **options)
+        factory.make("five", replace(FIGHT, **{"mask": None, **change}), **options)
     assert "\n" not in str(e.value)
 
 
 def test_its_width_is_said_beside_its_name():
-    policy = nets.NetworkFactory("five(24)", FIGHT, {"core": "gru", "core_size": 8})()
+    policy = factory.NetworkFactory("five(24)", FIGHT, {"core": "gru", "core_size": 8})()
     assert policy.torso.last.out_features == 24
     assert policy.core.inputs == 24
     assert dict(tree.leaves(policy.state_spec())).keys() == {"h"}

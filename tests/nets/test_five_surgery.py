@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from polyplay.common import checkpoint, tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import NetworkFactory

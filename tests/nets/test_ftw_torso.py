@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces as gym
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.nets.ftw import FTWTorso
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.nets import factory
+from polyplay.nets.torsos import FTWTorso
 from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
 
 PICTURE = {"view": image(3), "numbers": vector(12)}
@@ -73,13 +73,13 @@ def test_all_that_is_seen_matters_and_gradients_reach_every_layer():
 )
 def test_other_observations_are_refused_in_one_line(obs, said):
     with pytest.raises(UserError, match=f"--network ftw: {said}") as e:
-        nets.make("ftw", discrete(obs))
+        factory.make("ftw", discrete(obs))
     assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("obs", [image(3), PICTURE, WINDOW, image(2, 36), image(2, 35)], ids=range(5))
 def test_it_is_made_by_name(obs):
-    policy = nets.make("ftw", discrete(obs), "temporal", 8, previous=True, hidden=16)
+    policy = factory.make("ftw", discrete(obs), "temporal", 8, previous=True, hidden=16)
     assert isinstance(policy.torso, FTWTorso)
     step = {"obs": observations(obs, 2), "reward": torch.zeros(2), "first": torch.ones(2, dtype=torch.bool)}
     out, _ = policy.act({**step, "noise": torch.rand(2, policy.noise)}, policy.initial(2))

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.nets import layers
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.nets import factory, layers
 from polyplay.nets.layers import INITS, CentredImages, Linear, RepeatedLinear, SignedImages, initialise, pixels
 from tests.nets.helpers import declared
 
@@ -250,7 +249,7 @@ def test_inputs_of_images_are_by_their_declared_bounds(planes, low, high, given,
     shape = planes, 84, 84
     spec = declared(gym.Box(low, high, shape, np.uint8), Field(shape, "uint8"))
     row = torch.tensor(given, dtype=torch.uint8).repeat(28).expand(2, *shape).contiguous()
-    as_signed, as_centre, raw = (nets.make("a3c", spec, inputs=how) for how in ("signed", "centre", "raw"))
+    as_signed, as_centre, raw = (factory.make("a3c", spec, inputs=how) for how in ("signed", "centre", "raw"))
     torch.testing.assert_close(as_signed.inputs(row)[0, 0, 0, :3], torch.tensor(signed))
     span = max(high - low, 1)
     as_centre.inputs.mean.fill_(float(low))

@@ -1,4 +1,4 @@
-"""polyplay/nets/log_prob.py, alone and through every kind of head, against slow NumPy twins."""
+"""polyplay/nets/action_heads.py, alone and through every kind of head, against slow NumPy twins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.nets import action_heads
-from polyplay.nets.log_prob import GUARDS, LogProbGuard
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.nets import action_heads, factory
+from polyplay.nets.action_heads import GUARDS, LogProbGuard
 from tests.nets.helpers import arrivals, continuous, discrete, hybrid, image, masks, play, vector
 
 KINDS = [LogProbGuard(kind, 1e-2) for kind in GUARDS]
@@ -81,9 +80,9 @@ def test_no_guard_is_the_released_codes_log_softmax_to_the_bit():
     assert torch.equal(head.entropy(logits), -(logp.exp() * logp).sum(1))
     spec = discrete(vector(3))
     torch.manual_seed(1)
-    plain = nets.make("mlp", spec)
+    plain = factory.make("mlp", spec)
     torch.manual_seed(1)
-    named = nets.make("mlp", spec, guard="none", log_eps=0.1)
+    named = factory.make("mlp", spec, guard="none", log_eps=0.1)
     batch = arrivals(spec.obs, 4, 5, 1)
     (one, _), (two, _) = play(plain, batch, plain.initial(5)), play(named, batch, named.initial(5))
     assert all(torch.equal(one[k], two[k]) for k in one)
@@ -118,7 +117,7 @@ def test_masks_leave_the_legal_values_alone_with_it(guard):
 @pytest.mark.parametrize("guard", ["max", "plus"])
 def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     spec = hybrid(vector(3))
-    policy = nets.make("mlp", spec, guard=guard, log_eps=0.2)
+    policy = factory.make("mlp", spec, guard=guard, log_eps=0.2)
     batch = arrivals(spec.obs, 4, 8, policy.noise)
     batch["mask"] = masks(spec, 4, 8)
     said, _ = play(policy, batch, policy.initial(8))
@@ -127,7 +126,7 @@ def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     kinds = {type(h).__name__: getattr(h, "guard", None) for h in policy.head.heads}
     assert kinds.pop("Gaussian") is None
     assert set(kinds.values()) == {LogProbGuard(guard, 0.2)}
-    lone = nets.make("mlp", continuous(vector(3), 2))
+    lone = factory.make("mlp", continuous(vector(3), 2))
     x, at = torch.randn(4, 2), torch.randn(4, 2)
     parts = dict(zip(policy.head.paths, policy.head.heads, strict=True))
     torch.testing.assert_close(parts["b/1"].logp(x, at), lone.head.logp(x, at))  # densities have no guard
@@ -140,13 +139,13 @@ def test_what_cannot_be_is_refused():
         ({"log_eps": 0.0}, "log_eps is 0.0; it must lie between 0 and 1"),
     ):
         with pytest.raises(UserError, match=says):
-            nets.make("mlp", discrete(vector(2)), **options)
+            factory.make("mlp", discrete(vector(2)), **options)
     with pytest.raises(UserError, match=r"^--correction max: it is for actions with probabilities, the environment's"):
-        nets.make("mlp", continuous(vector(2), 3), guard="max")
+        factory.make("mlp", continuous(vector(2), 3), guard="max")
 
 
 def test_signed_inputs_are_ga3cs():
-    policy = nets.make("ga3c", discrete(image()), inputs="signed")
+    policy = factory.make("ga3c", discrete(image()), inputs="signed")
     seen = []
     policy.torso.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
     obs = torch.tensor([0, 64, 128, 255], dtype=torch.uint8).reshape(1, 4, 1, 1).expand(1, 4, 84, 84)
@@ -156,4 +155,4 @@ def test_signed_inputs_are_ga3cs():
     policy.observe({"obs": obs})
     assert all(torch.equal(v, before[k]) for k, v in policy.state_dict().items())
     with pytest.raises(UserError, match="--inputs signed: takes one image of bytes"):
-        nets.make("mlp", discrete(vector(2)), inputs="signed")
+        factory.make("mlp", discrete(vector(2)), inputs="signed")

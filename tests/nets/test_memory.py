@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.common import tree
-from polyplay.nets.memory import Memory
+from polyplay.core import tree
+from polyplay.nets.dnc import Memory
 from tests.nets.test_addressing import weights
 
 BITS = 4

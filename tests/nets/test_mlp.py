@@ -5,17 +5,17 @@ import pytest
 import torch
 from gymnasium import spaces as gym
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.envs.space_files import space_to_json
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.envs.pool import space_to_json
+from polyplay.nets import factory
 from tests.nets.helpers import continuous, discrete, parameters, vector
 
 
 def test_parameters():
     spec = continuous(vector(17), 6)  # HalfCheetah
     body = 17 * 64 + 64 + 64 * 64 + 64
-    assert parameters(nets.make("mlp", spec)) == body + 64 * 6 + 6 + 6 + 65
+    assert parameters(factory.make("mlp", spec)) == body + 64 * 6 + 6 + 6 + 65
 
 
 def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
@@ -24,7 +24,7 @@ def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
         "eye": Field((1, 2), "uint8"),
         "far": Field((), "float64"),
     }
-    torso = nets.make("auto", discrete(obs, classes={"inner/room": 3})).torso
+    torso = factory.make("auto", discrete(obs, classes={"inner/room": 3})).torso
     heard = []
     torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     torso(
@@ -39,7 +39,7 @@ def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
 
 
 def test_numbers_of_a_multi_discrete_observation_are_one_hot():
-    torso = nets.make("auto", discrete({"m": Field((2, 1), "int64")}, classes={"m": (2, 3)})).torso
+    torso = factory.make("auto", discrete({"m": Field((2, 1), "int64")}, classes={"m": (2, 3)})).torso
     heard = []
     torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     torso({"m": torch.tensor([[[1], [2]], [[0], [0]]])})
@@ -47,21 +47,21 @@ def test_numbers_of_a_multi_discrete_observation_are_one_hot():
 
 
 def test_a_bare_discrete_observation_is_one_hot():
-    torso = nets.make("auto", discrete(Field((), "int64"), classes={"": 16})).torso
+    torso = factory.make("auto", discrete(Field((), "int64"), classes={"": 16})).torso
     assert torso.layers[0].in_features == 16
     assert torso(torch.tensor([0, 15])).shape == (2, 64)
 
 
 def test_activations_and_sizes():
-    relu = nets.make("mlp", discrete(vector(3)), hidden=(5,), activation="relu").torso
+    relu = factory.make("mlp", discrete(vector(3)), hidden=(5,), activation="relu").torso
     assert relu.features == 5
     assert relu(torch.randn(100, 3)).min() == 0
-    tanh = nets.make("mlp", discrete(vector(3)), hidden=(5,)).torso
+    tanh = factory.make("mlp", discrete(vector(3)), hidden=(5,)).torso
     assert -1 < tanh(torch.randn(100, 3)).min() < 0
     with pytest.raises(UserError, match="activation: 'elu' is not one of tanh, relu"):
-        nets.make("mlp", discrete(vector(3)), activation="elu")
+        factory.make("mlp", discrete(vector(3)), activation="elu")
     with pytest.raises(UserError, match="hidden: \\(\\) given"):
-        nets.make("mlp", discrete(vector(3)), hidden=())
+        factory.make("mlp", discrete(vector(3)), hidden=())
 
 
 BYTES = {  # declared bounds, bytes, and what a network takes for them
@@ -80,7 +80,7 @@ def test_bytes_are_scaled_by_the_bounds_that_were_declared(path, low, high, give
     made = {"observation": space_to_json(gym.Dict({"part": shown}) if path else shown)}
     made["action"] = space_to_json(gym.Discrete(2))
     field = Field((3,), "uint8")
-    torso = nets.make("auto", discrete({"part": field} if path else field, spaces=made)).torso
+    torso = factory.make("auto", discrete({"part": field} if path else field, spaces=made)).torso
     heard = []
     torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     bytes_ = torch.tensor([given], dtype=torch.uint8)
@@ -96,6 +96,6 @@ def test_planes_of_flags_are_no_pixels_for_convolutions_either():
         made = {"observation": space_to_json(gym.Box(0, high, planes.shape, np.uint8))}
         made["action"] = space_to_json(gym.Discrete(2))
         torch.manual_seed(3)
-        torsos.append(nets.make("a3c", discrete(planes, spaces=made)).torso)
+        torsos.append(factory.make("a3c", discrete(planes, spaces=made)).torso)
     flags = torch.randint(0, 2, (3, *planes.shape), dtype=torch.uint8)
     torch.testing.assert_close(torsos[0](flags), torsos[1](255 * flags))

@@ -1,4 +1,4 @@
-"""polyplay/nets/noisy.py: noise from keys, its distribution, and the layer against the formula written out."""
+"""polyplay/nets/q_heads.py: noise from keys, its distribution, and the layer against the formula written out."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common import rng
-from polyplay.nets import noisy
+from polyplay.core import numbers
+from polyplay.nets import q_heads
 
 
 def drawn(variant: str, n: int = 400_000) -> torch.Tensor:
     """x of ε = sgn(x)·√|x|."""
-    eps = noisy.draw_noise(torch.arange(4), n // 4, variant).flatten()
+    eps = q_heads.draw_noise(torch.arange(4), n // 4, variant).flatten()
     return eps * eps.abs()
 
 
 def test_keys_are_of_the_noise_alone_and_differ() -> None:
-    uniforms = torch.from_numpy(rng.uniform(3, np.arange(500)[:, None], np.arange(4), 5)).flatten(0, 1)
-    keys = noisy.keys(uniforms)
+    uniforms = torch.from_numpy(numbers.uniform(3, np.arange(500)[:, None], np.arange(4), 5)).flatten(0, 1)
+    keys = q_heads.keys(uniforms)
     assert keys.dtype == torch.int64
     assert len(keys.unique()) == len(keys) == 2000
-    assert torch.equal(noisy.keys(uniforms[:, -2:]), keys)
+    assert torch.equal(q_heads.keys(uniforms[:, -2:]), keys)
     assert (keys >= 0).all()
 
 
 def test_a_key_gives_the_same_numbers_everywhere() -> None:
     """A value that must never change: checkpoints and machines agree by it."""
     key = torch.tensor([5, 6, 5])
-    eps = noisy.draw_noise(key, 11, "fortunato")
+    eps = q_heads.draw_noise(key, 11, "fortunato")
     assert torch.equal(eps[0], eps[2])
     assert not torch.equal(eps[0], eps[1])
-    assert torch.equal(noisy.draw_noise(key[1:], 7, "fortunato"), eps[1:, :7]), "fewer are the first of more"
-    key = (5 + noisy._A) % 2**64
-    first = _mixed((_mixed(key) + noisy._A) % 2**64) & 0xFFFF
+    assert torch.equal(q_heads.draw_noise(key[1:], 7, "fortunato"), eps[1:, :7]), "fewer are the first of more"
+    key = (5 + q_heads._A) % 2**64
+    first = _mixed((_mixed(key) + q_heads._A) % 2**64) & 0xFFFF
     place = ((first + 2**15) % 2**16 + 0.5) / 2**16
     x = float(torch.special.ndtri(torch.tensor(place, dtype=torch.float64)))
     assert eps[0, 0].item() == pytest.approx(math.copysign(math.sqrt(abs(x)), x), rel=1e-6)
@@ -62,8 +62,8 @@ def test_the_noise_is_normal_or_cut_off_at_two() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_layer_is_the_formula_with_every_rows_own_weights(bias: bool) -> None:
-    layer = noisy.Noisy(6, 4, 0.5, bias)
-    x, eps = torch.randn(5, 6), noisy.draw_noise(torch.arange(5), layer.noise, "fortunato")
+    layer = q_heads.Noisy(6, 4, 0.5, bias)
+    x, eps = torch.randn(5, 6), q_heads.draw_noise(torch.arange(5), layer.noise, "fortunato")
     made = layer(x, eps)
     for row in range(5):
         before, behind = eps[row, :6], eps[row, 6:]
@@ -77,10 +77,10 @@ def test_the_layer_is_the_formula_with_every_rows_own_weights(bias: bool) -> Non
 @pytest.mark.parametrize("bias", [True, False])
 def test_one_noise_for_many_rows_is_the_same_by_a_matrix(bias: bool) -> None:
     torch.manual_seed(3)
-    layer, x = noisy.Noisy(9, 5, 0.5, bias), torch.randn(noisy.MANY, 9)
+    layer, x = q_heads.Noisy(9, 5, 0.5, bias), torch.randn(q_heads.MANY, 9)
     eps, weights = torch.randn(1, layer.noise), list(layer.parameters())
     found = []
-    for rows in (eps, eps.expand(noisy.MANY, -1)):
+    for rows in (eps, eps.expand(q_heads.MANY, -1)):
         y = layer(x, rows)
         found.append([y.detach(), *torch.autograd.grad(y.square().sum(), weights)])
     for together, apart in zip(*found, strict=True):
@@ -89,7 +89,7 @@ def test_one_noise_for_many_rows_is_the_same_by_a_matrix(bias: bool) -> None:
 
 
 def test_weights_start_as_published() -> None:
-    layer = noisy.Noisy(400, 300, 0.5)
+    layer = q_heads.Noisy(400, 300, 0.5)
     assert layer.mean.weight.abs().max().item() == pytest.approx(0.05, rel=1e-3)
     assert layer.mean.bias.abs().max() <= 0.05
     for x in (layer.spread.weight, layer.spread.bias):
@@ -97,6 +97,6 @@ def test_weights_start_as_published() -> None:
 
 
 def test_gradients_reach_means_and_spreads() -> None:
-    layer = noisy.Noisy(6, 4, 0.5)
-    layer(torch.randn(5, 6), noisy.draw_noise(torch.tensor([1]), layer.noise, "zoo")).square().sum().backward()
+    layer = q_heads.Noisy(6, 4, 0.5)
+    layer(torch.randn(5, 6), q_heads.draw_noise(torch.tensor([1]), layer.noise, "zoo")).square().sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in layer.parameters())

@@ -13,16 +13,15 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import polyplay
-from polyplay import nets
 from polyplay.cli import main
-from polyplay.common import checkpoint, tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.common.value_rescaling import ValueUnits, unscale
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import ValueUnits, unscale
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
+from polyplay.nets import factory, layers
 from polyplay.nets import onnx as export
-from polyplay.nets import recurrent
 from tests.nets.fights import FIGHT
 from tests.nets.helpers import conditional
 
@@ -57,11 +56,11 @@ def names(model: Any) -> tuple[list[str], list[str]]:
 
 
 def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
-    policy = nets.make("mlp", MANY, core="lstm", core_size=16, previous=True)
+    policy = factory.make("mlp", MANY, core="lstm", core_size=16, previous=True)
     file, kinds = tmp_path / "p.onnx", [type(m) for m in policy.modules()]
     told = export.export_onnx(policy, MANY, file, {"system": "a2c"})
     assert [type(m) for m in policy.modules()] == kinds  # torch's own acting is left as it was
-    assert recurrent.pad_lanes(5, torch.device("cpu")) == 3
+    assert layers.pad_lanes(5, torch.device("cpu")) == 3
     model = onnx.load(file)
     state = ["state/h", "state/c", "state/action"]
     assert names(model) == (
@@ -91,7 +90,7 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
 
 def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_path: Path):
     spec = conditional(Field((3,), "float32"))
-    policy = nets.make("mlp", spec, previous=True, hidden=(8,), init="torch")
+    policy = factory.make("mlp", spec, previous=True, hidden=(8,), init="torch")
     told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
     assert told["lanes"] == "any"
     assert told["inputs"]["mask/b"] == {"shape": ["lanes", 4, 5], "dtype": "bool"}
@@ -101,7 +100,7 @@ def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_pa
 
 @pytest.mark.long
 def test_actions_that_name_a_unit(tmp_path: Path):
-    policy = nets.make("five", FIGHT, "lstm", 8, init="torch", inputs="normalize", hidden=8, embedding=8)
+    policy = factory.make("five", FIGHT, "lstm", 8, init="torch", inputs="normalize", hidden=8, embedding=8)
     told = export.export_onnx(policy, FIGHT, tmp_path / "p.onnx", {})
     assert told["lanes"] == "any"
     assert told["inputs"]["obs/towers"] == {"shape": ["lanes", 4, 2], "dtype": "float32"}
@@ -109,7 +108,7 @@ def test_actions_that_name_a_unit(tmp_path: Path):
 
 
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
-    policy = nets.make("a3c", IMAGE, hidden=16, inputs="centre")
+    policy = factory.make("a3c", IMAGE, hidden=16, inputs="centre")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
     told = export.export_onnx(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
@@ -123,7 +122,7 @@ def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
 def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
     spec = EnvSpec(Field((5,), "float32"), Discrete(4))
     options = {"dueling": True, "atoms": 11, "noisy": "zoo", "core": "lstm", "core_size": 8, "previous": True}
-    told = export.export_onnx(nets.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
+    told = export.export_onnx(factory.make_values("mlp", spec, **options), spec, tmp_path / "q.onnx", {})
     assert told["lanes"] == "any"
     assert "100 % of actions are the same" in told["checked"]
     state = {"state/h", "state/c", "state/action"}
@@ -131,7 +130,7 @@ def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
 
 
 def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    policy = nets.make(Stiff, REAL)
+    policy = factory.make(Stiff, REAL)
     told = export.export_onnx(policy, REAL, tmp_path / "p.onnx", {})
     assert told["lanes"] == 1
     [shape] = {
@@ -144,7 +143,7 @@ def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, 
         return onnx.load(tmp_path / "p.onnx")
 
     monkeypatch.setattr(export, "_graph", anothers)
-    other = nets.make(Stiff, REAL)  # not the one that this file holds
+    other = factory.make(Stiff, REAL)  # not the one that this file holds
     with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):
         export.export_onnx(other, REAL, tmp_path / "q.onnx", {})
     assert not (tmp_path / "q.onnx").exists()
@@ -155,7 +154,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
 ):
     file = tmp_path / "p.onnx"
     with pytest.raises(UserError, match="--onnx: torch cannot export this network: ") as refused:
-        export.export_onnx(nets.make(Odd, REAL), REAL, file, {})
+        export.export_onnx(factory.make(Odd, REAL), REAL, file, {})
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="--onnx: there is no directory"):
@@ -166,7 +165,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
 
 
 def test_a_core_of_two_clocks_is_refused_in_one_line(tmp_path: Path):
-    policy = nets.make("mlp", REAL, core="temporal", core_size=8, previous=True)
+    policy = factory.make("mlp", REAL, core="temporal", core_size=8, previous=True)
     with pytest.raises(UserError, match=r"--onnx: .* --core temporal, .* or train with --core lstm or gru") as refused:
         export.export_onnx(policy, REAL, tmp_path / "p.onnx", {})
     assert "\n" not in str(refused.value)
@@ -176,7 +175,7 @@ def test_a_core_of_two_clocks_is_refused_in_one_line(tmp_path: Path):
 def test_own_rewards_are_inside(tmp_path: Path):
     """The file takes events, and no reward: it has their weights."""
     spec = EnvSpec(Field((5,), "float32"), Discrete(3), events=("kill", "death"))
-    policy = nets.make("mlp", spec, previous=True, rewards=spec.events, hidden=(8,))
+    policy = factory.make("mlp", spec, previous=True, rewards=spec.events, hidden=(8,))
     policy.follow({"reward_kill": 0.5, "reward_death": -0.2})
     told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
     assert set(told["inputs"]) == {"obs", "events", "first", "state/action"}
@@ -189,7 +188,7 @@ def test_own_rewards_are_inside(tmp_path: Path):
 
 @pytest.mark.parametrize("units", [ValueUnits(rescale=1e-3), ValueUnits(0.25)])
 def test_the_file_s_values_are_in_the_environments_units(units: ValueUnits, tmp_path: Path):
-    policy = nets.make("mlp", REAL, returns=0.9)
+    policy = factory.make("mlp", REAL, returns=0.9)
     policy.returns.total.fill_(8.0)
     policy.returns.count.fill_(2.0)  # rewards count half
     export.export_onnx(policy, REAL, tmp_path / "p.onnx", {}, units)

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay import nets
-from polyplay.common import tree
+from polyplay.core import tree
+from polyplay.nets import factory
 from polyplay.nets.policy import Policy, TapedPolicy
 from tests.nets.helpers import continuous, discrete, vector
 
 MEMBERS = ("initial", "act", "unroll", "noise", "spec", "state_spec")
 MADE = {
-    "actor_critic": lambda: nets.make("mlp", discrete(vector(3), 4), core="lstm", core_size=8),
-    "q_network": lambda: nets.make_values("mlp", discrete(vector(3), 4)),
-    "dpg": lambda: nets.make_deterministic("mlp", continuous(vector(3), 2)),
+    "actor_critic": lambda: factory.make("mlp", discrete(vector(3), 4), core="lstm", core_size=8),
+    "q_network": lambda: factory.make_values("mlp", discrete(vector(3), 4)),
+    "dpg": lambda: factory.make_deterministic("mlp", continuous(vector(3), 2)),
 }
 
 

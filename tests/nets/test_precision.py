@@ -1,4 +1,4 @@
-"""polyplay/nets/precision.py: what bfloat16 changes, what it leaves alone, and what is refused."""
+"""polyplay/nets/device.py: what bfloat16 changes, what it leaves alone, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import polyplay
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.nets import onnx, precision
+from polyplay.core.errors import UserError
+from polyplay.nets import device, factory, onnx
 from polyplay.runs import load
 from polyplay.runs.options import RunOptions
 from tests.nets.helpers import arrivals, discrete, image, observations, play, vector
@@ -21,7 +20,7 @@ def pair(name: str = "a3c", spec=SPEC, **options):
     made = []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(precision.set_precision(nets.make(name, spec, **options), how))
+        made.append(device.set_precision(factory.make(name, spec, **options), how))
     return made
 
 
@@ -63,31 +62,31 @@ def test_acting_and_unrolling_agree_and_weights_stay_float32():
 def test_auto_is_bfloat16_where_the_processor_multiplies_it(monkeypatch):
     for has, said in (({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx2": True}, False), ({}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: has)
-        assert precision.is_half("auto") is said
-        assert precision.is_half("bfloat16")
-        assert not precision.is_half("float32")
+        assert device.is_half("auto") is said
+        assert device.is_half("bfloat16")
+        assert not device.is_half("float32")
 
 
 @pytest.mark.parametrize(("half", "said"), [(1.6, "float32"), (0.5, "auto")])
 def test_auto_is_float32_where_bfloat16_is_slower(monkeypatch, half, said):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    monkeypatch.setattr(precision, "_product", lambda dtype: half if dtype == torch.bfloat16 else 1.0)
-    assert precision.choose_precision("auto") == said
+    monkeypatch.setattr(device, "_product", lambda dtype: half if dtype == torch.bfloat16 else 1.0)
+    assert device.choose_precision("auto") == said
     assert load.crew_of(RunOptions(precision="auto", device="cpu")).precision == said
-    assert precision.choose_precision("bfloat16") == "bfloat16"
+    assert device.choose_precision("bfloat16") == "bfloat16"
 
 
 def test_a_product_is_timed_in_both_precisions():
-    assert all(0.0 < precision._product(dtype) < 10.0 for dtype in (torch.float32, torch.bfloat16))
+    assert all(0.0 < device._product(dtype) < 10.0 for dtype in (torch.float32, torch.bfloat16))
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match="precision: 'fp16' given, allowed: float32, bfloat16, auto"):
         polyplay.train("a2c", env="toy:catch", precision="fp16")
     own = torch.nn.Linear(2, 2)
-    assert precision.set_precision(own, "auto") is own
+    assert device.set_precision(own, "auto") is own
     with pytest.raises(UserError, match="--precision bfloat16: this --network is a whole policy"):
-        precision.set_precision(own, "bfloat16")
+        device.set_precision(own, "bfloat16")
 
 
 def test_an_exported_file_computes_in_float32(tmp_path):

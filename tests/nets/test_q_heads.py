@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from polyplay.common.errors import UserError
-from polyplay.nets import noisy
+from polyplay.core.errors import UserError
+from polyplay.nets import q_heads
 from polyplay.nets.q_heads import QHead
 from tests.nets.helpers import parameters
 
@@ -86,7 +86,7 @@ def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
 def test_every_layer_has_noise_of_its_own(dueling: bool) -> None:
     head = QHead(7, 3, 5, 8, dueling, noisy="fortunato")
     assert head.noise == (7 + 8 + 8 + 15) + (7 + 8 + 8 + 5) * dueling
-    x, eps = torch.randn(64, 7), noisy.draw_noise(torch.arange(64), head.noise, "fortunato")
+    x, eps = torch.randn(64, 7), q_heads.draw_noise(torch.arange(64), head.noise, "fortunato")
     base = head(x, eps)
     for at in range(0, head.noise, 6):
         other = eps.clone()

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.learning.losses import q_learning
-from polyplay.nets import precision
-from polyplay.weights.flat import FlatParams
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.learning import value_losses
+from polyplay.nets import device, q_network
+from polyplay.nets import factory as nets
+from polyplay.weights.params import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, unroll_in_pieces, vector
 
 HEADS: list[dict[str, Any]] = [
@@ -224,7 +224,7 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     made = []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(precision.set_precision(nets.make_values("nature", spec, dueling=True), how))
+        made.append(device.set_precision(nets.make_values("nature", spec, dueling=True), how))
     full, half = made
     obs = torch.randint(0, 256, (2, 3, *image().shape), dtype=torch.uint8)
     exact, near = full.scores({"obs": obs}, {}), half.scores({"obs": obs}, {})
@@ -242,16 +242,14 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.hold()
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
-    assert set(q_learning.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
+    assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
 def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
     spec, made = discrete(image(1, 40)), []
     for how in ("float32", "bfloat16"):
         torch.manual_seed(0)
-        made.append(
-            precision.set_precision(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how)
-        )
+        made.append(device.set_precision(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how))
     batch = {**arrivals(spec.obs, 4, 8, 3), "action": torch.randint(6, (4, 8))}
     (full, half), state = made, made[0].initial(8)
     exact, near = (net.scores(batch, state) for net in made)
@@ -294,7 +292,7 @@ def test_a_factory_makes_values_where_asked() -> None:
     first = factory()
     torch.manual_seed(1)
     second = factory()
-    assert isinstance(first, nets.QNetwork)
+    assert isinstance(first, q_network.QNetwork)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
@@ -322,4 +320,4 @@ def test_only_discrete_actions_have_values() -> None:
         nets.make_values("mlp", continuous(vector(3), 2))
     policy = nets.make_values("mlp", discrete(vector(4)))
     with pytest.raises(ValueError, match="head or core takes 64 numbers, not 71"):
-        nets.QNetwork(policy.torso, policy.head, previous=True)
+        q_network.QNetwork(policy.torso, policy.head, previous=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.nets import recurrent
 from tests.nets.helpers import parameters
 

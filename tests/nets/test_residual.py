@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
+from polyplay.nets.device import HasPrecision, set_precision
 from polyplay.nets.factory import build_network, count_parameters
-from polyplay.nets.folding import FoldedNetwork
 from polyplay.nets.policy import Policy
-from polyplay.nets.precision import HasPrecision, set_precision
-from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
-from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork, FoldedNetwork
+from polyplay.weights.params import FlatParams, param_sizes
 from tests.nets.helpers import continuous, discrete, image, vector
 
 FOUR = Envs("game:connect_four", 1).spec

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.nets.running_stats import BOUND, MOST, Normalize, ReturnScale, RunningMoments
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.nets import factory
+from polyplay.nets.policy import BOUND, MOST, Normalize, ReturnScale, RunningMoments
+from polyplay.weights.params import FlatParams, Params
 from tests.nets.helpers import arrivals, discrete, image, play, vector
 
 
@@ -200,7 +199,7 @@ def test_without_rewards_the_scale_is_one_and_many_rows_fade():
 
 def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
     spec = discrete(vector(3), 5)
-    net, other = (nets.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
+    net, other = (factory.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
     vectors = [FlatParams(n) for n in (net, other)]
     torch.manual_seed(2)
     batch = arrivals(spec.obs, 5, 8, 1)
@@ -222,10 +221,10 @@ def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
 
 def test_observations_without_numbers_to_scale_are_refused():
     with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are neither an image nor classes, t"):
-        nets.make("nature", discrete(image()), inputs="normalize")
+        factory.make("nature", discrete(image()), inputs="normalize")
     with pytest.raises(UserError, match=r"the observations are classes; use raw or"):
-        nets.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
+        factory.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
     with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
-        nets.make("nature", discrete(image()), inputs="center")
+        factory.make("nature", discrete(image()), inputs="center")
     with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
-        nets.make("mlp", discrete(vector(3)), inputs="centre")
+        factory.make("mlp", discrete(vector(3)), inputs="centre")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common import checkpoint, tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch, Field
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import NetworkFactory
@@ -19,7 +19,7 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import build_network
 from polyplay.nets.surgery import RENEWED, NetworkGrowth
 from polyplay.weights import optimizers
-from polyplay.weights.flat import FlatParams
+from polyplay.weights.params import FlatParams
 from tests.nets.helpers import continuous
 
 VECTOR, LONGER = (EnvSpec(Field((n,), "float32"), Discrete(4)) for n in (5, 8))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.nets import recurrent, temporal
+from polyplay.nets import dnc, recurrent
+from polyplay.nets.dnc import Memory
 from polyplay.nets.layers import Linear, RepeatedLinear
-from polyplay.nets.memory import Memory
-from polyplay.nets.temporal import Latent, Temporal, kl_terms
+from polyplay.nets.recurrent import Latent, Temporal, kl_terms
 from tests.nets.test_temporal_links import PlainLinks
 
 
@@ -204,8 +204,8 @@ def test_gradients_of_a_memory_are_those_of_plain_links(period, monkeypatch):
     core = core_of(period=period, memory=True)
     x, first, noise = rows_of(core, 33, 5)
     found = []
-    for links in (temporal.TemporalLinks, PlainLinks):
-        monkeypatch.setattr(temporal, "TemporalLinks", links)
+    for links in (dnc.TemporalLinks, PlainLinks):
+        monkeypatch.setattr(recurrent, "TemporalLinks", links)
         before = zeros(core, 5) | {"count": torch.arange(5), "prior_scale": torch.ones(5, 8)}
         before["memory"]["link"].requires_grad_()
         z, after, latent = core.unroll(x, first, before, noise=noise)

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyplay.nets.addressing import precedence_after
-from polyplay.nets.temporal_links import EVERY, TemporalLinks, follow_links
+from polyplay.nets.dnc import EVERY, TemporalLinks, follow_links, precedence_after
 from tests.nets.test_addressing import LANES, QUICK, READS, SEEDS, SLOTS, are_weights, one_hot, weights
 
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyplay import nets
-from polyplay.common import tree
-from polyplay.nets.action_heads import for_space
-from polyplay.nets.precision import set_precision
-from polyplay.nets.unit_pointer import UnitPointer
+from polyplay.core import tree
+from polyplay.nets import factory
+from polyplay.nets.action_heads import UnitPointer, for_space
+from polyplay.nets.device import set_precision
 from tests.nets.fights import FIGHT, OBS, SETS, doubles, rows
 from tests.nets.helpers import bind, play
 
@@ -49,7 +48,7 @@ def test_acting_and_learning_say_the_same_to_the_bit(core, previous):
         torch.manual_seed(seed)
         n, lanes, hidden, embedding = 2 + seed % 5, 1 + 3 * seed % 17, (128, 21, 5)[seed % 3], (32, 5, 16)[seed % 3]
         options = {"width": (0, 12)[seed % 2], "hidden": hidden, "embedding": embedding}
-        policy = nets.make("five", FIGHT, core, 19, previous, **options)
+        policy = factory.make("five", FIGHT, core, 19, previous, **options)
         for p in policy.parameters():
             p.data += 0.1 * torch.randn_like(p)
         bind(policy)
@@ -63,7 +62,7 @@ def test_acting_and_learning_say_the_same_to_the_bit(core, previous):
 
 def test_a_lane_is_to_the_bit_the_same_in_any_batch():
     torch.manual_seed(0)
-    policy = nets.make("five", FIGHT, "lstm", 24)
+    policy = factory.make("five", FIGHT, "lstm", 24)
     batch = rows(3, 21, policy.noise)
     whole, _ = play(policy, batch, policy.initial(21))
     for lanes in (slice(0, 1), slice(3, 8), slice(5, 21)):
@@ -74,7 +73,7 @@ def test_a_lane_is_to_the_bit_the_same_in_any_batch():
 
 def test_in_bfloat16_only_the_torso_is():
     torch.manual_seed(0)
-    policy = nets.make("five", FIGHT, "lstm", 24)
+    policy = factory.make("five", FIGHT, "lstm", 24)
     batch = rows(3, 8, policy.noise)
     exact, _ = play(policy, batch, policy.initial(8))
     half, _ = play(set_precision(policy, "bfloat16"), batch, policy.initial(8))
@@ -85,7 +84,7 @@ def test_in_bfloat16_only_the_torso_is():
 
 def test_no_illegal_unit_is_drawn():
     torch.manual_seed(1)
-    policy, n = nets.make("five", FIGHT, init="torch"), 20_000
+    policy, n = factory.make("five", FIGHT, init="torch"), 20_000
     step = tree.map(lambda x: x[0], rows(1, n, policy.noise))
     with torch.no_grad():
         for greedy in (False, True):
@@ -102,7 +101,7 @@ def test_no_illegal_unit_is_drawn():
 @pytest.mark.parametrize("path", SETS)
 def test_who_stands_elsewhere_in_a_set_is_named_there_with_the_same_probability(path):
     torch.manual_seed(0)
-    policy = nets.make("five", FIGHT, init="torch", hidden=16)
+    policy = factory.make("five", FIGHT, init="torch", hidden=16)
     for p in policy.actions.parameters():
         p.data *= 5
     obs = rows(1, 9, 1)["obs"]
@@ -122,7 +121,7 @@ def test_who_stands_elsewhere_in_a_set_is_named_there_with_the_same_probability(
 
 def test_other_heads_hear_features_alone():
     torch.manual_seed(0)
-    policy = nets.make("five", FIGHT, "lstm", 8, hidden=12, auxiliary=("reward", "value"))
+    policy = factory.make("five", FIGHT, "lstm", 8, hidden=12, auxiliary=("reward", "value"))
     assert policy.auxiliary.reward.hidden.in_features == 3 * 12
     batch, state = rows(3, 4, policy.noise), policy.initial(4)
     said, _ = play(policy, batch, state)
@@ -135,7 +134,7 @@ def test_other_heads_hear_features_alone():
 def test_units_are_normalised_alike_wherever_they_stand():
     """And that one is there passes, though it never changes."""
     torch.manual_seed(0)
-    policy = nets.make("five", FIGHT, inputs="normalize")
+    policy = factory.make("five", FIGHT, inputs="normalize")
     batch = rows(5, 6, 1)
     batch["obs"]["allies"][..., 0], batch["obs"]["enemies"][..., 0] = 1, 0
     batch["obs"]["towers"][..., 1:] = 3 + 5 * batch["obs"]["towers"][..., 1:]

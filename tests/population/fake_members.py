@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import checkpoint
-from polyplay.common.files import JsonLines, Row, write_json
-from polyplay.population.evolution import Evolution
-from polyplay.population.lineage import read_lineage
-from polyplay.population.priors import parse_prior
-from polyplay.population.store import Store
-from polyplay.population.trainer import MemberSession, trainer
+from polyplay.core import checkpoint
+from polyplay.core.files import JsonLines, Row, write_json
+from polyplay.population.rules import parse_prior
+from polyplay.population.store import Store, read_lineage
+from polyplay.population.trainer import Evolution, MemberSession, trainer
 from polyplay.runs.directory import rewind
-from polyplay.runs.going_on import find_checkpoint
-from polyplay.runs.member import learnt
+from polyplay.runs.load import find_checkpoint
+from polyplay.runs.population import learnt
 
 EVERY, TOTAL = 40, 120
 HALF = EVERY // 2  # agent steps between two checkpoints

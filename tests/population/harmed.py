@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import polyplay
-from polyplay.common.errors import UserError, WorkerLost
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.runs import session
 
 

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import RATED, League
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.referee import ELO, TRUESKILL, Referee
+from polyplay.population.referee import ELO, TRUESKILL, Opponents, Referee
 
 DUEL = (0, 1)  # two teams of one seat each
 

@@ -12,20 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.files import read_lines
-from polyplay.population.copies import RANGE, CopyHistory, CopyRule, outplayed
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import CopyOrder, League
-from polyplay.population.league_state import LeagueState
-from polyplay.population.lineage import LINEAGE, read_lineage
-from polyplay.population.match_log import LOG, SUMMARY, MatchLog
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.priors import Prior, initial
-from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
-from polyplay.population.rules import Standing
+from polyplay.population.league_log import LOG, RANGE, SUMMARY, CopyHistory, CopyRule, LeagueState, MatchLog, outplayed
+from polyplay.population.referee import ELO, TRUESKILL, Opponents, Referee, restore
+from polyplay.population.rules import Prior, Standing, initial
+from polyplay.population.store import LINEAGE, read_lineage
 from tests.population.leagues import Files, Killed
 
 HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
-from polyplay.population.evolution import TRIES, Evolution, is_over, may_train
-from polyplay.population.inherit import PreparedCopy
-from polyplay.population.lineage import read_lineage
-from polyplay.population.priors import parse_prior
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.population.rules import parse_prior
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, read_lineage
+from polyplay.population.trainer import DRAWS, Evolution, PreparedCopy, is_over, may_train
 from tests.population.fake_members import EVERY, TOTAL, begun, evolution_of
 
 SCORES = [1.0, 5.0, 3.0, 9.0, 4.0]
@@ -116,7 +114,7 @@ def test_a_failed_member_copies_whomever_it_can(tmp_path):
 def test_a_failed_member_that_finds_no_donor_tries_again_without_a_line(tmp_path):
     evolution, copies = evolution_of(size=5), Copies("RUN: its disk is gone")
     store = scored(tmp_path / "run", evolution)
-    for n in range(1, TRIES + 1):
+    for n in range(1, DRAWS + 1):
         assert may_train(store.read(), 0)
         state = {"state": FAILED} if n == 1 else {}
         m, row = decided(store, evolution, 0, copies, **state)

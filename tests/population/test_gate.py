@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.population.gate import Gate
+from polyplay.core.errors import UserError
+from polyplay.population.judge import Gate
 
 PAGE = Path(__file__).parents[2] / "docs/systems/alphago_zero.md"
 

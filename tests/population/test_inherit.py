@@ -16,9 +16,9 @@ import pytest
 
 import polyplay
 from polyplay.buffers import actor_checkpoint
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.population import inherit
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.population import trainer
 from tests.population.fake_members import save
 
 OWN, GIVEN = [1.0, 2.0], [5.0, 6.0]
@@ -36,8 +36,8 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def copied(receiver: Path, donor: Path, **more: Any) -> Path:
-    final, _ = inherit.prepare_copy(receiver, donor, "copy-17", **more)
-    assert inherit.complete_copy(receiver, "copy-17", final)
+    final, _ = trainer.prepare_copy(receiver, donor, "copy-17", **more)
+    assert trainer.complete_copy(receiver, "copy-17", final)
     found = checkpoint.newest(receiver, pytest.fail, checkpoint.resume_flaw)
     assert found.name == final
     return found
@@ -80,18 +80,18 @@ def test_lanes_that_cannot_go_on_begin_anew_and_the_replay_stays(runs):
 
 def test_a_donor_may_remove_what_was_copied(runs):
     receiver, donor = runs
-    final, steps = inherit.prepare_copy(receiver, donor, "copy-17")
+    final, steps = trainer.prepare_copy(receiver, donor, "copy-17")
     assert steps == checkpoint.manifest(checkpoint.everything(donor)[-1])["counters"]["steps"]
     shutil.rmtree(donor)
-    assert inherit.complete_copy(receiver, "copy-17", final)
-    assert inherit.complete_copy(receiver, "copy-17", final), "it may be called again"
+    assert trainer.complete_copy(receiver, "copy-17", final)
+    assert trainer.complete_copy(receiver, "copy-17", final), "it may be called again"
     assert checkpoint.flaw(receiver / "checkpoints" / final) is None
 
 
 def test_a_donor_that_trains_on_meanwhile(runs, monkeypatch):
     """Its newest checkpoint is removed after it was found whole; the next is taken."""
     receiver, donor = runs
-    real, left = inherit._compose, [2]
+    real, left = trainer._compose, [2]
 
     def compose(part: Path, own: Path, given: Path, *how: Any) -> str:
         if left[0]:
@@ -101,7 +101,7 @@ def test_a_donor_that_trains_on_meanwhile(runs, monkeypatch):
             assert not given.exists()
         return real(part, own, given, *how)
 
-    monkeypatch.setattr(inherit, "_compose", compose)
+    monkeypatch.setattr(trainer, "_compose", compose)
     assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [7.0, 0.0]
 
 
@@ -147,7 +147,7 @@ def test_a_donor_without_a_whole_checkpoint_is_not_copied(runs):
     for found in checkpoint.everything(donor):
         (found / "agents/0/optimizer.safetensors").write_bytes(b"x")
     with pytest.raises(UserError, match=r"donor has no usable checkpoint \(2 there, none whole\)"):
-        inherit.prepare_copy(receiver, donor, "copy-17")
+        trainer.prepare_copy(receiver, donor, "copy-17")
     assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
 
 
@@ -155,7 +155,7 @@ def test_a_donor_that_has_learnt_nothing_is_not_copied(runs, tmp_path):
     receiver, _ = runs
     save(tmp_path / "new", 0, GIVEN, 0)
     with pytest.raises(UserError, match="new has learnt nothing yet"):
-        inherit.prepare_copy(receiver, tmp_path / "new", "copy-17")
+        trainer.prepare_copy(receiver, tmp_path / "new", "copy-17")
 
 
 @pytest.mark.parametrize("file", ["workers/act-0.safetensors", "replay/0/replay.json", "agents/0/learner.json"])
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_both_as_they_were(runs, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
             with pytest.raises(OSError, match="No space left"):
-                inherit.prepare_copy(receiver, donor, "copy-17")
+                trainer.prepare_copy(receiver, donor, "copy-17")
         assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
     copied(receiver, donor)
 
@@ -214,7 +214,7 @@ def test_files_are_linked_where_the_file_system_can(runs):
 
 
 def test_it_imports_no_torch():
-    code = "import sys, polyplay.population.inherit, polyplay.population.evolution; assert 'torch' not in sys.modules"
+    code = "import sys, polyplay.population.trainer, polyplay.population.trainer; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
@@ -240,7 +240,7 @@ def test_a_run_goes_on_from_a_copy(system, kw, tmp_path, capfd):
     assert any(n.startswith("replay/") for n in rest) == (system == "dqn")
     if system == "impala":
         lanes = arrays(found, "workers/act-0")
-        states = [k for k in lanes if inherit.RECURRENT.match(k)]
+        states = [k for k in lanes if trainer.RECURRENT.match(k)]
         assert states
         assert not any(lanes[k].any() for k in states)
     assert actor_checkpoint.lost_lanes(found, 0) == ""

@@ -18,15 +18,15 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.acting.search import evaluators
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row, read_lines
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, read_lines
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES
 from polyplay.population.judge import Matches
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
+from polyplay.search import evaluators
 from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
@@ -58,9 +58,9 @@ def games_of(run: Path, match: Row) -> list[float]:
     for row in lines:
         assert sorted((row["black"], row["white"])) == [match["champion"], match["candidate"]]
         record, names = BOARD.new(), [BOARD.move_name(action) for action in range(BOARD.actions)]
-        results = [kernels.play(BOARD.numbers, record, names.index(move)) for move in row["moves"]]
-        assert set(results[:-1]) == {kernels.GOES_ON}
-        last = {kernels.WON: 1, kernels.DRAWN: 0}[results[-1]]
+        results = [board_rules.play(BOARD.numbers, record, names.index(move)) for move in row["moves"]]
+        assert set(results[:-1]) == {records.GOES_ON}
+        last = {records.WON: 1, records.DRAWN: 0}[results[-1]]
         assert row["outcome"] == last * (-1) ** (len(results) - 1)
         assert [value is None for value in row["values"]] == [ply < 3 for ply in range(len(results))], "openings"
         points.append((1 + row["outcome"] * (1 if row["black"] == match["candidate"] else -1)) / 2)

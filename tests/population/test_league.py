@@ -12,13 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed, UserError
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import NOBODY, PAST, RESULTS, CopyOrder, Identity, League
-from polyplay.population.matchmaking import Opponents
-from polyplay.population.referee import referee
+from polyplay.population.referee import Opponents, referee
 from polyplay.workers.role import Role
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.files import JsonLines
-from polyplay.population.lineage import LINEAGE, LeagueLineage, Segment, ancestry, read_lineage
+from polyplay.core.files import JsonLines
+from polyplay.population.store import LINEAGE, LeagueLineage, Segment, ancestry, read_lineage
 
 Step = tuple[int, int, Any]  # a member, its agent step, its values
 

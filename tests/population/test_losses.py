@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import WorkerLost
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.errors import WorkerLost
+from polyplay.core.files import read_lines
 from tests.faults import injected
 from tests.population.test_judge import agree, trained
 

@@ -21,11 +21,10 @@ import psutil
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import Row
-from polyplay.population.lineage import ancestry, read_lineage
-from polyplay.population.store import DONE, TRAINING, Store
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.population.store import DONE, TRAINING, Store, ancestry, read_lineage
 from polyplay.runs.load import weights_digest
 from polyplay.runs.session import Session
 from tests.population.fake_members import CLOCKS

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.population.matchmaking import (
+from polyplay.core.errors import UserError
+from polyplay.population.ratings import win_probability
+from polyplay.population.referee import (
     RATE,
     Candidates,
     Opponents,
@@ -23,7 +24,6 @@ from polyplay.population.matchmaking import (
     quality_chances,
     quality_cost,
 )
-from polyplay.population.ratings import win_probability
 
 ELO = np.array([1000.0, 1000.0, 1400.0, 600.0, 1200.0, 1000.0])
 QUALITY = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 0.0])

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.bounds import Count, Positive
-from polyplay.common.errors import UserError
-from polyplay.population.priors import Prior, initial, parse_prior, prior_name
+from polyplay.core.errors import Count, Positive, UserError
+from polyplay.population.rules import Prior, initial, parse_prior, prior_name
 from polyplay.runs.flags import Word, check_value
 
 FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary learning_rate=log:1e-5:1e-2"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from polyplay.population.ranking import best_member, rank_members
-from polyplay.population.store import DONE, FAILED, WAITING
+from polyplay.population.store import DONE, FAILED, WAITING, best_member, rank_members
 
 
 def members(*found: tuple[str, float | None]) -> list[dict]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.population.rated_versions import RATINGS, next_reference, rate_against, rate_lines, read_rated
+from polyplay.population.ratings import RATINGS, next_reference, rate_against, rate_lines, read_rated
 
 NORMAL = NormalDist()
 POINTS = st.sampled_from([0.0, 0.5, 1.0])

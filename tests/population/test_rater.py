@@ -12,23 +12,19 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.common import checkpoint, files
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint, files
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.nets import NetworkFactory
-from polyplay.population import references
-from polyplay.population.rated_versions import RATINGS, rate_lines
-from polyplay.population.rater import BATCH, METRIC, rater
-from polyplay.population.references import REFERENCES
+from polyplay.population import ratings
+from polyplay.population.judge import BATCH, METRIC, rater
+from polyplay.population.ratings import RATINGS, REFERENCES, rate_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.systems import league
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.weights.params import FlatParams, Params
 from tests.faults import injected
 
 GAMES = Envs("toy:skirmish+health=2", 4)
@@ -39,8 +35,8 @@ BOTS, EVERY, MATCHES = ("opposite", "focus"), 10, 2 * BATCH + 4
 @pytest.fixture(autouse=True, scope="module")
 def few() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyplay.population.rater.MATCHES", 8)
-        patch.setattr(references, "MATCHES", 8)
+        patch.setattr("polyplay.population.judge.MATCHES", 8)
+        patch.setattr(ratings, "MATCHES", 8)
         yield
 
 
@@ -152,7 +148,7 @@ def test_references_are_the_same_in_a_run_of_another_seed(whole, tmp_path):
     other.work(until=1)
     assert (other.directory / REFERENCES).read_bytes() == (whole.directory / REFERENCES).read_bytes()
     assert other.lines[0]["points"] != whole.lines[0]["points"]
-    found = references.read_references(whole.directory)
+    found = ratings.read_references(whole.directory)
     assert found["random"] == 0
     assert found["focus"] > 0
 

@@ -8,16 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.files import read_lines
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.files import read_lines
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
-from polyplay.population.match_log import LOG, SUMMARY
-from polyplay.population.matchmaking import Opponents
+from polyplay.population.league_log import LOG, SUMMARY
 from polyplay.population.ratings import Elo, TrueSkill
-from polyplay.population.referee import referee
+from polyplay.population.referee import Opponents, referee
 from tests.population.leagues import employ, play, small
 
 

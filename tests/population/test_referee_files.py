@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from polyplay.population.league import League
-from polyplay.population.league_state import LeagueState
-from polyplay.population.match_log import LOG, SUMMARY, MatchLog
+from polyplay.population.league_log import LOG, SUMMARY, LeagueState, MatchLog
 from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
 from tests.population.leagues import employ, everything, play, small
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.common.files import read_lines
+from polyplay.core.files import read_lines
 from polyplay.population import referee as referees
 from polyplay.population.league import AGENT, BOT, PAST, League
-from polyplay.population.league_state import LeagueState
-from polyplay.population.match_log import LOG
+from polyplay.population.league_log import LOG, LeagueState
 from polyplay.population.ratings import TrueSkill
 from polyplay.population.referee import Referee
 from tests.population.leagues import Files, Killed, employ, small

@@ -7,10 +7,16 @@ import json
 
 import pytest
 
-from polyplay.common.files import write_json
-from polyplay.population.rated_versions import RULES
-from polyplay.population.ratings import TrueSkill
-from polyplay.population.references import MATCHES, REFERENCES, ReferenceTable, rate_references, read_references
+from polyplay.core.files import write_json
+from polyplay.population.ratings import (
+    MATCHES,
+    REFERENCES,
+    RULES,
+    ReferenceTable,
+    TrueSkill,
+    rate_references,
+    read_references,
+)
 
 
 def test_the_first_match_of_every_two_comes_before_the_second_of_any():

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.population.priors import Prior
-from polyplay.population.rules import EXPLOIT, EXPLORE, Choice, Standing, is_ready
+from polyplay.population.rules import EXPLOIT, EXPLORE, Choice, Prior, Standing, is_ready
 from tests.population.test_welch import GAMES, welch
 
 FAILED = -math.inf

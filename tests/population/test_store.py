@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.population.lineage import LINEAGE, read_lineage
-from polyplay.population.store import FAILED, Store, founder, line_of, standing, wall_seconds
+from polyplay.core.errors import UserError
+from polyplay.population.store import FAILED, LINEAGE, Store, founder, line_of, read_lineage, standing, wall_seconds
 from tests.population.fake_members import begun, evolution_of
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.population.priors import parse_prior
-from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready
+from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready, parse_prior
 
 EVERY, RATE, STEPS = 5, 0.02, 800  # between decisions; of the gradient; of both workers together
 PRIORS = {name: parse_prior(f"{name}=uniform:0:1", float) for name in ("h0", "h1")}

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.population import inherit, trainer
-from polyplay.population.lineage import ancestry, read_lineage
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.population import trainer
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, ancestry, read_lineage
 from tests.population.fake_members import (
     EVERY,
     HALF,
@@ -109,8 +108,8 @@ def test_killed_within_a_decision_it_becomes_the_same(every, tmp_path, monkeypat
     evolution, kill = evolution_of(), Kill(monkeypatch)
     store = begun(tmp_path / "run", evolution)
     train(store, evolution, FakeRun(store), turns=3)
-    real, begins = inherit.prepare_copy, list[int]()
-    monkeypatch.setattr(inherit, "prepare_copy", lambda *a, **k: (begins.append(kill.changes), real(*a, **k))[1])
+    real, begins = trainer.prepare_copy, list[int]()
+    monkeypatch.setattr(trainer, "prepare_copy", lambda *a, **k: (begins.append(kill.changes), real(*a, **k))[1])
     shutil.copytree(store.directory, tmp_path / "before")
     kill.never()
     train(store, evolution, FakeRun(store), turns=4)
@@ -237,7 +236,7 @@ def test_a_copy_that_is_harmed_before_it_is_used_is_made_again(harm, tmp_path):
     elif harm == "half deleted":
         (part / "agents/0/policy.safetensors").unlink()
     else:
-        inherit.complete_copy(store.member(i), name, pending["final"])
+        trainer.complete_copy(store.member(i), name, pending["final"])
         file = part.with_name(pending["final"]) / "agents/0/policy.safetensors"
         file.unlink()
         file.write_bytes(b"damaged")

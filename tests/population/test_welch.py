@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.population.welch import Welch, welch_test
+from polyplay.population.rules import Welch, welch_test
 
 
 def density(x: float, freedom: float) -> float:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.runs import listing
-from polyplay.runs.callbacks import Callbacks
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.runs import directory
+from polyplay.runs.session import Callbacks
 
 TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
 TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
@@ -113,7 +113,7 @@ def test_one_that_raises_on_the_last_report_fails_the_run(tmp_path: Path):
     assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
-    assert [row["state"] for row in listing.list_runs([tmp_path / "run"])] == ["failed"]
+    assert [row["state"] for row in directory.list_runs([tmp_path / "run"])] == ["failed"]
 
 
 def test_mistakes_are_one_line_and_nothing_is_made(tmp_path: Path):

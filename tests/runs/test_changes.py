@@ -11,12 +11,11 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.runs.changes import check_changes, parse_changes, scheduled_names
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 from polyplay.runs.flags import option_types, parse_values, split_flags
 from polyplay.runs.load import crew_of
-from polyplay.runs.options import RunOptions, from_json, to_json
+from polyplay.runs.options import RunOptions, check_changes, from_json, parse_changes, scheduled_names, to_json
 
 CATCH: dict[str, Any] = {"env": "toy:catch", "lanes": 4, "unroll": 5, "serial": True, "tensorboard": False}
 CATCH |= {"anneal": "constant", "report_every": 1e-4, "steps": 400, "quiet": True}

@@ -15,8 +15,9 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.runs import run as runs
+from polyplay.core import checkpoint
+from polyplay.runs import run as runs_
+from polyplay.runs import session as runs
 from polyplay.runs.run import RunResult
 from tests.reports import rows
 
@@ -107,7 +108,7 @@ def test_mangled_json_is_one_line_or_the_checkpoint_before(
         begun.append(setup)
         return RunResult(setup.directory)
 
-    monkeypatch.setattr(runs, "_go", go)
+    monkeypatch.setattr(runs_, "_go", go)
     for case in range(CASES // len(FILES)):
         rng, run = random.Random(f"{name} {case}"), shutil.copytree(whole, tmp_path / str(case))
         old, new = checkpoint.everything(run)

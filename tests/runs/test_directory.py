@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import files, machine
-from polyplay.common.errors import UserError
-from polyplay.common.files import AppendFile, JsonLines
+from polyplay.core import files, machine
+from polyplay.core.errors import UserError
+from polyplay.core.files import AppendFile, JsonLines
 from polyplay.runs.directory import amend_config, read_config, rewind, write_config
 
 GAME = {"wall_seconds": 1.0, "episodic_return": 1.0, "episodic_length": 3}

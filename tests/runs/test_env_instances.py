@@ -1,4 +1,4 @@
-"""polyplay/runs/env_instances.py: an environment that was made already."""
+"""polyplay/runs/options.py: an environment that was made already."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gymnasium
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
-from polyplay.runs.env_instances import is_instance, made_from
+from polyplay.core.errors import UserError
+from polyplay.runs.options import is_instance, made_from
 
 
 def test_workers_make_their_own_by_the_same_arguments(tmp_path):

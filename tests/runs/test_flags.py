@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.runs import flags
 
 

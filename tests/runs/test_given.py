@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.nets.mlp import MLP
-from polyplay.runs import given
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.nets.torsos import MLP
+from polyplay.runs import load
 
 KW: dict[str, Any] = {
     "network": "mlp(8)",
@@ -59,7 +59,7 @@ def test_an_object_is_found_in_the_process_that_gave_it_and_given_again_elsewher
     run = train(tmp_path / "run", env)
     polyplay.resume(run, steps=200)
     assert steps(run) == 200
-    monkeypatch.setattr(given, "_given", {})  # another process
+    monkeypatch.setattr(load, "_given", {})  # another process
     with pytest.raises(
         UserError, match=r"begun by a program with env=.*, which is not here: polyplay\.resume\('.*', env=…\)"
     ):
@@ -75,12 +75,12 @@ def test_a_program_finds_what_it_defines_by_its_name(tmp_path: Path, monkeypatch
     here = type("Here", (Walk,), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Here", here, raising=False)
     run = train(tmp_path / "run", here)
-    monkeypatch.setattr(given, "_given", {})
+    monkeypatch.setattr(load, "_given", {})
     polyplay.resume(run, steps=200)
     assert steps(run) == 200
     assert polyplay.evaluate(run, episodes=1)["episodic_return_mean"] == 10.0
     monkeypatch.delattr(sys.modules["__main__"], "Here")
-    monkeypatch.setattr(given, "_given", {})
+    monkeypatch.setattr(load, "_given", {})
     with pytest.raises(UserError, match="begun by a program with env=__main__:Here, which is not here"):
         polyplay.evaluate(run, episodes=1)
     moved = type("Moved", (Walk,), {"__module__": "strange_module"})
@@ -92,7 +92,7 @@ def test_a_program_finds_what_it_defines_by_its_name(tmp_path: Path, monkeypatch
 def test_the_same_call_goes_on_with_its_own_objects(tmp_path: Path, monkeypatch):
     env, network = partial(Walk, 3), partial(MLP, hidden=(8,))
     for steps_ in (100, 200):
-        monkeypatch.setattr(given, "_given", {})
+        monkeypatch.setattr(load, "_given", {})
         train(tmp_path / "run", env, network=network, resume="auto", steps=steps_)
     assert steps(tmp_path / "run") == 200
 

@@ -17,10 +17,10 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.cli.resume import ResumeOptions
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.runs import going_on
+from polyplay.cli.train import ResumeOptions
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.runs import load
 from polyplay.runs.options import CHANGEABLE, RunOptions
 from polyplay.runs.plan import Plan
 from tests.reports import rows
@@ -142,7 +142,7 @@ def test_what_was_acted_and_not_learnt_from_is_left_to_do(agents: int, tmp_path:
         found = checkpoint.complete(directory, 7, counters)
         checkpoint.write_json(directory / "summary.json", {"exit_code": 0, "reason": "done"})
         plan = Plan({}, 0, 0, 4000, 0.0)
-        why = going_on.finished(directory, found, plan, counters, RunOptions(), {})
+        why = load.finished(directory, found, plan, counters, RunOptions(), {})
         assert bool(why) == done
         assert not done or "4,080 of 4,000 frames are done" in why
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete, MultiBinary
-from polyplay.runs.grown_options import change_options, check_games
 from polyplay.runs.options import RunOptions, resolve
+from polyplay.runs.surgery import change_options, check_games
 
 PAGE = systems.load("ppo")
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.runs import listing
-from polyplay.runs.lock import DirectoryLock, is_locked
+from polyplay.core.errors import UserError
+from polyplay.runs import directory
+from polyplay.runs.directory import DirectoryLock, is_locked
 
 SUMMARY = {"exit_code": 0, "reason": "done", "frames": 400, "steps": 100, "wall_seconds": 90.0}
 
@@ -29,17 +29,17 @@ def make_run(root: Path, name: str, summary: dict[str, Any] | None = None, start
 
 
 def test_a_run_is_described_by_its_summary_and_its_best_full_mean(tmp_path: Path):
-    row = listing.describe_run(make_run(tmp_path, "a", {}))
+    row = directory.describe_run(make_run(tmp_path, "a", {}))
     expected = {"system": "a2c", "env": "toy:catch", "seed": 3, "state": "done", "frames": 400, "steps": 100}
     assert row.items() >= (expected | {"return": 0.25, "return_best": 0.5, "wall_seconds": 90.0}).items()
 
 
 def test_without_a_summary_the_last_report_counts_and_the_lock_says_whether_it_is_running(tmp_path: Path):
     run = make_run(tmp_path, "a")
-    assert listing.describe_run(run).items() >= {"state": "stopped", "frames": 40, "return": 0.25}.items()
+    assert directory.describe_run(run).items() >= {"state": "stopped", "frames": 40, "return": 0.25}.items()
     lock = DirectoryLock(run)
     assert is_locked(run)
-    assert listing.describe_run(run)["state"] == "running"
+    assert directory.describe_run(run)["state"] == "running"
     lock.close()
     assert not is_locked(run)
 
@@ -55,7 +55,7 @@ def test_without_a_summary_the_last_report_counts_and_the_lock_says_whether_it_i
     ],
 )
 def test_states(tmp_path: Path, code: int, reason: str, state: str):
-    assert listing.state_of(tmp_path, {"exit_code": code, "reason": reason}) == state
+    assert directory.state_of(tmp_path, {"exit_code": code, "reason": reason}) == state
 
 
 def test_the_newest_comes_first_and_damage_is_a_row(tmp_path: Path):
@@ -64,12 +64,12 @@ def test_the_newest_comes_first_and_damage_is_a_row(tmp_path: Path):
     (make_run(tmp_path, "torn", {}, "2026-01-03") / "summary.json").write_text('{"exit')
     (make_run(tmp_path, "bad", {}) / "config.json").write_text("{")
     (tmp_path / "nothing").mkdir()
-    rows = listing.list_runs([tmp_path, tmp_path / "old"])
+    rows = directory.list_runs([tmp_path, tmp_path / "old"])
     assert [Path(row["run"]).name for row in rows] == ["seed-0", "old", "bad", "torn"]
     assert [row["state"] for row in rows] == ["done", "done", "damaged", "damaged"]
     assert "config.json is damaged" in rows[2]["error"]
     with pytest.raises(UserError, match="DIR: no directory"):
-        listing.list_runs([tmp_path / "absent"])
+        directory.list_runs([tmp_path / "absent"])
 
 
 @pytest.mark.parametrize("name", ["frames", "steps", "wall_seconds", "episodic_return_mean"])
@@ -92,5 +92,5 @@ def test_a_damaged_population_is_a_row(damage: dict[str, Any], tmp_path: Path):
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "config": {"env": "toy:catch", "over": "a2c"}}))
     (run / "population.json").write_text(json.dumps({"schema": 1, **damage}))
-    row = listing.describe_run(run)
+    row = directory.describe_run(run)
     assert (row["state"], "population.json" in row["error"]) == ("damaged", True)

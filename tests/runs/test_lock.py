@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
-from polyplay.runs.lock import FILE, DirectoryLock
+from polyplay.core.errors import UserError
+from polyplay.runs.directory import LOCK_FILE, DirectoryLock
 from tests import made
 
-HOLDER = "import sys, time; from pathlib import Path; from polyplay.runs.lock import DirectoryLock;"
+HOLDER = "import sys, time; from pathlib import Path; from polyplay.runs.directory import DirectoryLock;"
 HOLDER += "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 
 
@@ -61,10 +61,10 @@ def test_a_directory_that_was_deleted_and_made_again_is_locked_anew(tmp_path: Pa
 
 @pytest.mark.parametrize("written", [b"", b"[]", b"\xff", b"{}"])
 def test_what_the_file_says_does_not_matter(tmp_path: Path, written: bytes):
-    (tmp_path / FILE).write_bytes(written)
+    (tmp_path / LOCK_FILE).write_bytes(written)
     with closing(DirectoryLock(tmp_path)):
-        assert json.loads((tmp_path / FILE).read_text())["pid"] == os.getpid()
-        (tmp_path / FILE).write_bytes(written)
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+        (tmp_path / LOCK_FILE).write_bytes(written)
         with pytest.raises(UserError, match="is being written by"):
             DirectoryLock(tmp_path)
 

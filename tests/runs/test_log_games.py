@@ -10,12 +10,12 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.runs import session
 from polyplay.runs.directory import games_of
 from polyplay.runs.options import parse
-from polyplay.runs.requests import SAVE
+from polyplay.runs.session import SAVE
 from tests.reports import rows
 
 CATCH: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "replicas": 1, "unroll": 5, "serial": True}

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.runs.directory import read_config
-from polyplay.runs.lock import DirectoryLock
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.runs.directory import DirectoryLock, read_config
 from polyplay.runs.session import Session
 from tests.reports import rows
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from polyplay import systems
-from polyplay.common import checkpoint, signals
-from polyplay.common.errors import WorkerLost
-from polyplay.population.evolution import TRIES
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import WorkerLost
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, founder
-from polyplay.runs import member, population
-from polyplay.runs.member import MemberRunner
+from polyplay.population.trainer import DRAWS
+from polyplay.runs import population
 from polyplay.runs.options import resolve
+from polyplay.runs.population import MemberRunner
 from polyplay.runs.session import Session
 from tests.population.fake_members import begun, evolution_of
 
@@ -63,11 +63,11 @@ def test_who_is_dropped_in_the_midst_is_not_done(runner, monkeypatch):
     """A second signal to a population in one thread comes out of its member's session."""
 
     def tick(self: Session) -> None:
-        raise signals.Stopped(15)
+        raise processes.Stopped(15)
 
     monkeypatch.setattr(Session, "_tick", tick)
     monkeypatch.setattr("polyplay.runs.session.TICK", 0.0)
-    with pytest.raises(signals.Stopped):
+    with pytest.raises(processes.Stopped):
         session(runner)
     monkeypatch.undo()
     assert session(runner).ended == "done"
@@ -92,10 +92,10 @@ def test_a_checkpoint_that_cannot_be_saved_ends_the_population(runner, monkeypat
 
 def test_counters_are_those_of_the_newest_checkpoint_that_can_be_read(runner):
     session(runner, 200)
-    before = member._newest_counters(runner.directory / "members/00")
+    before = population._newest_counters(runner.directory / "members/00")
     damaged = runner.directory / "members/00/checkpoints/000000000999-steps-9999"
     damaged.mkdir()
-    assert member._newest_counters(runner.directory / "members/00") == before
+    assert population._newest_counters(runner.directory / "members/00") == before
     assert before["steps"] >= 200
 
 
@@ -132,7 +132,7 @@ def extended(tmp_path: Path, members: list[dict[str, Any]], changes: dict[str, A
 
 def test_who_goes_on_when_a_population_does(tmp_path):
     lost = {"state": FAILED, "lost": True, "falls": 0}
-    tired = {"state": FAILED, "falls": TRIES}
+    tired = {"state": FAILED, "falls": DRAWS}
     assert extended(tmp_path, [lost, tired, {"state": TRAINING, "falls": 2}], {}) == [
         (WAITING, 0),
         (FAILED, 0),

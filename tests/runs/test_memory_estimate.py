@@ -12,11 +12,11 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.buffers.rollout_slots import RolloutSlots
-from polyplay.common import tree
-from polyplay.common.errors import UserError
+from polyplay.buffers.rollout_queue import RolloutSlots
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.runs import memory_estimate as memory
+from polyplay.runs import plan as memory
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -72,7 +72,7 @@ def test_slots_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monke
 
     crew, system = wired("a2c", lanes=4, replicas=1, groups=2)
     told = predict(crew, system)["rollouts"]
-    monkeypatch.setattr(sys.modules["polyplay.learning.replica"], "RolloutSlots", Spy)
+    monkeypatch.setattr(sys.modules["polyplay.learning.loop"], "RolloutSlots", Spy)
     polyplay.train("a2c", **TOY, lanes=4, replicas=1, groups=2, steps=40, serial=True, run=str(tmp_path / "r"))
     assert told == made[0] * 2  # the slots of two groups are put together into one batch
 

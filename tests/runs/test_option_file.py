@@ -8,10 +8,9 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.runs import option_file
-from polyplay.runs.option_file import read_option_file
-from polyplay.runs.options import parse, resolve
+from polyplay.core.errors import UserError
+from polyplay.runs import options
+from polyplay.runs.options import parse, read_option_file, resolve
 from polyplay.systems import load
 
 TOML = 'system = "a2c"\nenv = "toy:catch"\nnetwork = "mlp"\nlanes = 4\nsteps = 1e3\nlearning-rate = 2e-3\n'
@@ -104,7 +103,7 @@ def test_absent_files_and_yaml_without_a_parser(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UserError, match="cannot be read: No such file"):
         read_option_file(tmp_path / "absent.toml")
     (tmp_path / "a.yml").write_text("lanes: 3\n")
-    monkeypatch.setattr(option_file.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install pyyaml, or write TOML"):
         read_option_file(tmp_path / "a.yml")
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from polyplay import systems
-from polyplay.runs.option_groups import ALGORITHM, GROUPS, RUN, grouped
-from polyplay.runs.options import RunOptions
+from polyplay.runs.options import ALGORITHM, GROUPS, RUN, RunOptions, grouped
 
 
 def names(cls):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.runs import options as run_options
 from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page

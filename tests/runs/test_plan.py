@@ -12,18 +12,17 @@ from torch import nn
 
 import polyplay
 from polyplay import systems
-from polyplay.buffers.replay import rng
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.common.files import write_json
+from polyplay.core import compiled
+from polyplay.core.errors import UserError
+from polyplay.core.files import write_json
 from polyplay.envs import Envs
-from polyplay.nets import outline
+from polyplay.nets import layers
 from polyplay.nets.factory import NetworkFactory, build_network
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.runs import plan
+from polyplay.runs import plan, terminal
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
-from polyplay.runs.reports import opening
 from polyplay.workers.crew import Crew
 from tests.envs.broken import Grey
 
@@ -46,9 +45,9 @@ def line(made: plan.Plan, head: str) -> str:
 def test_every_line_of_a_plan_is_told_at_once_or_with_verbose(name: str):
     """A new heading is printed before every run, unless it is one of DETAILS."""
     heads = [head for head, _ in make(name).lines]
-    told = [*opening.BRIEF, opening.LAST]
-    assert set(heads) <= {*told, *opening.DETAILS}
-    assert [head for head, _ in opening.short_facts(make(name).lines)] == [head for head in told if head in heads]
+    told = [*terminal.BRIEF, terminal.LAST]
+    assert set(heads) <= {*told, *terminal.DETAILS}
+    assert [head for head, _ in terminal.short_facts(make(name).lines)] == [head for head in told if head in heads]
 
 
 def test_who_works():
@@ -235,7 +234,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
     whole = planned(settings)
     assert plan.check_plan(whole, settings, again) is whole
     enough = whole.memory["processes"] + 0.3 * (whole.needs - whole.memory["processes"])
-    monkeypatch.setattr(plan.memory_estimate, "memory_limit", lambda: int(enough))
+    monkeypatch.setattr(plan, "memory_limit", lambda: int(enough))
     with pytest.raises(
         UserError, match=r"memory: this takes at least .* GB .*, there are .*; what fits: --lanes 16384 --batch 16384"
     ):
@@ -243,7 +242,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
 
 
 def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(plan.memory_estimate, "memory_limit", lambda: 2**20)
+    monkeypatch.setattr(plan, "memory_limit", lambda: 2**20)
     with pytest.raises(UserError, match="there are 1 MB; no smaller setting fits: take a larger machine"):
         polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
@@ -279,7 +278,7 @@ def test_what_does_not_fit_is_refused_before_any_weights_are_drawn(system, monke
 
 def test_networks_that_are_run_have_their_weights_drawn():
     factory = NetworkFactory("mlp", Envs("toy:catch", 2).spec)
-    with outline.outlines():
+    with layers.outlines():
         first, again, run = factory(), factory(), build_network(factory, 3)
     assert first is again
     plain = build_network(factory, 3)
@@ -294,7 +293,7 @@ def test_nothing_is_computed_of_weights_that_nobody_draws(name: str, monkeypatch
     factory = NetworkFactory(
         name, Envs("ALE/Pong-v5" if name != "mlp" else "toy:catch", 1).spec, {"init": "orthogonal"}
     )
-    with outline.outlines():
+    with layers.outlines():
         assert factory() is factory()
     with pytest.raises(pytest.fail.Exception, match="computed"):
         factory()
@@ -320,7 +319,7 @@ class Strict(nn.Module):
 def test_a_plan_draws_the_weights_of_a_network_of_ones_own(name: Any, values: bool):
     factory = NetworkFactory(name, Envs("toy:catch", 2).spec, values=values)
     torch.manual_seed(0)
-    with outline.outlines():
+    with layers.outlines():
         planned = factory()
         assert factory() is planned
     torch.manual_seed(0)
@@ -380,8 +379,8 @@ def test_a_run_can_be_resumed_dry_and_by_a_version_with_more_options(
 
 
 def test_what_is_compiled_first_is_said_where_it_was_not_yet(monkeypatch):
-    monkeypatch.setattr(rng, "is_compiled", lambda loop: False)
+    monkeypatch.setattr(compiled, "is_compiled", lambda loop: False)
     assert "are compiled first" in line(make("dqn"), "once")
     assert "once" not in dict(make("a2c").lines)
-    monkeypatch.setattr(rng, "is_compiled", lambda loop: True)
+    monkeypatch.setattr(compiled, "is_compiled", lambda loop: True)
     assert "once" not in dict(make("dqn").lines)

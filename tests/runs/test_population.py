@@ -9,8 +9,8 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common.errors import UserError
-from polyplay.runs.listing import list_runs
+from polyplay.core.errors import UserError
+from polyplay.runs.directory import list_runs
 from polyplay.runs.options import RunOptions
 
 A2C = "--over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --steps 400 --every 200 --population 2 --serial"

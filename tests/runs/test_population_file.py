@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.runs.population_file import read_population
+from polyplay.core.errors import UserError
+from polyplay.runs.directory import read_population
 from tests.populations import make_population, write_run
 
 

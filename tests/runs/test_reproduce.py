@@ -10,7 +10,7 @@ import pytest
 
 import polyplay
 from polyplay.cli.main import main
-from polyplay.common.errors import Diverged, UserError
+from polyplay.core.errors import Diverged, UserError
 from polyplay.runs.reproduce import reproduce
 from tests.reports import rows
 

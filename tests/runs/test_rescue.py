@@ -13,8 +13,8 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common import checkpoint, signals
-from polyplay.common.errors import EnvFailure, NotFinite, WorkerLost
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import EnvFailure, NotFinite, WorkerLost
 from polyplay.learning.learner import Learner
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -127,7 +127,7 @@ def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monk
     real = Learner.step
     monkeypatch.setattr(Learner, "step", step)
     monkeypatch.setattr(Crew, "rescue", rescue)
-    monkeypatch.setattr(signals, "AGAIN", 0.3)
+    monkeypatch.setattr(processes, "AGAIN", 0.3)
     outside = signal.getsignal(signal.SIGTERM)
     with pytest.raises(WorkerLost, match="of its own"):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **KW)

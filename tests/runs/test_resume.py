@@ -15,13 +15,12 @@ from gymnasium import spaces
 import polyplay
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import write_json
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import write_json
 from polyplay.runs import run as runs
 from polyplay.runs.directory import read_config
-from polyplay.runs.going_on import sizes_changed
-from polyplay.runs.load import crew_of, load_run
+from polyplay.runs.load import crew_of, load_run, sizes_changed
 from polyplay.runs.options import adjust, resolve
 from polyplay.workers.crew import Crew
 from tests.reports import rows

@@ -26,8 +26,8 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.runs import directory
 from polyplay.runs.load import load_run
 from polyplay.runs.options import RunOptions, to_json

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from tests import leftovers
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, end, family, gone, meanwhile, reported, start, stopped, training, wait_for

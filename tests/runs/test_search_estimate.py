@@ -9,8 +9,9 @@ import pytest
 
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.runs import search_estimate
-from polyplay.runs.search_estimate import estimate_lines, moves_per_second, search_role, searching
+from polyplay.core import machine
+from polyplay.runs import plan
+from polyplay.runs.plan import estimate_lines, moves_per_second, search_role, searching
 from polyplay.workers.crew import Crew
 
 SMALL: Any = {"env": "game:go+size=9", "blocks": 1, "filters": 8, "players": 3, "games": 2, "learners": 1}
@@ -31,7 +32,7 @@ def test_who_plays_with_itself_is_found_not_the_judge():
 
 def test_moves_are_what_the_network_allows_on_the_cores_there_are(monkeypatch):
     crew = wired(simulations=100)
-    monkeypatch.setattr(search_estimate, "cores", lambda: 2)
+    monkeypatch.setattr(plan, "cores", lambda: 2)
     moves, evaluations = moves_per_second(crew, search_role(crew))
     assert evaluations > 100
     assert moves == pytest.approx(2 * evaluations / 100)
@@ -48,7 +49,7 @@ def test_the_lines_follow_from_the_board_and_the_rate():
 def test_capped_searches_make_more_moves_of_which_a_quarter_counts():
     role = search_role(wired(simulations=100, cheap=20))
     moves, evaluations = moves_per_second(wired(), role)
-    assert moves == pytest.approx(min(3, search_estimate.cores()) * evaluations / 40)
+    assert moves == pytest.approx(min(3, machine.cores()) * evaluations / 40)
     assert "for 4,000 games" in dict(estimate_lines(role, 0.01, 8.0, 1_000 * 45))["eta"]
 
 

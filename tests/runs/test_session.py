@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import checkpoint, signals
-from polyplay.common.control import RunControl
-from polyplay.common.errors import WorkerLost
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import WorkerLost
+from polyplay.core.worker import RunControl
 from polyplay.runs import session
-from polyplay.runs.reports.screen import Output
+from polyplay.runs.terminal import Output
 from polyplay.workers.crew import Crew
 
 
@@ -88,7 +88,7 @@ def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
 @pytest.mark.timeout(60)
 def test_another_signal_a_second_later_drops_everything_and_says_so(tmp_path, monkeypatch, capfd):
     asked_twice(monkeypatch, 0.0)
-    monkeypatch.setattr(signals, "AGAIN", 0.5)
+    monkeypatch.setattr(processes, "AGAIN", 0.5)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
     said = "".join(capfd.readouterr())
     assert said.count("SIGTERM again: ending without saving") == 1
@@ -125,7 +125,7 @@ def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeyp
         if self.metrics.updates and not self.signalled:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(session.checkpoint, "complete", full)
+    monkeypatch.setattr(checkpoint, "complete", full)
     monkeypatch.setattr(session.Session, "_tick", send)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
     last = capfd.readouterr().out.strip().splitlines()[-1]

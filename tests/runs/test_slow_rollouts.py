@@ -15,9 +15,8 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint, context
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
+from polyplay.core import checkpoint, worker
+from polyplay.core.worker import RunControl, WorkerContext
 from polyplay.learning.learner import Learner
 from polyplay.runs.options import RunOptions
 from tests.reports import rows
@@ -134,9 +133,9 @@ def test_what_ends_soon_is_waited_for(monkeypatch):
     ctx = WorkerContext("act", 0, 1, 0, 0, None, control)  # type: ignore[arg-type]
     assert not ctx.late(1e9)
     control.finish()
-    assert ctx.late(context.ENDING + 0.1)
-    assert not ctx.late(context.ENDING - 0.9)
-    ctx.ending_since -= context.ENDING
+    assert ctx.late(worker.ENDING + 0.1)
+    assert not ctx.late(worker.ENDING - 0.9)
+    ctx.ending_since -= worker.ENDING
     assert ctx.late()
     other = RunControl()
     other.over = lambda: True

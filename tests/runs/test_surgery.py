@@ -13,12 +13,11 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
 from polyplay.nets.surgery import NetworkGrowth
-from polyplay.runs.directory import write_config
+from polyplay.runs.directory import DirectoryLock, write_config
 from polyplay.runs.load import crew_of, load_run, wire_system
-from polyplay.runs.lock import DirectoryLock
 from polyplay.runs.options import resolve, to_json
 from polyplay.runs.surgery import grow_run
 from tests.nets.comparison import compare_policies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.runs import tables
+from polyplay.runs import directory
 
 
 def write(path: Path) -> Path:
@@ -18,10 +18,10 @@ def write(path: Path) -> Path:
 
 
 def test_columns_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
-    table = tables.read_table(write(tmp_path / "metrics.jsonl"))
+    monkeypatch.setattr(directory.importlib.util, "find_spec", lambda name: None)
+    table = directory.read_table(write(tmp_path / "metrics.jsonl"))
     assert table == {"frames": [100, 150], "wall_seconds": [1.0, 1.0], "loss": [None, 2.0]}
-    assert tables.read_table(tmp_path / "absent.jsonl") == {}
+    assert directory.read_table(tmp_path / "absent.jsonl") == {}
 
 
 def test_a_frame_where_pandas_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -29,5 +29,5 @@ def test_a_frame_where_pandas_is_installed(tmp_path: Path, monkeypatch: pytest.M
     pandas.__spec__ = ModuleSpec("pandas", None)
     pandas.DataFrame = lambda columns: ("frame", columns)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pandas", pandas)
-    kind, columns = tables.read_table(write(tmp_path / "metrics.jsonl"))
+    kind, columns = directory.read_table(write(tmp_path / "metrics.jsonl"))
     assert (kind, columns["frames"]) == ("frame", [100, 150])

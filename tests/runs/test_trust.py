@@ -11,9 +11,9 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.population.store import Store
-from polyplay.runs import population, trust
+from polyplay.runs import directory, population
 from polyplay.runs import run as runs
 from polyplay.runs.directory import read_config
 from tests import made
@@ -91,7 +91,7 @@ def test_other_environments_need_none(tmp_path: Path, monkeypatch, capfd: pytest
     assert "executes" not in capfd.readouterr().err
     assert "signature" not in json.loads((run / "config.json").read_text())
     names = ("ALE/Pong-v5", "toy:catch", "game:connect:4x5x3", "envpool:Pong-v5", "CartPole-v1", None, "a:b", "toy:a:b")
-    assert [trust.runs_code(name) for name in names] == [False] * 6 + [True] * 2
+    assert [directory.runs_code(name) for name in names] == [False] * 6 + [True] * 2
 
 
 def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, monkeypatch):
@@ -100,10 +100,10 @@ def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, 
     (package / "__init__.py").write_text("raise SystemExit")
     (package / "game.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    assert trust.module_file("strange_package.game") == str(package / "game.py")
-    assert "not found" in trust.module_file("strange_package.none")
+    assert directory.module_file("strange_package.game") == str(package / "game.py")
+    assert "not found" in directory.module_file("strange_package.none")
     shutil.rmtree(package)
-    assert "not found" in trust.module_file("strange_package.game")
+    assert "not found" in directory.module_file("strange_package.game")
 
 
 def test_a_run_that_cannot_be_signed_says_so_once(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture):
@@ -145,8 +145,8 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_what_a_program_defines_is_a_name_too(tmp_path: Path, capfd: pytest.CaptureFixture):
     """A program's own run is signed; a stranger's calls nothing that happens to be there."""
-    assert trust.runs_code("__main__:Follow")
-    assert trust.runs_code("strange_game:make")
+    assert directory.runs_code("__main__:Follow")
+    assert directory.runs_code("strange_game:make")
     run = made.run(tmp_path / "run")
     target = tmp_path / "written"
     kwargs = [f"path={str(target)!r}", "data=b'owned'"]
@@ -190,7 +190,7 @@ def test_an_argument_of_an_environment_may_name_code(words: list[str], tmp_path:
             call(run)
     assert not (tmp_path / "evil.ran").exists()
     harmless = ["gravity=-9.8", "map_name='8x8'", "desc=['SF', 'HG']", "size={'a':1}", "at=12:30", "page=http://x/y"]
-    assert trust.code_of({"config": {}, "options": {"env_kwargs": harmless}}) == {}
+    assert directory.code_of({"config": {}, "options": {"env_kwargs": harmless}}) == {}
 
 
 def test_wrappers_are_no_argument(tmp_path: Path):
@@ -220,7 +220,7 @@ def test_the_machines_of_a_cluster_execute_what_they_are_sent(tmp_path: Path):
     with pytest.raises(UserError, match=r"its cluster ray:203\.0\.113\.1:6379 would execute what its machines send"):
         polyplay.resume(run)
     for own in (None, "none", "ray", "pretend:2"):
-        assert trust.code_of({"config": {}, "options": {"hosts": own}}) == {}
+        assert directory.code_of({"config": {}, "options": {"hosts": own}}) == {}
 
 
 def population_of(path: Path, network: str = "mlp", **config: object) -> Path:
@@ -265,11 +265,11 @@ def test_verify_executes_no_command_that_an_evaluation_names(tmp_path: Path, mon
     record = {"against": f"gtp:touch {tmp_path}/ran", "checkpoint_sha256": "0", "finished": "now"}
     path = tmp_path / "evaluation-7.json"
     with pytest.raises(UserError, match=r"evaluation-7\.json was made elsewhere, and would execute the command touch"):
-        trust.check_program(path, record, False)
-    trust.check_program(path, record, True)
-    trust.check_program(path, {"against": "random"}, False)
-    assert trust.program_signature({"against": "random"}) is None
-    own = {**record, "signature": trust.program_signature(record)}
-    trust.check_program(path, own, False)
+        directory.check_program(path, record, False)
+    directory.check_program(path, record, True)
+    directory.check_program(path, {"against": "random"}, False)
+    assert directory.program_signature({"against": "random"}) is None
+    own = {**record, "signature": directory.program_signature(record)}
+    directory.check_program(path, own, False)
     with pytest.raises(UserError, match="made elsewhere"):
-        trust.check_program(path, {**own, "against": "gtp:touch other"}, False)
+        directory.check_program(path, {**own, "against": "gtp:touch other"}, False)

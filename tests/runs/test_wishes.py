@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from polyplay import systems
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.nets.factory import make
-from polyplay.runs import options, run, wishes
-from polyplay.runs.wishes import attributed, fitted, left_out
+from polyplay.runs import options, run
+from polyplay.runs.options import attributed, fitted, left_out
 from tests.envs.players import Scripted
 
 
@@ -158,7 +158,7 @@ def test_only_what_nobody_gave_is_left_out():
     assert left_out(text, settings, sources) == {"inputs": "raw", "reward": "none"}
     assert left_out(text, settings, {**sources, "inputs": "command line"}) == {"reward": "none"}
     assert left_out(text, settings, {**sources, "inputs": "config it.yaml", "reward": "keyword"}) == {}
-    assert wishes.is_order("x", {"x": "resume"})
+    assert options.is_order("x", {"x": "resume"})
 
 
 def test_the_loop_ends():

@@ -12,9 +12,9 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.reproduce import reproduce
@@ -198,10 +198,10 @@ def test_the_figure_and_the_plan_say_what_is_shared():
 
 
 def test_memory_counts_the_shared_weights_and_statistics_once():
-    from polyplay.runs import memory_estimate
+    from polyplay.runs import plan
 
     crew = Crew(0, steps=1000)
     system = wired(crew, optimizer="adam", workers=3)
-    net = memory_estimate.bytes_of(system.policy())
-    told = memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["weights"]
+    net = plan.bytes_of(system.policy())
+    told = plan.predict_memory(crew, system.envs.spec, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)

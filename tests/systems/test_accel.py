@@ -9,14 +9,14 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.runs import memory_estimate, plan
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.reproduce import reproduce
 from polyplay.runs.run import diagram
-from polyplay.weights.chunked import Chunked
+from polyplay.weights.hogwild import Chunked
 from polyplay.workers.crew import Crew
 from tests.systems.trained import kill_one_by_one, resumed_and_whole, same_weights, updates
 
@@ -177,8 +177,8 @@ def test_they_say_so_of_chunks_too():
 def test_memory_counts_the_central_vector_and_statistics_once():
     crew = Crew(0, steps=1000)
     system = wired(crew, sync="chunked", optimizer="adam", lanes=12, replicas=3)
-    net = memory_estimate.bytes_of(system.policy())
-    told = memory_estimate.predict_memory(crew, system.envs.spec, system.policy())["weights"]
+    net = plan.bytes_of(system.policy())
+    told = plan.predict_memory(crew, system.envs.spec, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 

@@ -12,19 +12,19 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.acting import play, search_metrics
-from polyplay.acting.search import evaluators
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.acting.search.tree import allocate
+from polyplay.acting import play
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
+from polyplay.search import evaluators, self_play
+from polyplay.search.search import SearchPolicy
+from polyplay.search.tree import allocate
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from tests.faults import injected
@@ -56,16 +56,16 @@ def outcomes(board: Game, player: SearchPolicy, side: int) -> dict[str, int]:
         if mine:
             moves = [[move] for move in player.choose(np.stack(level))[0].tolist()]
         else:
-            moves = [room[: kernels.legal(board.numbers, record, room)].tolist() for record in level]
+            moves = [room[: board_rules.legal(board.numbers, record, room)].tolist() for record in level]
         behind = dict[bytes, np.ndarray]()
         for record, tried in zip(level, moves, strict=True):
             for move in tried:
                 after = record.copy()
-                result = kernels.play(board.numbers, after, move)
-                if result == kernels.GOES_ON:
+                result = board_rules.play(board.numbers, after, move)
+                if result == records.GOES_ON:
                     behind[after.tobytes()] = after
                 else:
-                    found["drawn" if result == kernels.DRAWN else "won" if mine else "lost"] += 1
+                    found["drawn" if result == records.DRAWN else "won" if mine else "lost"] += 1
         level = list(behind.values())
     return found
 
@@ -102,7 +102,7 @@ def values_of_first_moves(board: Game, player: SearchPolicy) -> list[float]:
     """For the first player."""
     after = [board.new() for _ in range(board.actions)]
     for move, record in enumerate(after):
-        kernels.play(board.numbers, record, move)
+        board_rules.play(board.numbers, record, move)
     return [-float(value) for value in player.choose(np.stack(after))[1]]
 
 
@@ -163,7 +163,7 @@ def test_a_resumed_player_computes_as_the_saved_one(precision, tmp_path, monkeyp
         return "torch", numbers
 
     monkeypatch.setattr(evaluators, "choose_backend", choose)
-    monkeypatch.setattr("polyplay.nets.precision.choose_precision", lambda how: how)
+    monkeypatch.setattr("polyplay.nets.device.choose_precision", lambda how: how)
     run = trained(tmp_path / "run", steps=1_000, precision=precision, **settings)
     assert chosen == [("auto", precision)] * 2, "one for each player"
     saved = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
@@ -287,9 +287,9 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     run = trained(tmp_path / "run", steps=2_500, ratio=8.0, serial=True)
     reports = list(read_lines(run.directory / "metrics.jsonl"))
     named = {name for row in reports for name, value in row.items() if value is not None}
-    assert named >= {*search_metrics.NAMES, "simulations_per_second", "games_per_hour", "replay_ratio"}
+    assert named >= {*self_play.SEARCH_METRICS, "simulations_per_second", "games_per_hour", "replay_ratio"}
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
-    assert all(f"`{name}`" in page for name in search_metrics.NAMES)
+    assert all(f"`{name}`" in page for name in self_play.SEARCH_METRICS)
     assert capfd.readouterr().out.count("each position is drawn") == 1
 
 

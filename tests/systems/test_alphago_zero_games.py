@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from polyplay.common import checkpoint, tree
-from polyplay.common.checkpoint import open_checkpoint
-from polyplay.common.files import read_lines
-from polyplay.envs.boards.game import GAMES
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import open_checkpoint
+from polyplay.core.files import read_lines
+from polyplay.games.boards import GAMES
 from tests.runs.test_run import end, start, wait_for
 
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"

@@ -14,12 +14,11 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Batch
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch
 from polyplay.envs import Envs
-from polyplay.envs.boards.game import GAMES
-from polyplay.learning.learner import Learner
-from polyplay.learning.spec import LearnerSpec
+from polyplay.games.boards import GAMES
+from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram

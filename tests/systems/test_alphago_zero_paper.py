@@ -10,15 +10,15 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.acting.search.evaluators import NetworkEvaluator
-from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common import checkpoint, tree
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint, tree
+from polyplay.core.files import read_lines
 from polyplay.envs import Envs
-from polyplay.envs.boards.pool import board_of
+from polyplay.games.board_pool import board_of
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.gate import Gate
+from polyplay.population.judge import Gate
+from polyplay.search.evaluators import NetworkEvaluator
+from polyplay.search.self_play import SelfPlay, game_rows
 from polyplay.systems._alphago_zero import search_of
 from tests.acting.test_self_play import context
 

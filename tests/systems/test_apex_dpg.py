@@ -11,9 +11,9 @@ import torch
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
 from polyplay.runs.options import RunOptions

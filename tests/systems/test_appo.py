@@ -8,8 +8,8 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram

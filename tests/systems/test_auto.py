@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from polyplay import systems
-from polyplay.acting.search import evaluators
-from polyplay.nets import precision
-from polyplay.runs import plan
+from polyplay.nets import device
+from polyplay.runs import plan, terminal
 from polyplay.runs.options import RunOptions
-from polyplay.runs.reports import opening
+from polyplay.search import evaluators
 from polyplay.workers.crew import Crew
 
 SHORT, WHOLE = "the first lines", "--verbose"
@@ -39,7 +38,7 @@ def planned(name: str, precision: str = "float32", **given: Any) -> plan.Plan:
 
 
 def lines(made: plan.Plan, where: str) -> str:
-    facts = opening.short_facts(made.lines) if where == SHORT else made.lines
+    facts = terminal.short_facts(made.lines) if where == SHORT else made.lines
     return "\n".join(f"{head}: {text}" for head, text in facts)
 
 
@@ -76,7 +75,7 @@ def test_numbers_that_were_left_open_are_in_the_plan(name: str):
 
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_the_first_lines_say_where_environments_and_networks_run(name: str):
-    told = dict(opening.short_facts(planned(name).lines))
+    told = dict(terminal.short_facts(planned(name).lines))
     assert re.search(r"\((stepped by the worker itself|\d+ environment process(es)?)\)", told["workers"])
     assert told["workers"].endswith("; networks in float32 on the CPU")
     assert name == "alphago_zero" or re.search(r"; inputs (raw|centre|normalize)$", told["network"])
@@ -84,7 +83,7 @@ def test_the_first_lines_say_where_environments_and_networks_run(name: str):
 
 @pytest.mark.parametrize(("has", "numbers"), [(True, "bfloat16"), (False, "float32")])
 def test_the_precision_that_auto_stands_for_is_named(has: bool, numbers: str, monkeypatch: pytest.MonkeyPatch):
-    for module in (precision, evaluators):
+    for module in (device, evaluators):
         monkeypatch.setattr(module, "is_half", lambda how, device="cpu": has if how == "auto" else how == "bfloat16")
     assert f"; networks in {numbers} on the CPU" in lines(planned("a2c", "auto"), SHORT)
     told = lines(planned("alphago_zero", "auto", evaluator="torch"), SHORT)

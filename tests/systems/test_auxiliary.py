@@ -11,11 +11,11 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.common.tree import Field
-from polyplay.envs.toys.games import Catch
-from polyplay.learning.losses.auxiliary import KL
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.core.tree import Field
+from polyplay.games.toys import Catch
+from polyplay.learning.unreal import KL
 from polyplay.systems._wiring import auxiliary_of
 from polyplay.workers.crew import Crew
 

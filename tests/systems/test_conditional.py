@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs.spaces import Conditional
 
 GOAL = 0.9  # independent parts: 2/3; random play: 0.2

@@ -10,10 +10,10 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.learning.losses import q_learning
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.learning import value_losses
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
@@ -113,7 +113,7 @@ def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path)
 def test_a_replay_of_another_version_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     trained(tmp_path / "run", steps=700)
     before = (tmp_path / "run" / "config.json").read_text()
-    monkeypatch.setattr("polyplay.buffers.replay.files.SCHEMA", 1_000)
+    monkeypatch.setattr("polyplay.buffers.replay.SCHEMA", 1_000)
     with pytest.raises(UserError, match="this version reads 1000"):
         polyplay.resume(str(tmp_path / "run"), steps=900)
     assert (tmp_path / "run" / "config.json").read_text() == before
@@ -130,7 +130,7 @@ def test_the_plan_says_how_threads_divide_a_batch(monkeypatch):
 def test_replicas_learn_from_the_sum_over_all_of_them():
     crew = Crew(0)
     wired(crew, replicas=2, lanes=2)
-    assert crew.roles[0].spec.loss == q_learning.QLoss("sum", replicas=2)
+    assert crew.roles[0].spec.loss == value_losses.QLoss("sum", replicas=2)
 
 
 def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
-from polyplay.envs.check import report
+from polyplay.core.errors import UserError
+from polyplay.envs import check
 
 FEW: dict[str, Any] = {"lanes": 2, "unroll": 4}
 REPLAY: dict[str, Any] = {"start": 8, "capacity": 400, "batch": 4}
@@ -44,7 +44,7 @@ def trained(system: str, settings: dict[str, Any], seed: int, taken: str, direct
 
 
 def checked(seed: int, taken: str) -> None:
-    found = report.check_env(ENV, options={"seed": seed, "taken": taken}, steps=12, measure=0.01)
+    found = check.check_env(ENV, options={"seed": seed, "taken": taken}, steps=12, measure=0.01)
     assert found.status == 0, [f for f in found.findings if f.level == "failed"]
 
 
@@ -66,7 +66,7 @@ def test_what_check_accepts_trains_in_every_system(seed: int, tmp_path: Any):
 def test_what_check_refuses_does_not_train(tmp_path: Any):
     """A width of 0, by both in the same words."""
     env = "tests.envs.drawn:empty"
-    (failed,) = [f for f in report.check_env(env, steps=5).findings if f.level == "failed"]
+    (failed,) = [f for f in check.check_env(env, steps=5).findings if f.level == "failed"]
     assert failed.name == "spaces"
     with pytest.raises(UserError) as e:
         polyplay.train("ppo", env=env, run=str(tmp_path / "run"), serial=True, tensorboard=False, steps=20)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines, read_object
-from polyplay.population.copies import CopyRule
-from polyplay.systems import _ftw, league
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines, read_object
+from polyplay.population.league_log import CopyRule
+from polyplay.systems import _teams, league
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
@@ -46,7 +46,7 @@ FIVE |= {
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents copy each other often."""
-    rule = _ftw.copy_rule
+    rule = _teams.copy_rule
     monkeypatch.setattr(league, "CopyRule", partial(CopyRule, sure=0.5))
     monkeypatch.setattr("polyplay.systems.ftw.copy_rule", lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0))
 

@@ -12,18 +12,17 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.acting.play import PlayOptions
-from polyplay.acting.team_match import play_both_sides, policy_player, random_player
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines, read_object
+from polyplay.acting.play import PlayOptions, play_both_sides, policy_player, random_player
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines, read_object
 from polyplay.envs import Envs
-from polyplay.envs.team_spirit import OWN_REWARD, TEAM_REWARD
+from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
 from polyplay.evaluation.agent import load_agent
-from polyplay.learning.losses import PPO
-from polyplay.learning.losses.base import LossOutput
-from polyplay.learning.optimiser import ExperienceSource
-from polyplay.nets.event_rewards import EventRewards
+from polyplay.learning.agents import ExperienceSource
+from polyplay.learning.policy_losses import PPO
+from polyplay.learning.returns import LossOutput
+from polyplay.nets.actor_critic import EventRewards
 from polyplay.workers.crew import Crew
 from tests.systems.test_ftw import Recall
 

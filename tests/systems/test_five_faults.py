@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.common import checkpoint, tree
-from polyplay.common.errors import WorkerLost
-from polyplay.common.files import read_lines, read_object
-from polyplay.common.tree import Field
+from polyplay.core import checkpoint, tree
+from polyplay.core.errors import WorkerLost
+from polyplay.core.files import read_lines, read_object
+from polyplay.core.tree import Field
 from polyplay.evaluation.agent import load_agent
-from polyplay.learning.losses import PPO
-from polyplay.learning.optimiser import ExperienceSource
-from polyplay.population.rated_versions import RATINGS, rate_lines
+from polyplay.learning.agents import ExperienceSource
+from polyplay.learning.policy_losses import PPO
+from polyplay.population.ratings import RATINGS, rate_lines
 from tests import leftovers
 from tests.systems.test_five import GIVEN, Shared
 from tests.systems.test_league import _command, _learners, _lines, _options, _processes, _until, rated

@@ -14,19 +14,18 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.acting.play import PlayOptions
-from polyplay.acting.team_match import play_both_sides, policy_player, random_player
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
-from polyplay.common.files import read_lines
-from polyplay.common.tree import Field
+from polyplay.acting.play import PlayOptions, play_both_sides, policy_player, random_player
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
+from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.evaluation.agent import load_agent
-from polyplay.learning.losses.auxiliary import WithAuxiliary
-from polyplay.population.copies import CopyRule
-from polyplay.systems import _ftw, ftw
-from polyplay.systems._ftw import CORE, RANGES
+from polyplay.learning.unreal import WithAuxiliary
+from polyplay.population.league_log import CopyRule
+from polyplay.systems import _teams, ftw
+from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
 from polyplay.workers.crew import Crew
 from tests import leftovers
@@ -135,7 +134,7 @@ def learnt_with(directory: Path) -> list[dict[str, float]]:
 
 def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, monkeypatch):
     """Copies are frequent here: who is a little behind copies, and every value changes."""
-    rule = _ftw.copy_rule
+    rule = _teams.copy_rule
     eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
     monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
     given = {**RECALL, "serial": True, "copies": 20, "matches": 10, "ranges": ("learning_rate=log:1e-3:1e-2",)}
@@ -166,7 +165,7 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
 
 
 def test_copies_are_as_published():
-    rule = _ftw.copy_rule(Config(), Envs("arena:ctf", 4))
+    rule = _teams.copy_rule(Config(), Envs("arena:ctf", 4))
     assert isinstance(rule, CopyRule)
     assert (rule.sure, rule.chance, rule.drawn) == (0.7, 0.05, ("period",))
     assert rule.priors["reward_captured"].low == 0.1
@@ -182,7 +181,7 @@ def test_the_gradient_is_clipped_as_the_preset_says(preset, clip):
 
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():
-    rule = _ftw.copy_rule(Config(ranges=("points=log:0.5:2", "period=7")), Envs("arena:ctf", 4))
+    rule = _teams.copy_rule(Config(ranges=("points=log:0.5:2", "period=7")), Envs("arena:ctf", 4))
     captured, lost = rule.priors["reward_captured"], rule.priors["reward_opponent_captured"]
     assert (captured.low, captured.high, lost.low, lost.high) == (0.5, 2.0, -2.0, -0.5)
     assert "reward_teammate_returned" not in rule.priors

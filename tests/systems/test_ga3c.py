@@ -10,9 +10,8 @@ from functools import partial
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
-from polyplay.workers.autoscale.ga3c import annealing
-from polyplay.workers.autoscale.worker import schedule
+from polyplay.core.errors import UserError
+from polyplay.workers.autoscale import annealing, schedule
 
 NET = {
     "network": "mlp",

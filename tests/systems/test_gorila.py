@@ -11,10 +11,10 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import read_lines
-from polyplay.runs import memory_estimate, plan
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import read_lines
+from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
@@ -189,7 +189,7 @@ def test_its_plan_and_memory_count_the_server_once():
     assert lines["repeat"].startswith("not bitwise")
     assert lines["resume"].endswith("replays start empty")
     assert system.resolved == {"learners": 2, "stale": 20}
-    net = memory_estimate.bytes_of(system.policy())
+    net = plan.bytes_of(system.policy())
     # a vector, gradient and target each; there a gradient each, two copies, two statistics
     assert told.memory["weights"] == pytest.approx((2 * 3 + 2 + 2 + 2) * net, rel=0.05)
 

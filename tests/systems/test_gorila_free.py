@@ -11,10 +11,10 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import read_lines
-from polyplay.runs import memory_estimate, plan
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import read_lines
+from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.weights.parameter_server import HOLD
@@ -262,7 +262,7 @@ def test_its_plan_says_that_memories_and_lanes_go_on():
     samples = roles(crew)["learn"].source
     assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert made.checkpoint > made.memory["replay"]
-    net = memory_estimate.bytes_of(wired(Crew()).policy())
+    net = plan.bytes_of(wired(Crew()).policy())
     # vectors, gradients, targets of learners, vectors and gradients of actors; and the server's
     assert made.memory["weights"] == pytest.approx((2 * 3 + 2 * 2 + 2 + 2 + 2) * net, rel=0.05)
     crew = Crew(0, steps=1_000)

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError, WorkerLost
-from polyplay.common.files import read_lines, read_object
-from polyplay.population.copies import CopyRule
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import read_lines, read_object
+from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
 from tests import leftovers

@@ -11,16 +11,15 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.files import Row, read_object
-from polyplay.population.lineage import Segment, ancestry, read_lineage
-from polyplay.population.store import DONE, FAILED, Store
+from polyplay.core import checkpoint
+from polyplay.core.files import Row, read_object
+from polyplay.population.store import DONE, FAILED, Segment, Store, ancestry, read_lineage
 from polyplay.runs import flags
 from polyplay.runs.directory import read_config
 from polyplay.runs.load import crew_of, page_of
 from polyplay.runs.options import RunOptions, resolve
-from polyplay.runs.population_check import anew_of
-from polyplay.systems._population import evolution_of
+from polyplay.runs.population import anew_of
+from polyplay.systems._presets import evolution_of
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from tests.envs.players import Scripted
 
 LONG = pytest.mark.long

@@ -9,8 +9,8 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.envs.toys.seated import Skirmish
+from polyplay.core.errors import UserError
+from polyplay.games.toys import Skirmish
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram

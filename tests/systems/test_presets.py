@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polyplay import systems
-from polyplay.common import tree
+from polyplay.core import tree
 from polyplay.workers.crew import Crew
 
 TABLE = tomllib.loads((Path(__file__).parent / "published.toml").read_text())

@@ -12,9 +12,9 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
+from polyplay.core.shared_memory import SharedBlock
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew

@@ -11,19 +11,19 @@ from typing import Any, get_args, get_origin
 import pytest
 
 from polyplay import systems
-from polyplay.cli import check, main, plot, reproduce, resume
-from polyplay.cli.bench.main import BenchOptions
-from polyplay.common.bounds import LARGEST, Range
-from polyplay.common.errors import UserError
+from polyplay.cli import main, plot, train
+from polyplay.cli import systems as check
+from polyplay.cli.bench import BenchOptions
+from polyplay.core.errors import LARGEST, Range, UserError
 from polyplay.evaluation.evaluate import EvaluateOptions
-from polyplay.evaluation.record_starts import StartsOptions
-from polyplay.evaluation.scores.comparison import ScoresOptions
+from polyplay.evaluation.scores import ScoresOptions
+from polyplay.evaluation.verify import StartsOptions
 from polyplay.runs import flags, options
 from polyplay.runs.options import RunOptions
 
 PAGES = systems.names()
 VERBS = [
-    resume.ResumeOptions, reproduce.ReproduceOptions, EvaluateOptions, StartsOptions, check.CheckOptions,
+    train.ResumeOptions, train.ReproduceOptions, EvaluateOptions, StartsOptions, check.CheckOptions,
     plot.PlotOptions, BenchOptions, ScoresOptions,
 ]  # fmt: skip
 GROUPS = [*(systems.load(name).Config for name in PAGES), RunOptions, *VERBS]

@@ -11,12 +11,12 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs.spaces import Box
 from polyplay.runs import options, run
 from polyplay.runs.load import load_run
+from polyplay.runs.options import fitted
 from polyplay.runs.plan import _scaling
-from polyplay.runs.wishes import fitted
 from tests.systems.test_five import GIVEN, Shared
 from tests.systems.test_ftw import TEAMS, Recall
 

@@ -12,12 +12,12 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import atari_preset
-from polyplay.envs.toys import games as toy
-from polyplay.learning.losses.auxiliary import WithAuxiliary
+from polyplay.envs.atari import atari_preset
+from polyplay.games import toys as toy
+from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.runs import options
 from polyplay.runs.load import crew_of

@@ -11,7 +11,7 @@ import torch
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyplay import systems
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.runs import flags, options
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew

@@ -9,8 +9,8 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import polyplay
-from polyplay.common import checkpoint
-from polyplay.common.files import read_lines
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines
 from polyplay.workers.crew import Crew
 
 

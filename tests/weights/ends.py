@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.weights.flat import FlatParams
+from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.weights.params import FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 
 FORK = multiprocessing.get_context("fork")

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.weights import agent_snapshot
-from polyplay.weights.agent_snapshot import AgentSnapshot
-from polyplay.weights.flat import FlatParams
+from polyplay.weights import params
 from polyplay.weights.optimizers import NAMES, optimizer_state
+from polyplay.weights.params import AgentSnapshot, FlatParams
 from polyplay.weights.update import OptimizerSpec
 
 Trained = tuple[nn.Module, FlatParams, torch.optim.Optimizer]
@@ -89,7 +88,7 @@ def test_who_is_killed_while_writing_leaves_none(monkeypatch):
     def killed(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         raise Killed
 
-    monkeypatch.setattr(agent_snapshot, "optimizer_state", killed)
+    monkeypatch.setattr(params, "optimizer_state", killed)
     with pytest.raises(Killed):
         snapshot.write(2, *donor[1:], version=3)
     assert snapshot.number == 0

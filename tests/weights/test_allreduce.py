@@ -9,20 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay import nets
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Field
+from polyplay.core import checkpoint
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.weights.flat import FlatParams, param_sizes
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.nets import factory
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.optimizers import optimizer_state
-from polyplay.weights.shared_arrays import SharedArrays
+from polyplay.weights.params import FlatParams, SharedArrays, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
 from tests.weights.ends import finish, line, me, nine_in_turn
 
@@ -156,13 +153,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
 
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = nets.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
+POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
 
 
 def _learners(total: float, n: int = 2, update: Hogwild | None = None, **ctx) -> tuple[list[Learner], LearnerSpec]:
     update = update or Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
+    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, hyperparameters, total)
     return [Learner(me(i, n, **ctx), spec) for i in range(n)], spec
 
 
@@ -203,7 +200,7 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     update = Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)
-    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
+    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
     ctx = me(1, 2)
     found: list = []
     waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
@@ -221,7 +218,7 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
             alone,
             LearnerSpec(
                 POLICY,
-                policy_gradient.A2C(),
+                policy_losses.A2C(),
                 Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2),
                 spec.hyperparameters,
                 1.0,

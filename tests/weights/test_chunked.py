@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common import checkpoint
-from polyplay.common.control import Hyperparameters
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import param_sizes
+from polyplay.core import checkpoint
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.weights.hogwild import Chunked
 from polyplay.weights.optimizers import optimizer_state
+from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from tests.weights.ends import PLAIN, finish, line, me, nine_in_turn
 from tests.weights.test_allreduce import POLICY, _arrays, _rows
@@ -214,7 +213,7 @@ def _interleave(workers: int, chunks: int, seed: int, rounds: int = 6):
 
 @pytest.mark.parametrize(("workers", "chunks"), [(2, 1), (2, 3), (3, 3), (3, 2)])
 def test_lag_is_never_told_too_small_however_updates_interleave(workers, chunks, monkeypatch):
-    monkeypatch.setattr("polyplay.weights.chunked.POLL", 0.0)
+    monkeypatch.setattr("polyplay.weights.hogwild.POLL", 0.0)
     found = [x for seed in range(20) for x in _interleave(workers, chunks, seed)]
     real = np.array([(met - copy).max() for _, copy, met, _ in found])
     said = np.array([lag for *_, lag in found])
@@ -228,7 +227,7 @@ def test_lag_is_never_told_too_small_however_updates_interleave(workers, chunks,
 
 def test_lag_over_several_own_updates_is_never_told_too_small_either(monkeypatch):
     """As PPO's passes have it: rows were acted before several updates."""
-    monkeypatch.setattr("polyplay.weights.chunked.POLL", 0.0)
+    monkeypatch.setattr("polyplay.weights.hogwild.POLL", 0.0)
     for seed in range(20):
         update, _, bound = made(PLAIN, 2, 3)
         told, rng = Told(update, bound), np.random.default_rng(seed)
@@ -272,7 +271,7 @@ def test_versions_count_from_those_of_the_run_that_goes_on():
 def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any):
     update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_gradient.A2C(), update, hyperparameters, total)
+    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, hyperparameters, total)
     ends = [Learner(me(i, n, **ctx), spec) for i in range(n)]
     for end in ends:
         end.counts.newest()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import param_sizes
+from polyplay.weights.hogwild import Chunked
+from polyplay.weights.params import param_sizes
 from tests.weights.ends import FORK, PLAIN, Wide, finish, me
 
 

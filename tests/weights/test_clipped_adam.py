@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.weights import torch_optimizer
-from polyplay.weights.clipped_adam import ClippedAdam
-from polyplay.weights.optimizers import make_optimizer
+from polyplay.weights import optimizers
+from polyplay.weights.optimizers import ClippedAdam, make_optimizer
 from tests import twins
 from tests.weights.test_optimizers import gradients, run, vector
 
@@ -68,7 +67,7 @@ def test_one_pass_over_many_weights_is_what_several_are_here_too(shape: tuple[in
     grads[[30, 35]] *= 100
     paths, states = [], []
     for few in (0, 1 << 60):
-        monkeypatch.setattr(torch_optimizer, "FEW", few)
+        monkeypatch.setattr(optimizers, "FEW", few)
         p = torch.nn.Parameter(torch.linspace(-1, 1, grads[0].numel()).view(shape).clone())
         optimizer = make_optimizer("adam_clipped", [p], lr=0.01, eps=1e-5)
         paths.append(run(optimizer, grads))

@@ -10,16 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.errors import UserError
-from polyplay.nets.running_stats import RunningMoments
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.hogwild import Hogwild
-from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
-from polyplay.weights.params import Params
-from polyplay.weights.update import Local
+from polyplay.core.errors import UserError
+from polyplay.nets.policy import RunningMoments
+from polyplay.weights.hogwild import Chunked, Hogwild
+from polyplay.weights.parameter_server import ParameterServer, ParameterShard
+from polyplay.weights.params import FlatParams, Params, param_sizes
+from polyplay.weights.update import AllReduce, Local
 from tests.weights.ends import PLAIN, finish, me
 
 AT = 1.7e9

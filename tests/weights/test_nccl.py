@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common.errors import Leaving
-from polyplay.weights import nccl
-from polyplay.weights.allreduce import AllReduce, _Whole
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.update import LEAVING, OptimizerSpec
+from polyplay.core.errors import Leaving
+from polyplay.weights import update
+from polyplay.weights.params import FlatParams, param_sizes
+from polyplay.weights.update import LEAVING, AllReduce, OptimizerSpec, _Whole
 from tests.weights.ends import me
 
 
@@ -27,7 +26,7 @@ def _rank(place: str, rank: int, pipe) -> None:
     vector = FlatParams(Net())
     vector.grad.fill_(float(rank + 1))
     vector.flat[5:] = 10.0 * rank
-    end = nccl.NcclGroup(place, rank, 2, vector, "gloo")
+    end = update.NcclGroup(place, rank, 2, vector, "gloo")
     waited = end.average()
     pipe.send((vector.grad.tolist(), vector.flat.tolist(), waited > 0.0))
     torch.distributed.destroy_process_group()
@@ -36,7 +35,7 @@ def _rank(place: str, rank: int, pipe) -> None:
 def test_means_of_gradients_and_buffers():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    ends, place, children = [], nccl.meeting_place(), []
+    ends, place, children = [], update.meeting_place(), []
     for rank in range(2):
         here, there = context.Pipe(duplex=False)
         children.append(context.Process(target=_rank, args=(place, rank, there)))
@@ -65,8 +64,8 @@ class Averages:
 @pytest.mark.parametrize("leaver", [None, 0, 1], ids=["nobody", "the first", "the second"])
 def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch):
     """A stop in a slow rollout: who is in it has no gradient, the other one has, and neither waits for the other."""
-    monkeypatch.setattr(nccl, "fits", lambda device, replicas: True)
-    monkeypatch.setattr(nccl, "NcclGroup", lambda *about: Averages())
+    monkeypatch.setattr(update, "fits", lambda device, replicas: True)
+    monkeypatch.setattr(update, "NcclGroup", lambda *about: Averages())
     monkeypatch.setattr(Averages, "entered", 0)
     reduce = AllReduce(OptimizerSpec("adam"), 2, param_sizes(Net())[1])
     ends = [_Whole(reduce, me(i, 2), FlatParams(Net())) for i in range(2)]
@@ -102,4 +101,4 @@ def test_replicas_with_a_gpu_each_take_it(device, gpus, process, takes, monkeypa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if process else None)
-    assert nccl.fits(torch.device(device), 2) is takes
+    assert update.fits(torch.device(device), 2) is takes

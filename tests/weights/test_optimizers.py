@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.common.team import Team
-from polyplay.weights import optimizers, torch_optimizer
+from polyplay.core.errors import UserError
+from polyplay.core.machine import Team
+from polyplay.weights import optimizers
 from tests import twins
 
 
@@ -133,7 +133,7 @@ def test_the_root_of_dqns_holds_the_variance_and_epsilon() -> None:
 @pytest.mark.parametrize("few", [0, 1 << 60])
 def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkeypatch) -> None:
     """g − m² is 0 at last, in float32 a little more or less; ε = 1.5e-7 (Ape-X) would not cover that."""
-    monkeypatch.setattr(torch_optimizer, "FEW", few)
+    monkeypatch.setattr(optimizers, "FEW", few)
     p = torch.nn.Parameter(torch.zeros(1000))
     optimizer = optimizers.make_optimizer("rmsprop_dqn", p, lr=1e-5, eps=1.5e-7, alpha=0.5)
     p.grad = torch.linspace(-30.0, 30.0, 1000)
@@ -273,7 +273,7 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
     grads = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1)) * 3
     paths, squares = [], []
     for few in (0, 1 << 60):
-        monkeypatch.setattr(torch_optimizer, "FEW", few)
+        monkeypatch.setattr(optimizers, "FEW", few)
         p = torch.nn.Parameter(torch.linspace(-1, 1, grads[0].numel()).view(shape).clone())
         optimizer = optimizers.make_optimizer(name, [p], lr=0.1, eps=0.01)
         paths.append(run(optimizer, grads, [0.1, 0.05, 0.0, 0.2]))

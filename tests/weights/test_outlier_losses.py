@@ -9,15 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import UserError
-from polyplay.learning.learner import Learner
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.outlier_losses import OutlierRule
-from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.core.errors import UserError
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.weights.parameter_server import OutlierRule, ParameterServer, ParameterShard
+from polyplay.weights.params import param_sizes
 from tests import twins
 from tests.learning.test_learner import OPTIM, POLICY, _me, _rows
 from tests.weights.test_parameter_server import whole
@@ -86,7 +83,7 @@ def test_rules_that_cannot_be_are_one_line():
 def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
     server = ParameterServer(OPTIM, *param_sizes(POLICY()), workers=1, shards=2, outliers=OutlierRule(k=3.0, warm_up=6))
     spec = LearnerSpec(
-        POLICY, policy_gradient.A2C(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
+        POLICY, policy_losses.A2C(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
     )
     learner = Learner(_me(), spec)
     parts = [ParameterShard(server, k) for k in range(2)]

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from polyplay.common.errors import Closed, UserError
-from polyplay.nets.running_stats import RunningMoments
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.core.errors import Closed, UserError
+from polyplay.nets.policy import RunningMoments
+from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, ParameterServer, ParameterShard
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
 from tests.weights.ends import PLAIN, finish, gradients, line, me

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.errors import Closed, UserError
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.core.errors import Closed, UserError
+from polyplay.weights.params import FlatParams, Params
 
 
 def _net() -> nn.Module:

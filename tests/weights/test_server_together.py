@@ -11,20 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay import nets
 from polyplay.acting.worker import act
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common.control import Hyperparameters
-from polyplay.common.errors import Closed
+from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
+from polyplay.core import shared_memory
+from polyplay.core.errors import Closed
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning.losses import policy_gradient
-from polyplay.learning.spec import LearnerSpec
-from polyplay.learning.worker import learn
-from polyplay.weights import parameter_server
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.parameter_server import TAKEN, WRITTEN, ParameterServer
-from polyplay.weights.parameter_shard import serve_parameters
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.loop import learn
+from polyplay.nets import factory
+from polyplay.weights.parameter_server import TAKEN, WRITTEN, ParameterServer, serve_parameters
+from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.weights.ends import FORK, PLAIN, Wide, me
@@ -101,7 +99,7 @@ def _die(server: ParameterServer) -> None:
     bound = _end(server, 1)
     bound.vector.grad.fill_(7e9)
     left = iter((lambda: None, lambda: time.sleep(600)))
-    parameter_server.memory_barrier = lambda: next(left)()
+    shared_memory.memory_barrier = lambda: next(left)()
     for _ in bound(1.0, np.zeros(3)):
         pass
 
@@ -126,12 +124,12 @@ def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
 def test_impalas_actors_and_learner_take_it_for_params():
     """Any system may learn so: the server is the update, and who acts pulls from it."""
     envs = Envs("toy:catch", lanes=4)
-    policy = nets.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (16,)})
     net = policy()
     server = ParameterServer(OptimizerSpec("adam", eps=1e-5), *param_sizes(net), workers=1, shards=2)
     spec = LearnerSpec(
         policy,
-        policy_gradient.VTrace(gamma=0.99),
+        policy_losses.VTrace(gamma=0.99),
         server,
         Hyperparameters(learning_rate=1e-3, entropy_cost=0.01),
         2_000,

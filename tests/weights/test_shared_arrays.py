@@ -4,19 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs.pool import Envs
 from polyplay.nets import NetworkFactory
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.chunked import Chunked
-from polyplay.weights.flat import module_nbytes, param_sizes
-from polyplay.weights.hogwild import Hogwild
+from polyplay.weights.hogwild import Chunked, Hogwild
 from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.params import Params
-from polyplay.weights.shared_arrays import SharedArrays
-from polyplay.weights.update import BoundUpdate, Local, OptimizerSpec, Update
+from polyplay.weights.params import Params, SharedArrays, module_nbytes, param_sizes
+from polyplay.weights.update import AllReduce, BoundUpdate, Local, OptimizerSpec, Update
 
 ADAM, RMSPROP = OptimizerSpec("adam"), OptimizerSpec("rmsprop_tf")
 NET = nn.Linear(9, 2)  # 20 weights, no buffers

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.errors import Closed
+from polyplay.core.errors import Closed
 from polyplay.weights import optimizers
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.update import Local, OptimizerSpec
+from polyplay.weights.params import FlatParams, param_sizes
+from polyplay.weights.update import AllReduce, Local, OptimizerSpec
 from tests.weights.ends import finish, me
 from tests.weights.test_allreduce import OPTIM
 

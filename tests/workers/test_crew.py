@@ -19,11 +19,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from polyplay.common import processes
-from polyplay.common.context import next_incarnation
-from polyplay.common.errors import Closed, EnvFailure, UserError, WorkerLost
-from polyplay.common.forkserver import ForkedProcess
-from polyplay.common.shared_memory import SharedBlock
+from polyplay.core import processes
+from polyplay.core.errors import Closed, EnvFailure, UserError, WorkerLost
+from polyplay.core.processes import ForkedProcess
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.worker import next_incarnation
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import each
@@ -276,7 +276,7 @@ MAIN = textwrap.dedent("""
     sys.path.insert(0, {tests!r})
     from tests.workers import test_crew as t
     from polyplay.workers.crew import Crew
-    from polyplay.common.shared_memory import SharedBlock
+    from polyplay.core.shared_memory import SharedBlock
     block = SharedBlock(1024)
     crew = Crew()
     crew.add(t.forever, n=2, learner=True, block=block)

@@ -14,18 +14,15 @@ import pytest
 import polyplay
 from polyplay.acting import play
 from polyplay.cli import main
-from polyplay.common import checkpoint
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import UserError
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
 from polyplay.runs import options, run
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.on_request import WeightsOnRequest
+from polyplay.weights.params import FlatParams, WeightsOnRequest, param_sizes
 from polyplay.workers import evaluator
 from polyplay.workers.crew import Crew
 from tests.reports import rows

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from polyplay.cli import main as cli
-from polyplay.common import checkpoint
-from polyplay.common.errors import WorkerLost
+from polyplay.core import checkpoint
+from polyplay.core.errors import WorkerLost
 from tests.faults import FaultInjector, FaultRule, FaultSchedule, injected, parse_faults, percentiles
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
@@ -176,9 +176,9 @@ KILLED = textwrap.dedent("""
     import multiprocessing, os, random, signal, sys, time
     import numpy as np
     from polyplay.buffers.rollout_queue import RolloutQueue
-    from polyplay.buffers.rollout_slots import row_spec
-    from polyplay.common import tree
-    from polyplay.common.tree import Field
+    from polyplay.buffers.rollout_queue import row_spec
+    from polyplay.core import tree
+    from polyplay.core.tree import Field
 
     T, LANES, LIVES = 4, 2, 120
     draw = random.Random(3)

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.workers import process
 
 
 def test_cores_are_those_asked_for(tmp_path):
     """In a process of its own: it binds itself."""
     code = (
-        "from polyplay import systems; from polyplay.common.machine import cores\n"
+        "from polyplay import systems; from polyplay.core.machine import cores\n"
         "from polyplay.runs import load, options\n"
         "options = options.RunOptions(cores=1)\n"
         "page = systems.load('a2c'); crew = load.crew_of(options)\n"

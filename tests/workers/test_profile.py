@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.cli.bench import settings
-from polyplay.workers import profile
+from polyplay.cli import bench
+from polyplay.workers import sizing
 
 
 def test_learning_from_what_acting_computed():
     """No forward pass but those of acting."""
-    wired = settings.wire("a2c", settings.keywords("a2c", "toy:still", "a3c", "float32", 2))
+    wired = bench.wire("a2c", bench.keywords("a2c", "toy:still", "a3c", "float32", 2))
     grads = []
     for reuse in (False, True):
-        found = profile.CostProfile(wired.envs, wired.spec, "float32", reuse)
+        found = sizing.CostProfile(wired.envs, wired.spec, "float32", reuse)
         assert found.reuse == reuse
         calls: list[int] = []
         found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
@@ -29,14 +29,14 @@ def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch
     def clock() -> float:
         return len(turns) * 2e-6
 
-    monkeypatch.setattr(profile, "perf_counter", clock)
-    assert profile.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
-    assert len(turns) == 6 + blocks * round(profile.BLOCK / 2e-6)
+    monkeypatch.setattr(sizing, "perf_counter", clock)
+    assert sizing.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
+    assert len(turns) == 6 + blocks * round(sizing.BLOCK / 2e-6)
 
 
 def test_learning_changes_the_weights():
-    wired = settings.wire("ppo", settings.keywords("ppo", "toy:catch", "mlp", "float32", 2))
-    found = profile.CostProfile(wired.envs, wired.spec)
+    wired = bench.wire("ppo", bench.keywords("ppo", "toy:catch", "mlp", "float32", 2))
+    found = sizing.CostProfile(wired.envs, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
     apply_gradient = found.apply_gradient
     found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import polyplay
 from polyplay import systems
-from polyplay.common.errors import UserError
-from polyplay.runs import load, memory_estimate, plan
+from polyplay.core.errors import UserError
+from polyplay.runs import load, plan
 from polyplay.runs.options import RunOptions
 from polyplay.workers import sizing
 from polyplay.workers.sizing import RowCosts, actor_rate, best_actors, threads_of
@@ -213,7 +213,7 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(sizing, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(sizing, "cores", lambda: 6)
-    monkeypatch.setattr(memory_estimate, "memory_limit", lambda: 6_000_000_000)
+    monkeypatch.setattr(plan, "memory_limit", lambda: 6_000_000_000)
     with pytest.raises(UserError, match="what fits: --"):
         polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
     assert len(asked) == 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from polyplay.common.control import RunControl
-from polyplay.workers.turns import take_turns
+from polyplay.core.worker import RunControl
+from polyplay.workers.crew import take_turns
 
 
 def worker(name: str, log: list[str], learner: bool = False, meets: tuple[int, ...] = ()) -> Any:

@@ -1,4 +1,6 @@
-"""The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
+"""The agent of another machine.
+
+The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
 
 It ends, and with it all that it started, when the link ends: when the main process closes it, dies, or is not heard.
 """
@@ -6,12 +8,14 @@ It ends, and with it all that it started, when the link ends: when the main proc
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import queue
 import shutil
 import socket
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -20,18 +24,133 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import psutil
 
-from polyplay.common import processes, signals
-from polyplay.common.forkserver import ForkedProcess
-from polyplay.common.machine import cores
-from polyplay.common.semaphores import Semaphores
-from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import OPENING, needed_versions
+from polyplay.core import processes
+from polyplay.core.errors import UserError
+from polyplay.core.machine import cores
+from polyplay.core.processes import ForkedProcess
+from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
+from polyplay.workers.hosts.engines import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
-from polyplay.workers.hosts.ship import unpack_modules
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
+from polyplay.workers.role import Role
+
+# What is taken along to other machines: the modules of a folder (`--ship DIR`), and files of a checkpoint.
+
+
+MOST = 64 * 2**20  # bytes
+
+
+def pack_modules(directory: Path) -> bytes:
+    """What is in a folder but for caches and what is hidden. Raises UserError."""
+    if not directory.is_dir():
+        raise UserError(f"--ship: {directory} given, but there is no such folder")
+    file, size = io.BytesIO(), 0
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        nonlocal size
+        name = Path(member.name).name
+        if name.startswith(".") or name == "__pycache__" or not (member.isdir() or member.isfile()):
+            return None
+        size += member.size
+        if size > MOST:
+            raise UserError(f"--ship: {directory} has more than {MOST >> 20} MB; name a folder with modules alone")
+        return member
+
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for path in sorted(directory.iterdir()):
+            archive.add(path, path.name, filter=wanted)
+    return file.getvalue()
+
+
+def unpack_modules(data: bytes, directory: Path) -> None:
+    """From now on modules are looked for there first."""
+    directory.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(directory, filter="data")
+    sys.path.insert(0, str(directory))
+
+
+def needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
+    """Of a checkpoint, by their names in it: what this worker begins with."""
+    patterns = [f"workers/{role.name}-{index}.*", "workers/stream-*", f"replay/{role.name}-{index}/*"]
+    if role.learner:  # the indices of other replays say that these were saved
+        patterns += ["agents/*/*", "replay/*/replay.json"]
+    found = sorted({path for pattern in patterns for path in saved.glob(pattern)})
+    return [(str(path.relative_to(saved)), path) for path in found]
+
+
+# Shared memory on two machines: what is pickled here for another one has, there, twins of its blocks.
+#
+# A twin has the size of its block and the same number. It begins with zeros; mirrors copy what is written. Calls travel
+# so through the engine that started the agent (a pipe of this machine, or Ray), never through a link.
+
+
+class TwinNumbers:
+    """The numbers of the blocks of this process that have twins; they hold on to the blocks."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, tuple[int, SharedBlock]] = {}  # by identity
+
+    def of(self, block: SharedBlock) -> int:
+        return self._blocks.setdefault(id(block), (len(self._blocks), block))[0]
+
+
+class _TwinPickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, numbers: TwinNumbers):
+        super().__init__(file)
+        self.numbers, self.found = numbers, list[SharedObject]()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Semaphores):
+            self.found.append(obj)
+            return _semaphores, (self.numbers.of(obj.block), obj.n)
+        if isinstance(obj, SharedBlock):
+            return _block, (self.numbers.of(obj), obj.nbytes)
+        if isinstance(obj, SharedObject):
+            self.found.append(obj)
+        return super().reducer_override(obj)
+
+
+def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]]:
+    """For another machine; and the shared objects in it."""
+    file = io.BytesIO()
+    pickler = _TwinPickler(file, numbers)
+    pickler.dump(value)
+    return file.getvalue(), pickler.found
+
+
+load = cloudpickle.loads  # of an agent, by which its workers' calls come
+
+# ------------------------------------------------------------------------------------------- of an agent's process
+
+_blocks: dict[int, SharedBlock] = {}
+_made: dict[int, Semaphores] = {}
+_relays: list[Semaphores] = []  # one: of this machine's end of its link
+
+
+def relay_by(links: Semaphores) -> None:
+    """This machine's end of its link, which gets the tokens of whoever waits elsewhere."""
+    _relays[:] = [links]
+
+
+def _block(number: int, nbytes: int) -> SharedBlock:
+    block = _blocks.get(number)
+    if block is None:
+        block = _blocks[number] = SharedBlock(nbytes)
+    return block
+
+
+def _semaphores(number: int, n: int) -> Semaphores:
+    if number not in _made:
+        _made[number] = made = Semaphores(n)
+        made.relays = _relays[0]
+        made._attach()
+    return _made[number]
+
 
 LOOK = 0.05  # seconds between two looks whether one that connected is the main process
 MOST_TEXT = 60_000  # letters of one word
@@ -49,7 +168,7 @@ class MachineAgent:
     def __init__(self, secret: bytes, address: str, timeout: float, root: Path):
         self.secret, self.timeout, self.root = secret, timeout, root
         self.bells = Semaphores(1)
-        twins.relay_by(self.bells)
+        relay_by(self.bells)
         self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
         self.workers: dict[int, _Worker] = {}
@@ -70,7 +189,7 @@ class MachineAgent:
     def give(self, number: int, data: bytes) -> None:
         """A worker's call; number 0: the mirrors."""
         try:
-            value = twins.load(data)
+            value = load(data)
         except ImportError as e:
             if not number:
                 raise
@@ -258,7 +377,7 @@ def _let_in(sock: socket.socket, secret: bytes, proven: queue.SimpleQueue[socket
 
 def main() -> None:
     """An agent whose calls come by its standard input (agent_process), until that closes or the link ends."""
-    signals.ignore()  # also those sent to the whole process group: the main process decides
+    processes.ignore()  # also those sent to the whole process group: the main process decides
     processes.set_title("agent")
     out = os.fdopen(os.dup(1), "wb")  # closes with this process
     os.dup2(2, 1)  # what anybody prints is no answer

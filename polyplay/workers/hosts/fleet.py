@@ -1,4 +1,7 @@
-"""The main process's side of several machines: which there are, who works where, who is lost."""
+"""The main process's side of several machines.
+
+The main process's side of several machines: which there are, who works where, who is lost.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,210 @@ import math
 import os
 import queue
 import secrets
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyplay.common.errors import UserError
-from polyplay.common.files import JsonLines, LogWrites
-from polyplay.common.forkserver import ForkedProcess
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.shared_memory import SharedObject
-from polyplay.workers.hosts import twins
-from polyplay.workers.hosts.engine import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
-from polyplay.workers.hosts.home_end import run_home_end
-from polyplay.workers.hosts.machine import Machine
+from polyplay.core.errors import UserError
+from polyplay.core.files import JsonLines, LogWrites
+from polyplay.core.processes import LOST, ForkedProcess, ending_text
+from polyplay.core.shared_memory import Semaphores, SharedObject
+from polyplay.workers.hosts import agent
+from polyplay.workers.hosts.agent import needed_files
+from polyplay.workers.hosts.engines import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
+from polyplay.workers.hosts.link import run_home_end
 from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
 from polyplay.workers.hosts.places import PlaceRule, Places
-from polyplay.workers.hosts.plan import check_memory, learner_is_away, plan_in_words, roles_elsewhere
-from polyplay.workers.hosts.remote_worker import RemoteWorker
-from polyplay.workers.hosts.retries import Retries
-from polyplay.workers.hosts.ship import needed_files
 from polyplay.workers.process import SERVER, Call
+from polyplay.workers.role import Role
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
-    from polyplay.workers.role import Role
+
+# A worker on another machine, with what the crew uses of a process.
+
+
+class RemoteWorker:
+    """sentinel: readable once it has ended. pipe: what it says. Its machine's thread tells it both."""
+
+    pid = None  # of this machine
+
+    def __init__(self, machine: str, send_signal: Callable[[int], None]):
+        self.machine, self._send_signal = machine, send_signal
+        self.pipe, self._said = connection.Pipe(duplex=False)
+        self.sentinel, self._end = os.pipe()
+        self.exitcode: int | None = None
+        self.lost_first = True  # of those that were lost with a machine at once: the one that counts
+        self._how, self._over = "", threading.Event()
+
+    def say(self, kind: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._said.send((kind, text))
+
+    def ended(self, how: str, code: int | None) -> None:
+        if not self._over.is_set():
+            self._how, self.exitcode = how, LOST if code is None else code
+            self._said.close()
+            os.close(self._end)
+            self._over.set()
+
+    def is_alive(self) -> bool:
+        return not self._over.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._over.wait(timeout)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        self._send_signal(number)
+
+    def ending(self) -> str:
+        return self._how or ending_text(self.exitcode)
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+
+
+# A machine that has an open agent, as the main process sees it.
+
+
+@dataclass(eq=False)
+class Machine:
+    info: MachineInfo
+    handle: AgentHandle
+    link: ForkedProcess
+    pipe: Connection
+    number: int  # of its link
+    workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
+    seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
+    threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
+    lost: str | None = None
+    stats: dict[str, Any] = field(default_factory=dict)  # of its link, the newest
+    reported: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Cores that no worker computes on."""
+        return self.info.cores - sum(self.threads.values())
+
+    def command(self, kind: str, value: dict[str, Any]) -> None:
+        """To the process of its link."""
+        with contextlib.suppress(OSError):  # it is lost, and about to be found so
+            self.pipe.send((kind, value))
+
+    def report(self) -> dict[str, float]:
+        """How it and its link do, since the last report."""
+        now, old = dict(self.stats), self.reported
+        self.reported = now
+        passed = now["at"] - old.get("at", 0.0)
+        rates = {
+            name: round((now[key] - old.get(key, 0)) / passed / 1e6, 4) if old and passed > 0 else 0.0
+            for name, key in (("mb_in", "received"), ("mb_out", "sent"))
+        }
+        load: dict[str, float] = {key: round(now[key], 3) for key in ("cpu", "memory") if key in now}
+        return {"workers": len(self.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
+
+
+# Who would be on which machine, in words, and whether the machines have what that takes. Imports no torch.
+
+
+def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
+    """Those that have workers on other machines. Raises UserError: there are none."""
+    roles = [role for role in crew.roles if places.goes(role)]
+    if roles:
+        return roles
+    if any(places.moves(role) for role in crew.roles):
+        raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
+    text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
+    raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
+
+
+def learner_is_away(places: Places, crew: Crew) -> bool:
+    return any(role.learner and not role.learns_own and places.goes(role) for role in crew.roles)
+
+
+def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
+    """By machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
+    threads = {role.name: threads_of(role, crew) for role in crew.roles}
+    places.check(infos, threads)
+    cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
+    return {name + cores.get(name, ""): _in_words(seats) for name, seats in places.plan(infos, threads).items()}
+
+
+def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> None:
+    """Raises UserError: the replays of who works on a machine are larger than its memory."""
+    threads = {role.name: threads_of(role, crew) for role in crew.roles}
+    plan = places.plan([machine.info for machine in machines], threads)
+    sizes = {r.name: r.held_replay.bytes(batches=r.out is None) for r in crew.roles if r.held_replay is not None}
+    for machine in machines:
+        held = [sizes[name] for name, _ in plan[machine.info.name] if name in sizes]
+        if sum(held) > (has := machine.handle.about["memory"]):
+            what = f"{machine.info.name} has {has / 1e9:.1f} GB of memory, {len(held)} replays there take"
+            raise UserError(f"--hosts: {what} {sum(held) / 1e9:.1f} GB; lower --capacity, or take more machines")
+
+
+def _in_words(seats: list[tuple[str, int]]) -> str:
+    """act 0-3 5, learn 0"""
+    numbers: dict[str, list[int]] = {}
+    for name, index in seats:
+        numbers.setdefault(name, []).append(index)
+    return ", ".join(f"{name} {_ranges(indices)}" for name, indices in numbers.items()) or "nobody"
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+
+
+# When a machine gets another agent after its own was lost, or could not be opened.
+
+
+FIRST, MOST, HOUR = 2.0, 5, 3600.0  # seconds to the first try, each next one waits twice as long; tries within an hour
+
+
+class Retries:
+    """By machine: its failures within an hour, and when it may be tried again. For any thread."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, list[float]] = {}
+        self._until: dict[str, float] = {}  # of those that are put off
+
+    def fail(self, name: str) -> float:
+        """Put a machine off; for how many seconds."""
+        now = time.monotonic()
+        recent = [t for t in self._failures.get(name, ()) if t > now - HOUR]
+        self._failures[name] = [*recent, now]
+        pause = FIRST * 2.0 ** len(recent) if len(recent) < MOST else HOUR
+        self._until[name] = now + pause
+        return pause
+
+    def allows(self, name: str) -> bool:
+        """Whether a machine may be tried now."""
+        return time.monotonic() >= self._until.get(name, -math.inf)
+
+    def passed(self) -> bool:
+        """Whether the pause of a machine is over: told once for each pause."""
+        now = time.monotonic()
+        over = [name for name, until in list(self._until.items()) if now >= until]
+        for name in over:
+            del self._until[name]
+        return bool(over)
+
 
 FILE = "hosts.jsonl"
 LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that agents have to end
@@ -48,7 +226,7 @@ class Fleet:
         self.engine, self.timeout, self.places, self.ship = engine, timeout, Places(rules), ship
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
-        self._numbers, self._next, self._taken = twins.TwinNumbers(), 0, set[int]()
+        self._numbers, self._next, self._taken = agent.TwinNumbers(), 0, set[int]()
         self._mirrors: list[ObjectMirror] = []
         self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
         self._woken, self._wake = os.pipe()
@@ -111,7 +289,7 @@ class Fleet:
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
         """The shared objects in these, and the bells."""
-        _, found = twins.dump(values, self._numbers)
+        _, found = agent.dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
 
@@ -202,7 +380,7 @@ class Fleet:
         """Open a link to an agent. Raises UserError."""
         check_versions(info, handle.about["versions"])
         with self._lock:
-            handle.give(0, twins.dump(self._mirrors, self._numbers)[0])
+            handle.give(0, agent.dump(self._mirrors, self._numbers)[0])
             number = self._free_link()
         pipe, theirs = Pipe()
         given = theirs, handle.about, self.secret, self.timeout, self._mirrors, self.bells, number, self.directory
@@ -297,7 +475,7 @@ class Fleet:
         with self._lock:
             machine.workers[number] = worker
             machine.threads[number] = ctx.threads
-        machine.handle.give(number, twins.dump(call, self._numbers)[0])
+        machine.handle.give(number, agent.dump(call, self._numbers)[0])
         seat = role.name, ctx.index
         files = [] if ctx.resume is None else needed_files(Path(ctx.resume), role, ctx.index)
         value = {"number": number, "role": role.name, "index": ctx.index, "row": ctx.row}

@@ -17,12 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.common.context import RoleSize
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import EPISODE, EPISODES, Counters
-from polyplay.common.shared_memory import SharedObject
+from polyplay.core.shared_memory import SharedObject
+from polyplay.core.worker import EPISODE, EPISODES, Counters, Hyperparameters, RoleSize, RunControl
 
 Frame = tuple[int, list[np.ndarray]]
 GAMES = 32  # finished games in one frame
@@ -245,14 +243,11 @@ MIRRORS: dict[type, Callable[[Any], ObjectMirror]] = {
 
 def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     """None: it does not cross machines."""
-    from polyplay.weights.allreduce import AllReduce
     from polyplay.weights.parameter_server import ParameterServer
     from polyplay.weights.params import Params
-    from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
-    from polyplay.workers.hosts.params_mirror import ParamsMirror
-    from polyplay.workers.hosts.queue_mirror import QueueMirror
-    from polyplay.workers.hosts.sample_mirror import SampleMirror
-    from polyplay.workers.hosts.server_mirror import ServerMirror
+    from polyplay.weights.update import AllReduce
+    from polyplay.workers.hosts.queue_mirrors import QueueMirror, SampleMirror
+    from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ParamsMirror, ServerMirror
 
     if type(thing) is RolloutQueue:
         return QueueMirror(thing)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from polyplay.common.errors import UserError
-from polyplay.workers.hosts.engine import MachineInfo
+from polyplay.core.errors import UserError
+from polyplay.workers.hosts.engines import MachineInfo
 from polyplay.workers.role import Role
 
 RULE = re.compile(r"(\w+)(?:\[(\d+)(?:-(\d+))?\])?=(\S+)", re.ASCII)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import GAMES, Game
 from tests.acting.search.twins import Stub
 
 POSITIONS, SIMULATIONS = 50, 60
@@ -36,8 +37,8 @@ def random_moves(game: Game, record: np.ndarray, plies: int, rng: np.random.Gene
     """Whether the game goes on after them."""
     legal, result = np.empty(game.actions, np.int16), kernels.GOES_ON
     while plies and result == kernels.GOES_ON:
-        action = int(legal[rng.integers(kernels.legal(game.numbers, record, legal))])
-        result, plies = kernels.play(game.numbers, record, action), plies - 1
+        action = int(legal[rng.integers(board_rules.legal(game.numbers, record, legal))])
+        result, plies = board_rules.play(game.numbers, record, action), plies - 1
     return result == kernels.GOES_ON
 
 
@@ -53,10 +54,10 @@ class Answers:
         logits = np.full((len(records), self.game.actions), np.finfo(np.float32).min)
         room = np.zeros(self.game.actions, np.int16)
         for record, view in zip(records, planes, strict=True):
-            kernels.write_planes(self.game.numbers, record, view)
+            board_rules.write_planes(self.game.numbers, record, view)
         said, values = self.stub.evaluate(planes)
         for i, record in enumerate(records):
-            legal = room[: kernels.legal(self.game.numbers, record, room)]
+            legal = room[: board_rules.legal(self.game.numbers, record, room)]
             logits[i, legal] = said[i, legal]
         return logits, values
 
@@ -65,7 +66,7 @@ class Answers:
         records, over = np.array(records), np.array(over)
         reward = np.zeros(len(records), np.float32)
         for i in np.flatnonzero(~over):
-            result = kernels.play(self.game.numbers, records[i], int(actions[i]))
+            result = board_rules.play(self.game.numbers, records[i], int(actions[i]))
             over[i], reward[i] = result != kernels.GOES_ON, result == kernels.WON
         return records, over, reward, *self.look(records)
 

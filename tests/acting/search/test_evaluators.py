@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.search import Search, SearchOptions, evaluators
-from polyplay.acting.search.evaluators import NetworkEvaluator, UniformEvaluator, choose_backend, computing_threads
-from polyplay.common.errors import NotFinite, UserError
+from polyplay.core.errors import NotFinite, UserError
 from polyplay.envs import Envs
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.weights.flat import FlatParams
-from polyplay.weights.params import Params
+from polyplay.search import Search, SearchOptions, evaluators
+from polyplay.search.evaluators import NetworkEvaluator, UniformEvaluator, choose_backend, computing_threads
+from polyplay.weights.params import FlatParams, Params
 
 SPEC = Envs("game:connect_four", 1).spec
 SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)
@@ -119,7 +118,7 @@ def test_a_search_finds_a_win_in_one(backend: str):
     for g, line in enumerate(lines):
         record = game.new()
         for action in line:
-            assert kernels.play(game.numbers, record, action) == kernels.GOES_ON
+            assert board_rules.play(game.numbers, record, action) == records.GOES_ON
         search.restart(np.array([g]), record[None])
     done = search.step()
     while len(done.games) < 4:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.tree import considered_visits
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, game
+from polyplay.search import Search, SearchOptions
+from polyplay.search.tree import considered_visits
 from tests.acting.search.test_search import planes_of
 from tests.acting.search.twins import Stub
 
@@ -46,7 +46,7 @@ class Plain:
     def _node(self, record: np.ndarray) -> dict[str, Any]:
         (logits,), (value,) = self.stub.evaluate(planes_of(self.game, [record]))
         room = np.zeros(self.game.actions, np.int16)
-        legal = room[: kernels.legal(self.game.numbers, record, room)].tolist()
+        legal = room[: board_rules.legal(self.game.numbers, record, room)].tolist()
         top = max(float(logits[a]) for a in legal)
         total = math.fsum(math.exp(float(logits[a]) - top) for a in legal)
         p = {a: math.exp(float(logits[a]) - top) / total for a in legal}
@@ -89,8 +89,8 @@ class Plain:
             action = max(policy, key=lambda a: (policy[a] - node["n"][a] / total, -a))
         if action not in node["child"]:
             record = node["record"].copy()
-            result = kernels.play(self.game.numbers, record, action)
-            node["child"][action] = float(kernels.WORTH[result]) if result else self._node(record)
+            result = board_rules.play(self.game.numbers, record, action)
+            node["child"][action] = float(records.WORTH[result]) if result else self._node(record)
             child = node["child"][action]
             value = child if result else -child["value"]
         else:
@@ -119,7 +119,9 @@ def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str
     while len(records) < n:
         record, room = board.new(), np.zeros(board.actions, np.int16)
         ends = [
-            kernels.play(board.numbers, record, int(rng.choice(room[: kernels.legal(board.numbers, record, room)])))
+            board_rules.play(
+                board.numbers, record, int(rng.choice(room[: board_rules.legal(board.numbers, record, room)]))
+            )
             for _ in range(int(rng.integers(5)))
         ]
         records += [] if any(ends) else [record]
@@ -167,7 +169,7 @@ def test_its_noise_is_times_the_temperature_at_the_ply_of_the_root():
         whole, cooling = noise(FOUR, record, (0, 1.0)), noise(FOUR, record, (0, 1.0), (2, 0.5), (3, 0.0))
         assert np.count_nonzero(whole) > 4
         np.testing.assert_allclose(cooling, whole * (1.0, 1.0, 0.5, 0.0)[ply], rtol=1e-6)
-        kernels.play(FOUR.numbers, record, ply)
+        board_rules.play(FOUR.numbers, record, ply)
 
 
 class Table:

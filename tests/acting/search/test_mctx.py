@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.games import board_rules
+from polyplay.games.boards import GAMES, Game
+from polyplay.search import Search, SearchOptions
 from tests.acting.search import mctx_found
 from tests.acting.search.mctx_found import CASES, CONSIDERED, GUMBEL, POSITIONS, SIMULATIONS, positions
 from tests.acting.search.twins import Stub
@@ -41,7 +41,7 @@ def test_a_gumbel_search_with_the_noise_of_mctx_has_its_visits_moves_and_policy(
     search = begun(game, records, SearchOptions(GUMBEL, root="gumbel_mctx", considered=CONSIDERED))
     search.step()  # the roots are evaluated
     for g, record in enumerate(records):
-        moves = room[: kernels.legal(game.numbers, record, room)]
+        moves = room[: board_rules.legal(game.numbers, record, room)]
         search.tree.gumbel[g, : len(moves)] = theirs["noise"][g, moves]
     while len((done := search.step()).games) < POSITIONS:
         pass

@@ -24,7 +24,7 @@ def audit(event, args):
     if event == "open" and (args[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         seen.append((event, args))
 import numba, torch
-from polyplay.acting.search.evaluators import NetworkEvaluator
+from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.envs import Envs
 from polyplay.nets.residual import BoardNetworkFactory
 import numpy as np

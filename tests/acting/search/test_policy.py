@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
 from polyplay.envs.pool import Envs
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, game
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search import SearchOptions
+from polyplay.search.search import SearchPolicy
 
 GO = game("go+size=3")
 OLD = [  # moves, and the one after them that repeats a position of more than eight plies before
@@ -26,13 +26,13 @@ OLD = [  # moves, and the one after them that repeats a position of more than ei
 def after(board: Game, moves: list[int]) -> np.ndarray:
     record = board.new()
     for move in moves:
-        assert kernels.play(board.numbers, record, move) == kernels.GOES_ON
+        assert board_rules.play(board.numbers, record, move) == records.GOES_ON
     return record
 
 
 def legal(board: Game, record: np.ndarray) -> list[int]:
     room = np.zeros(board.actions, np.int16)
-    return room[: kernels.legal(board.numbers, record, room)].tolist()
+    return room[: board_rules.legal(board.numbers, record, room)].tolist()
 
 
 def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
@@ -42,9 +42,9 @@ def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
     while len(found) < n:
         record = board.new()
         for _ in range(int(rng.integers(board.longest))):
-            moves = room[: kernels.legal(board.numbers, record, room)]
+            moves = room[: board_rules.legal(board.numbers, record, room)]
             before = record.copy()
-            if kernels.play(board.numbers, record, int(rng.choice(moves))) != kernels.GOES_ON:
+            if board_rules.play(board.numbers, record, int(rng.choice(moves))) != records.GOES_ON:
                 record = before
                 break
         found.append(record)
@@ -54,7 +54,7 @@ def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
 def shown(board: Game, records: np.ndarray) -> np.ndarray:
     planes = np.zeros((len(records), *board.planes), np.float32)
     for record, out in zip(records, planes, strict=True):
-        kernels.write_planes(board.numbers, record, out)
+        board_rules.write_planes(board.numbers, record, out)
     return planes
 
 
@@ -87,7 +87,7 @@ def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
     board = GAMES["connect_four"]
     record = board.new()
     for move in (0, 6, 0, 6, 0, 5):  # three in column a, the first player's turn
-        kernels.play(board.numbers, record, move)
+        board_rules.play(board.numbers, record, move)
     rows = np.stack([record, record, board.new()])
     mask = np.ones((3, board.actions), bool)
     mask[1] = False  # over

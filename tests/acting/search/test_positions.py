@@ -6,11 +6,11 @@ from itertools import islice
 
 import numpy as np
 
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.search.positions import PositionSearch
-from polyplay.envs.boards.game import GAMES
-from polyplay.evaluation.boards import openings as random_openings
+from polyplay.evaluation.matches import openings as random_openings
+from polyplay.games.boards import GAMES
+from polyplay.search import SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.search import PositionSearch
 
 BOARD = GAMES["connect_four"]
 OPTIONS = SearchOptions(30, noise=0.0, temperature=((0, 0.0),), reuse=False)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.search.search import visit_shares
-from polyplay.acting.search.tree import EXPANDED, WON
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, game
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules
+from polyplay.games.boards import GAMES, Game, game
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.search import visit_shares
+from polyplay.search.tree import EXPANDED, WON
 from tests.acting.search.twins import Node, Stub, TwinSearch
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
@@ -39,7 +39,7 @@ GAMES_AT_ONCE = 3
 def planes_of(game: Game, records: list[np.ndarray]) -> np.ndarray:
     out = np.zeros((len(records), *game.planes), np.float32)
     for record, view in zip(records, out, strict=True):
-        kernels.write_planes(game.numbers, record, view)
+        board_rules.write_planes(game.numbers, record, view)
     return out
 
 
@@ -226,7 +226,7 @@ def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value(mirror: bool)
     search = Search(FOUR, 1, SearchOptions(simulations=20_000, reuse=False), UniformEvaluator(7))
     record = FOUR.new()
     for action in (2, 2, 3, 3):
-        kernels.play(FOUR.numbers, record, 6 - action if mirror else action)
+        board_rules.play(FOUR.numbers, record, 6 - action if mirror else action)
     search.restart(records=record[None])
     done = search.step()
     while not len(done.games):
@@ -241,7 +241,7 @@ def test_an_own_win_is_worth_1_and_is_the_childs_loss():
     search = Search(THREE, 1, SearchOptions(simulations=50), UniformEvaluator(9))
     record = THREE.new()
     for action in (0, 3, 1, 4):  # x o: the mover wins on cell 2
-        kernels.play(THREE.numbers, record, action)
+        board_rules.play(THREE.numbers, record, action)
     search.restart(records=record[None])
     done = search.step()
     while not len(done.games):

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from polyplay.acting.search.noise_kernels import dirichlet, stream, uniform_of
-from polyplay.acting.search.tree import SearchOptions
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game
+from polyplay.games import board_rules
+from polyplay.games.boards import Game
+from polyplay.search.tree import SearchOptions, dirichlet, stream, uniform_of
 
 F = np.float32
 
@@ -62,7 +61,7 @@ class TwinSearch:
 
     def restart(self) -> None:
         record = np.zeros(self.game.record, np.int8)
-        kernels.start(self.game.numbers, record)
+        board_rules.start(self.game.numbers, record)
         self._ask()
         self._plant(record)
 
@@ -114,7 +113,7 @@ class TwinSearch:
         if action in node.children:
             return self._descend([*path, node.children[action]])
         record = node.record.copy()
-        child = Node(record, kernels.play(self.game.numbers, record, action))
+        child = Node(record, board_rules.play(self.game.numbers, record, action))
         node.children[action] = child
         node.explored = F(node.explored + (node.noisy or node.priors)[action])
         return [*path, child]
@@ -174,7 +173,7 @@ class TwinSearch:
 
     def _legal(self, record: np.ndarray) -> list[int]:
         moves = np.zeros(self.game.actions, np.int16)
-        return moves[: kernels.legal(self.game.numbers, record, moves)].tolist()
+        return moves[: board_rules.legal(self.game.numbers, record, moves)].tolist()
 
     def _expand(self, node: Node, logits: np.ndarray) -> None:
         moves = self._legal(node.record)
@@ -201,7 +200,7 @@ class TwinSearch:
 
     def advance(self, action: int) -> int:
         record = self.root.record.copy()
-        result = kernels.play(self.game.numbers, record, action)
+        result = board_rules.play(self.game.numbers, record, action)
         self._ask()
         child = self.root.children.get(action)
         if result == 0 and self.o.reuse and child and child.priors and self._fits(child):

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.buffers.replay import Replay, row_kernels
-from polyplay.buffers.replay.index import ItemIndex
-from polyplay.common.tree import Field
+from polyplay.buffers import replay_kernels
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.replay_buffer import ItemIndex
+from polyplay.core.tree import Field
 
 ROWS = {
     "action": Field((), "int64"),
@@ -23,7 +24,7 @@ EVENTS = ("go", "go", "go", "go", "go", "terminate", "truncate", "both", "restar
 
 def live_slots(index: ItemIndex) -> np.ndarray:
     """Slots of all items that may be drawn."""
-    return np.flatnonzero(index.flags & row_kernels.LIVE)
+    return np.flatnonzero(index.flags & replay_kernels.LIVE)
 
 
 class World:

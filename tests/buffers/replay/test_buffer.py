@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform, row_kernels
-from polyplay.common.errors import BadPriority
+from polyplay.buffers import replay_kernels
+from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.core.errors import BadPriority
 from tests.buffers.replay.plain import Plain, World, live_slots
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -157,7 +159,7 @@ def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
         buffer.add(world.rows(10, lanes), lanes)
     size, before = buffer.index.size, alive(buffer)
     assert size == 90
-    stamps = {i: buffer.index.arrival[i & row_kernels.MASK] for i in before}
+    stamps = {i: buffer.index.arrival[i & replay_kernels.MASK] for i in before}
     assert buffer.trim() == size - 80
     after = alive(buffer)
     assert len(after) == 80
@@ -186,7 +188,7 @@ def test_of_a_window_that_grows_the_newest_are_drawn():
         assert len(after) == min(inserted, buffer.replay.limit(inserted))
         gone, stamps = (
             [stamps[i] for i in before - after],
-            {i: buffer.index.arrival[i & row_kernels.MASK] for i in after},
+            {i: buffer.index.arrival[i & replay_kernels.MASK] for i in after},
         )
         assert max(gone, default=-1) < min(stamps.values()), "the oldest went"
     assert 40 < len(after) < 200 < inserted

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform, files
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.buffers import replay as files
+from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from tests.buffers.replay.plain import World
 
 SAMPLERS = [Uniform(), Proportional(mixture=0.1), Proportional(stratified=True)]

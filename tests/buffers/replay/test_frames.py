@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay.copy_kernels import as_cells, gather, scatter
-from polyplay.buffers.rollout_slots import row_spec
-from polyplay.common.tree import Field
+from polyplay.buffers.replay_kernels import as_cells, gather, scatter
+from polyplay.buffers.rollout_queue import row_spec
+from polyplay.core.tree import Field
 from tests.buffers.replay.plain import Plain, World
 
 POLICY = {"action": Field((), "int64"), "value": Field((), "float32"), "chosen": Field((), "float32")}

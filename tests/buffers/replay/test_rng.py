@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from polyplay.buffers.replay.rng import CounterRng, below, bits, compiled, is_compiled, uniforms
+from polyplay.core.compiled import CounterRng, below, bits, compiled, is_compiled, uniforms
 
 
 @compiled

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer, Uniform
-from polyplay.common.errors import BadPriority, UserError
-from polyplay.common.tree import Field
+from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.core.errors import BadPriority, UserError
+from polyplay.core.tree import Field
 from tests.buffers.replay.plain import World, live_slots
 
 

@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Proportional, Replay, ReplayBuffer
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.learning.losses import q_targets
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.learning import value_losses
 from tests.buffers.replay.plain import Plain, World, live_slots
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -157,8 +158,8 @@ def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
         live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
     )
     batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
-    made = q_targets.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
-    want = q_targets.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
+    made = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
+    want = value_losses.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
     assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
     assert len(live) > 50
 

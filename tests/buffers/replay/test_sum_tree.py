@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay.rng import CounterRng
-from polyplay.buffers.replay.sum_tree import SumTree
+from polyplay.buffers.sum_tree import SumTree
+from polyplay.core.compiled import CounterRng
 
 QUICK = settings(max_examples=100, deadline=None)
 VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from polyplay.cli.bench.measure import Measures
-from polyplay.common.errors import WorkerLost
+from polyplay.cli.bench_measure import Measures
+from polyplay.core.errors import WorkerLost
 
 RUN: dict[str, Any] = {
     "sps": 2000.0,

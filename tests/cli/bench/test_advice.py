@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.bench import advice
-from polyplay.cli.bench.advice import NAMES, CoreTime, bottleneck, split_core_time
+from polyplay.cli import bench
+from polyplay.cli.bench import NAMES, CoreTime, bottleneck, split_core_time
 
 TIMES = {"env": 0.5, "infer": 0.2, "learn": 0.2, "wait": 0.1}
 
@@ -20,25 +20,25 @@ def wired(title: str = "ALE/Pong-v5", kind: str = "ale", **values: Any) -> Any:
 
 def test_a_concrete_option_that_the_page_has():
     a2c = wired(lanes=32, unroll=5, groups=1)
-    assert advice.change("infer", a2c).startswith("try --lanes 64 (larger acting batches")
-    assert advice.change("learn", a2c).startswith("try --unroll 10 ")
-    assert advice.change("overhead", a2c).startswith("try --lanes 64 ")
-    assert advice.change("idle", a2c).startswith("try --groups 2 ")
+    assert bench.change("infer", a2c).startswith("try --lanes 64 (larger acting batches")
+    assert bench.change("learn", a2c).startswith("try --unroll 10 ")
+    assert bench.change("overhead", a2c).startswith("try --lanes 64 ")
+    assert bench.change("idle", a2c).startswith("try --groups 2 ")
     ppo = wired(lanes=16, unroll=128, epochs=3)
-    assert advice.change("learn", ppo).startswith("try --epochs 2 ")
-    assert advice.change("learn", wired(epochs=1, min_batch=40)).startswith("try --min-batch 80 ")
-    assert advice.change("idle", wired(actors=2, lanes=16)).startswith("try --actors 3 ")
+    assert bench.change("learn", ppo).startswith("try --epochs 2 ")
+    assert bench.change("learn", wired(epochs=1, min_batch=40)).startswith("try --min-batch 80 ")
+    assert bench.change("idle", wired(actors=2, lanes=16)).startswith("try --actors 3 ")
 
 
 def test_where_a_page_has_none():
-    assert "more cores" in advice.change("infer", wired(workers=2, unroll=20))
-    assert "no setting" in advice.change("idle", wired(workers=2))
+    assert "more cores" in bench.change("infer", wired(workers=2, unroll=20))
+    assert "no setting" in bench.change("idle", wired(workers=2))
 
 
 def test_environments():
-    assert "more cores" in advice.change("env", wired())
-    assert "--atari baselines" in advice.change("env", wired(kind="inline"))
-    assert "polyplay check CartPole-v1" in advice.change("env", wired("CartPole-v1", "processes"))
+    assert "more cores" in bench.change("env", wired())
+    assert "--atari baselines" in bench.change("env", wired(kind="inline"))
+    assert "polyplay check CartPole-v1" in bench.change("env", wired("CartPole-v1", "processes"))
 
 
 def shares(**given: float) -> CoreTime:
@@ -47,7 +47,7 @@ def shares(**given: float) -> CoreTime:
 
 def test_the_sentence_says_how_much():
     where = shares(env=0.2, learn=0.5, idle=0.3)
-    assert advice.sentence(where, wired(unroll=5)).startswith("learning takes 50 % of the core time: try --unroll 10 ")
+    assert bench.sentence(where, wired(unroll=5)).startswith("learning takes 50 % of the core time: try --unroll 10 ")
 
 
 def test_the_bottleneck_takes_most_of_what_is_the_runs():

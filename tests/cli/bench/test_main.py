@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from polyplay.cli import main
-from polyplay.cli.bench import measure, settings, table
-from polyplay.cli.bench.main import BenchOptions
-from polyplay.cli.bench.measure import Bench
-from polyplay.common.errors import UserError
+from polyplay.cli import bench, bench_measure, main
+from polyplay.cli.bench import BenchOptions
+from polyplay.cli.bench_measure import Bench
+from polyplay.core.errors import UserError
 
 from . import fakes
 
 
 @pytest.fixture
 def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(measure, "cores", lambda: 2)
+    monkeypatch.setattr(bench_measure, "cores", lambda: 2)
     asked = BenchOptions(env="toy:catch", precision="float32")
     monkeypatch.setitem(fakes.RUN, "others_cores", 0.25)
     return Bench(["a2c", "ga3c", "ppo"], asked, fakes.means()).run()
@@ -28,7 +27,7 @@ def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def shown(document: dict[str, Any], width: int) -> list[str]:
     file = io.StringIO()
-    table.print_table(document, Console(file=file, width=width, highlight=False))
+    bench.print_table(document, Console(file=file, width=width, highlight=False))
     return file.getvalue().splitlines()
 
 
@@ -58,9 +57,9 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
         def run(self) -> Any:
             raise UserError("heard")
 
-    monkeypatch.setattr(measure, "Bench", Listening)
+    monkeypatch.setattr(bench_measure, "Bench", Listening)
     assert main.main(["bench"]) == main.main(["bench", "ppo", "a2c", "--network", "a3c"]) == 2
-    assert asked[0] == (settings.MEASURED, BenchOptions())
+    assert asked[0] == (bench.MEASURED, BenchOptions())
     assert asked[1] == (["ppo", "a2c"], BenchOptions(network="a3c"))
 
 
@@ -90,5 +89,5 @@ def test_mistakes_are_one_line(line: str, says: str, capsys: pytest.CaptureFixtu
 
 def test_the_documentation_has_the_table_as_it_is_printed():
     text = (Path(__file__).parents[3] / "docs" / "guides" / "performance.md").read_text()
-    for heading in (*table.HEADS.values(), "waits", "others"):
+    for heading in (*bench.HEADS.values(), "waits", "others"):
         assert heading in text

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.bench import SCHEMA, advice, settings, watched_run
-from polyplay.cli.bench import measure as measuring
-from polyplay.cli.bench.main import BenchOptions, command
-from polyplay.cli.bench.measure import Bench
-from polyplay.common.errors import UserError
+from polyplay.cli import bench as advice
+from polyplay.cli import bench_measure
+from polyplay.cli.bench import SCHEMA, BenchOptions, command
+from polyplay.cli.bench_measure import Bench
+from polyplay.core.errors import UserError
 
 from . import fakes
 
@@ -21,7 +21,7 @@ TOY: dict[str, Any] = {"env": "toy:catch", "precision": "float32", "seconds": 8.
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "cores", lambda: 2)
+    monkeypatch.setattr(bench_measure, "cores", lambda: 2)
 
 
 def bench(*systems: str, said: list[str] | None = None, **options: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     file = tmp_path / "b.json"
     words = ["a3c", "--env", "toy:catch", "--seconds", "0.25", "--precision", "float32", "--json", str(file)]
     said: list[str] = []
-    assert command(words, measuring.Measures(report=said.append)) == 0
+    assert command(words, bench_measure.Measures(report=said.append)) == 0
     document = json.loads(file.read_text())
     (row,) = document["systems"]
     assert row["sps"] > 0
@@ -89,4 +89,4 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
 
 def test_a_run_that_cannot_begin(capsys: pytest.CaptureFixture):
     with pytest.raises(UserError, match="--lanes 3 does not divide"):
-        watched_run.watched("a2c", {**settings.keywords("a2c", "toy:catch", "mlp", "float32", 2), "lanes": 3}, 0.2)
+        bench_measure.watched("a2c", {**advice.keywords("a2c", "toy:catch", "mlp", "float32", 2), "lanes": 3}, 0.2)

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from polyplay.cli.bench import watched_run
-from polyplay.cli.bench.process_watch import started_at, watched_rate
-from polyplay.common.errors import UserError, WorkerLost
+from polyplay.cli import bench_measure
+from polyplay.cli.bench_measure import started_at, watched_rate
+from polyplay.core.errors import UserError, WorkerLost
 
 
 def mark(wall: float, steps: int, own: float, busy: float, **more: Any) -> Any:
@@ -31,7 +31,7 @@ def test_the_rate_of_a_window():
     assert found is not None
     assert (found["sps"], found["window_s"], found["own_cores"], found["others_cores"]) == (1000.0, 2.0, 1.5, 0.25)
     assert found["core_ms_per_step"] == 1.5
-    one = watched_run.summed(found)
+    one = bench_measure.summed(found)
     assert one["time"] == {"env": 0.375, "infer": 0.0, "learn": 0.0, "replay": 0.0, "wait": 0.625}
     assert (one["predict_batch"], one["lag_mean"]) == (3.0, None)
     assert "lines" not in one
@@ -52,11 +52,11 @@ def test_a_window_is_of_whole_turns_of_acting_and_learning():
 def test_a_run_without_reports_says_why(tmp_path: Path):
     ours, theirs = multiprocessing.Pipe()
     (tmp_path / "output").write_text("a\nb\n")
-    lost = watched_run._complaint("a2c", ours, -9, tmp_path / "output")
+    lost = bench_measure._complaint("a2c", ours, -9, tmp_path / "output")
     assert isinstance(lost, WorkerLost)
     assert str(lost) == "a2c: its run gave no reports (exit status -9):\na\nb"
     theirs.send(UserError("--lanes 3 does not divide"))
-    mistake = watched_run._complaint("a2c", ours, 0, tmp_path / "output")
+    mistake = bench_measure._complaint("a2c", ours, 0, tmp_path / "output")
     assert isinstance(mistake, UserError)
     assert str(mistake) == "--lanes 3 does not divide"
 
@@ -65,5 +65,5 @@ def test_a_run_ends_with_who_watches_it():
     left = threading.Event()
     ours, theirs = multiprocessing.Pipe()
     ours.close()
-    watched_run.lifeline(theirs, lambda status: left.set()).join(10)
+    bench_measure.lifeline(theirs, lambda status: left.set()).join(10)
     assert left.is_set()

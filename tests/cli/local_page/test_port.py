@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.cli.local_page.port import listen
-from polyplay.common.errors import UserError
+from polyplay.cli.arguments import listen
+from polyplay.core.errors import UserError
 
 
 def test_a_port_in_use_names_the_option():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from polyplay.acting.search import SearchOptions
-from polyplay.cli.play.session import PlaySession
-from polyplay.envs.boards.game import game
+from polyplay.cli.play_session import PlaySession
+from polyplay.games.boards import game
+from polyplay.search import SearchOptions
 from tests.acting.search.test_policy import policy_of
 
 ABOUT = {"run": "runs/x", "system": "alphago_zero", "updates": 7, "most": 1000}

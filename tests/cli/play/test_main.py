@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.cli.play.main import resign_value
-from polyplay.common import checkpoint
-from polyplay.common.resign_options import NEVER
+from polyplay.cli.play import resign_value
+from polyplay.core import checkpoint
+from polyplay.games.records import NEVER
 from polyplay.runs.directory import read_config
 
 CHAMPION = Path(__file__).parents[3] / "bench" / "champions" / "connect_four"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.cli.play.moves import MoveList
-from polyplay.envs.boards.game import game
-from polyplay.envs.boards.kernels import DRAWN, GOES_ON, WON
+from polyplay.cli.play import MoveList
+from polyplay.games.boards import game
+from polyplay.games.records import DRAWN, GOES_ON, WON
 
 
 def played(name: str, *moves: int) -> MoveList:

@@ -8,7 +8,7 @@ from tests.cli.play.sessions import session_of, settle
 
 pytest.importorskip("httpx")
 testclient = pytest.importorskip("starlette.testclient")
-server = pytest.importorskip("polyplay.cli.play.server")
+server = pytest.importorskip("polyplay.cli.play_page")
 OWN = {"X-Polyplay": "play"}
 
 

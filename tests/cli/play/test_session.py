@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.cli.play.moves import legal_moves
-from polyplay.cli.play.session import LEAVES, leaves_of, verdicts
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Game, game
+from polyplay.cli.play import legal_moves
+from polyplay.cli.play_session import LEAVES, leaves_of, verdicts
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Game, game
 from tests.cli.play.sessions import session_of, settle, wait
 
 
@@ -156,9 +156,9 @@ def plain(board: Game, record: np.ndarray, known: dict[bytes, tuple[int, int]]) 
         found = []
         for action in legal_moves(board, record):
             after = record.copy()
-            result = kernels.play(board.numbers, after, action)
-            goes_on = result == kernels.GOES_ON
-            outcome, plies = plain(board, after, known) if goes_on else (-int(kernels.WORTH[result]), 0)
+            result = board_rules.play(board.numbers, after, action)
+            goes_on = result == records.GOES_ON
+            outcome, plies = plain(board, after, known) if goes_on else (-int(records.WORTH[result]), 0)
             found.append((-outcome, plies + 1))
         known[record.tobytes()] = max(found, key=lambda f: (f[0], -f[0] * f[1]))
     return known[record.tobytes()]
@@ -168,10 +168,10 @@ def test_verdicts_are_those_of_plain_recursion():
     pytest.importorskip("bitbully")
     board, rng, seen = game("connect_four"), np.random.default_rng(0), set[int]()
     while seen != {-1, 0, 1}:
-        record, result = board.new(), kernels.GOES_ON
-        while result == kernels.GOES_ON and kernels.ply(record) < 34:
-            result = kernels.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
-        if result == kernels.GOES_ON:
+        record, result = board.new(), records.GOES_ON
+        while result == records.GOES_ON and records.ply(record) < 34:
+            result = board_rules.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
+        if result == records.GOES_ON:
             found = max(verdicts(record).values(), key=lambda f: (f[0], -f[0] * f[1]))
             assert found == plain(board, record, {})
             seen.add(found[0])

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.cli.population.curves import GAMES, Piece, running_mean, score_pieces, value_steps
-from polyplay.population.lineage import read_lineage
-from polyplay.runs.population_file import read_population
+from polyplay.cli.population import GAMES, Piece, running_mean, score_pieces, value_steps
+from polyplay.population.store import read_lineage
+from polyplay.runs.directory import read_population
 from tests.populations import MadePopulation
 
 

@@ -11,12 +11,10 @@ import pytest
 
 import polyplay
 from polyplay.cli import main
-from polyplay.cli.population.league_picture import draw_league
-from polyplay.cli.population.main import _first_values, _levels
-from polyplay.common.files import read_object
+from polyplay.cli.population import _first_values, _levels, draw_league
+from polyplay.core.files import read_object
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
-from polyplay.population.copies import CopyRule
-from polyplay.population.league_history import read_history, values_over
+from polyplay.population.league_log import CopyRule, read_history, values_over
 from polyplay.systems import league
 
 

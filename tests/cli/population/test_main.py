@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.population.ranking import rank_members
-from polyplay.runs.population_file import read_population
+from polyplay.population.store import rank_members
+from polyplay.runs.directory import read_population
 from tests.populations import make_population, write_run
 
 

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.population.picture import draw_population
-from polyplay.cli.population.score_panel import WINNER
-from polyplay.cli.population.value_panel import ValueAxis
-from polyplay.common.errors import UserError
-from polyplay.population.lineage import read_lineage
-from polyplay.population.ranking import best_member
-from polyplay.runs.population_file import read_population
-from polyplay.runs.reports.population_table import winning_line
+from polyplay.cli.population import WINNER, ValueAxis, draw_population
+from polyplay.core.errors import UserError
+from polyplay.population.store import best_member, read_lineage
+from polyplay.runs.directory import read_population
+from polyplay.runs.population_report import winning_line
 from tests.populations import make_population
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from polyplay.cli import main
-from polyplay.cli.population.rating_picture import draw_ratings
-from polyplay.population.rated_versions import RATINGS, read_rated
-from polyplay.population.references import REFERENCES, read_references
+from polyplay.cli.population import draw_ratings
+from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
 from tests import made
 
 

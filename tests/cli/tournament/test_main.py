@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from polyplay.cli import main
-from polyplay.cli.tournament import main as verb
-from polyplay.cli.tournament.picture import draw_tournament
-from polyplay.common.files import Row
-from polyplay.evaluation.elo import rate
+from polyplay.cli import tournament as verb
+from polyplay.cli.tournament import draw_tournament
+from polyplay.core.files import Row
+from polyplay.evaluation.tournament import rate
 
 
 def made_result(n: int, matches: int = 40) -> Row:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.watch import advice, reader
-from polyplay.cli.watch.reader import RunReader
+from polyplay.cli import watch
+from polyplay.cli.watch import RunReader
 from tests.cli.watch.runs import make_run, report, write_lines
 
 
@@ -65,7 +65,7 @@ def test_damaged_lines_are_left_out(tmp_path: Path):
 
 
 def test_a_file_larger_than_a_chunk_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reader, "CHUNK", 1000)
+    monkeypatch.setattr(watch, "CHUNK", 1000)
     run = make_run(tmp_path, rows=50)
     with (run / "metrics.jsonl").open("a") as file:
         file.write("x" * 5000 + "\n")
@@ -74,11 +74,11 @@ def test_a_file_larger_than_a_chunk_is_read_whole(tmp_path: Path, monkeypatch: p
 
 
 def test_curves_are_thinned_and_end_with_the_newest_report():
-    curve = reader.ThinnedCurve()
+    curve = watch.ThinnedCurve()
     for i in range(30_001):
         curve.add((i, 0.0))
     points = [p[0] for p in curve.points()]
-    assert reader.POINTS / 4 < len(points) <= reader.POINTS
+    assert watch.POINTS / 4 < len(points) <= watch.POINTS
     assert points[0] == 0
     assert points[-1] == 30_000
     gaps = {b - a for a, b in itertools.pairwise(points[:-1])}
@@ -108,7 +108,7 @@ def test_a_finished_run_has_its_reason_episodes_checkpoints_and_settings(tmp_pat
 @pytest.fixture
 def going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is written to."""
-    monkeypatch.setattr(reader, "lock_holder", lambda directory: 1)
+    monkeypatch.setattr(watch, "lock_holder", lambda directory: 1)
 
 
 def limit_of(run: Path) -> str:
@@ -134,7 +134,7 @@ def test_what_limits_it_is_what_the_bars_show(tmp_path: Path, going_on: None):
 def test_waiting_is_advised_on_where_it_leaves_cores_idle(
     tmp_path: Path, going_on: None, monkeypatch: pytest.MonkeyPatch, workers: int, wait: float, cpu: float, limit: str
 ):
-    monkeypatch.setattr(advice, "cores", lambda: 2)
+    monkeypatch.setattr(watch, "cores", lambda: 2)
     run, busy = make_run(tmp_path, rows=0), (1 - wait) / 0.8
     (run / "wiring.json").write_text(json.dumps({"roles": [{"name": "act", "n": workers, "holds": []}], "arrows": []}))
     times = {"time_env": 0.5 * busy, "time_infer": 0.2 * busy, "time_learn": 0.1 * busy, "time_wait": wait}

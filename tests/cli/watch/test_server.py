@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.runs.requests import lock_holder, take_save_request
+from polyplay.runs.session import lock_holder, take_save_request
 from tests.cli.watch.runs import make_run
 
 pytest.importorskip("httpx")
 testclient = pytest.importorskip("starlette.testclient")
-server = pytest.importorskip("polyplay.cli.watch.server")
+server = pytest.importorskip("polyplay.cli.pages")
 TOKEN = {"X-Polyplay-Token": "secret"}
 PRETEND = """
 import signal, sys, time
 from pathlib import Path
-from polyplay.runs.lock import DirectoryLock
+from polyplay.runs.directory import DirectoryLock
 signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
 lock = DirectoryLock(Path(sys.argv[1]))
 print("locked", flush=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.envs import Envs
-from polyplay.envs.atari import resize
-from polyplay.envs.atari.emulator import AtariEnv, Painter, script
-from polyplay.envs.atari.native import actions_of
-from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
+from polyplay.core.errors import UserError
+from polyplay.envs import Envs, atari_emulator
+from polyplay.envs.atari import PRESETS, Atari, actions_of, atari_preset
+from polyplay.envs.atari_emulator import AtariEnv, Painter, script
 from polyplay.envs.pool import CUT
 
 SURE = {"noop_max": 1, "sticky": 0.0}  # nothing is drawn: the two pipelines have draws of their own
@@ -252,8 +250,8 @@ def test_planes_are_those_of_the_whole_screen(name, height):
     assert painter.n == (1 if o.resize == "pillow" else {210: 104 if o.crop else 42, 250: 1}[height])
     for screen in screens(painter.shape):
         picture = screen[: height - o.crop]
-        picture = picture if o.gray == "ale" else resize.GRAYS[o.gray](picture)
-        whole = resize.resizer(o.resize, *picture.shape, *o.shape[1:])(picture)
+        picture = picture if o.gray == "ale" else atari_emulator.GRAYS[o.gray](picture)
+        whole = atari_emulator.resizer(o.resize, *picture.shape, *o.shape[1:])(picture)
         np.testing.assert_array_equal(painter(screen), whole)
 
 

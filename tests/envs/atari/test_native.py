@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from ale_py import roms
 
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.atari.native import games, rom
+from polyplay.envs.atari import native_games, rom
 
 QUICK = {"noop_max": 0}
 
@@ -84,8 +84,8 @@ def test_spec_tells_everything():
 
 
 def test_an_id_names_only_the_game():
-    assert len(games()) > 100
-    for title, name in games().items():
+    assert len(native_games()) > 100
+    for title, name in native_games().items():
         assert rom(f"ALE/{title}-v5") == rom(f"ALE/{title}") == name
     assert rom("ALE/MsPacman-v5") == "ms_pacman"
     with pytest.raises(UserError, match=r"unknown Atari game 'ALE/Pnog-v5', did you mean 'ALE/Pong-v5'\?"):

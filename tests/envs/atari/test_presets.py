@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
+from polyplay.envs.atari import PRESETS, Atari, atari_preset
 
 FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed actions
     "dqn2015": "10ce41715bdf5d1d",

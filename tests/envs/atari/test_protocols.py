@@ -5,12 +5,11 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.presets import PRESETS, Atari, atari_preset
-from polyplay.envs.atari.protocols import PROTOCOLS, apply, game, label, protocol
+from polyplay.envs.atari import PRESETS, PROTOCOLS, Atari, apply, atari_preset, game, label, protocol
 from polyplay.evaluation.evaluate import EvaluateOptions
-from polyplay.evaluation.scores.published import BASELINES
+from polyplay.evaluation.scores import BASELINES
 
 PONG = Envs("ALE/Pong-v5", 4, options=atari_preset("accel"))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyplay.envs.atari import resize as pixels
+from polyplay.envs import atari_emulator as pixels
 
 OPENCV = {  # of OpenCV 4.10's own pictures: 84x84 of 210x160, 104x80 of 208x160, 70x40 of 210x160
     "area": ("b58c56869ed75d9a", "3783c362385839a2", "03179a48aa73b53b"),

@@ -10,10 +10,10 @@ import ale_py
 import numpy as np
 import pytest
 
-from polyplay.common.errors import EnvFailure, UserError
+from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import Envs
-from polyplay.envs.atari.emulator import AtariEnv
-from polyplay.envs.atari.starts import load_starts, spelled, written
+from polyplay.envs.atari import load_starts, spelled, written
+from polyplay.envs.atari_emulator import AtariEnv
 
 START = {"actions": ["NOOP*60", "FIRE", "RIGHT*40"]}
 PLAIN = {"noop_max": 0, "fire_reset": False, "max_frames": 4000}

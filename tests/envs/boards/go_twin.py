@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import KO, Go
+from polyplay.games import records
+from polyplay.games.boards import KO, Go
 
 Cell = tuple[int, int]
 Stones = dict[Cell, int]
@@ -92,10 +92,10 @@ class PlainGo:
         else:
             self.passes, self.stones = 0, put(n, self.stones, divmod(action, n), own)
         if self.passes < 2 and len(self.past) < 2 * n * n:
-            return kernels.GOES_ON
+            return records.GOES_ON
         points = 2 * lead(n, self.stones) - self.game.halves
-        first = kernels.DRAWN if points == 0 else kernels.WON if points > 0 else kernels.LOST
-        return first if own == 1 else {kernels.WON: kernels.LOST, kernels.LOST: kernels.WON}.get(first, first)
+        first = records.DRAWN if points == 0 else records.WON if points > 0 else records.LOST
+        return first if own == 1 else {records.WON: records.LOST, records.LOST: records.WON}.get(first, first)
 
     def cells(self, stones: Stones) -> np.ndarray:
         board = np.zeros((self.game.rows, self.game.rows), np.int8)

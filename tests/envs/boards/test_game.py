@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, KInARow, game
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, KInARow, game
 from tests.envs.boards.test_kernels import SIZES, legal_of
 
 
@@ -18,12 +18,12 @@ def test_symmetries_are_bijections_that_commute_with_play(game: Game):
         assert sorted(cells) == list(range(game.rows * game.columns))
         assert sorted(actions) == list(range(game.actions))
         for _ in range(10):
-            record, image, status = game.new(), game.new(), kernels.GOES_ON
-            while status == kernels.GOES_ON:
+            record, image, status = game.new(), game.new(), records.GOES_ON
+            while status == records.GOES_ON:
                 action = rng.choice(legal_of(game, record))
-                status = kernels.play(game.numbers, record, action)
-                assert kernels.play(game.numbers, image, actions[action]) == status
-                assert np.array_equal(image[kernels.CELLS :][cells], record[kernels.CELLS :])
+                status = board_rules.play(game.numbers, record, action)
+                assert board_rules.play(game.numbers, image, actions[action]) == status
+                assert np.array_equal(image[records.CELLS :][cells], record[records.CELLS :])
 
 
 def test_numbers_of_symmetries():
@@ -39,7 +39,7 @@ def test_moves_have_names_and_boards_are_drawn():
     assert [three.move_name(a) for a in (0, 4, 8)] == ["a3", "b2", "c1"]
     record = three.new()
     for action in (4, 0, 8):
-        kernels.play(three.numbers, record, action)
+        board_rules.play(three.numbers, record, action)
     assert three.draw(record) == "o . .\n. x .\n. . x\na b c"
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import go_kernels, kernels
-from polyplay.envs.boards.game import KO, STONES, Go, game
-from polyplay.envs.boards.kernels import CELLS
-from polyplay.envs.boards.pool import board_of
+from polyplay.core.errors import UserError
 from polyplay.envs.pool import Envs
+from polyplay.games import board_rules, records
+from polyplay.games import go as go_kernels
+from polyplay.games.board_pool import board_of
+from polyplay.games.boards import KO, STONES, Go, game
+from polyplay.games.records import CELLS
 from tests.envs.boards.go_twin import PlainGo, lead
 from tests.envs.boards.test_kernels import legal_of
 
@@ -35,7 +36,7 @@ def choose(rng: np.random.Generator, moves: list[int]) -> int:
 
 def shown(board: Go, record: np.ndarray) -> np.ndarray:
     out = np.empty(board.planes, np.float32)
-    kernels.write_planes(board.numbers, record, out)
+    board_rules.write_planes(board.numbers, record, out)
     return out
 
 
@@ -48,7 +49,7 @@ def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int
     board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()
     for _ in range(games):
         record, plain = board.new(), PlainGo(board)
-        while (status := agree_with_twin(board, record, plain, rng)) == kernels.GOES_ON:
+        while (status := agree_with_twin(board, record, plain, rng)) == records.GOES_ON:
             pass
         ends.add(status)
     assert len(ends) == 2 or games == 1
@@ -60,10 +61,10 @@ def agree_with_twin(board: Go, record: np.ndarray, plain: PlainGo, rng: np.rando
     assert moves == plain.legal()
     assert np.array_equal(shown(board, record), plain.planes())
     action = choose(rng, moves)
-    status = kernels.play(board.numbers, record, action)
+    status = board_rules.play(board.numbers, record, action)
     assert status == plain.play(action)
     assert np.array_equal(record[CELLS : CELLS + board.cells], plain.cells(plain.stones).ravel())
-    assert kernels.ply(record) == len(plain.past)
+    assert records.ply(record) == len(plain.past)
     return status
 
 
@@ -84,20 +85,20 @@ def agree_with_open_spiel(size: int, games: int) -> tuple[int, int]:
     board, rng, moves, repeated = go(size), np.random.default_rng(size), 0, 0
     theirs = pyspiel.load_game("go", {"board_size": size, "komi": 7.5})
     for _ in range(games):
-        record, state, status, played = board.new(), theirs.new_initial_state(), kernels.GOES_ON, list[int]()
-        while status == kernels.GOES_ON and not forbids_more(board, record, state):
+        record, state, status, played = board.new(), theirs.new_initial_state(), records.GOES_ON, list[int]()
+        while status == records.GOES_ON and not forbids_more(board, record, state):
             played.append(choose(rng, legal_of(board, record)))
-            mover = kernels.mover(record)
-            status = kernels.play(board.numbers, record, played[-1])
+            mover = records.mover(record)
+            status = board_rules.play(board.numbers, record, played[-1])
             state.apply_action(played[-1])
-            assert state.is_terminal() == (status != kernels.GOES_ON)
+            assert state.is_terminal() == (status != records.GOES_ON)
         moves += len(played)
-        if status != kernels.GOES_ON:
-            assert state.returns()[mover] == kernels.WORTH[status]
+        if status != records.GOES_ON:
+            assert state.returns()[mover] == records.WORTH[status]
             continue
         repeated, plain = repeated + 1, PlainGo(board)
-        assert [plain.play(action) for action in played] == [kernels.GOES_ON] * len(played)
-        while agree_with_twin(board, record, plain, rng) == kernels.GOES_ON:
+        assert [plain.play(action) for action in played] == [records.GOES_ON] * len(played)
+        while agree_with_twin(board, record, plain, rng) == records.GOES_ON:
             moves += 1
     return moves, repeated
 
@@ -148,11 +149,11 @@ def test_planes_under_symmetries_are_those_of_the_turned_game():
     board, rng = go(5), np.random.default_rng(2)
     assert len(board.symmetries) == 8
     for cells, actions in board.symmetries:
-        record, image, status = board.new(), board.new(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, image, status = board.new(), board.new(), records.GOES_ON
+        while status == records.GOES_ON:
             action = choose(rng, legal_of(board, record))
-            status = kernels.play(board.numbers, record, action)
-            assert kernels.play(board.numbers, image, int(actions[action])) == status
+            status = board_rules.play(board.numbers, record, action)
+            assert board_rules.play(board.numbers, image, int(actions[action])) == status
             turned = shown(board, image).reshape(17, -1)[:, cells]
             assert np.array_equal(turned, shown(board, record).reshape(17, -1))
 
@@ -161,17 +162,17 @@ def test_planes_under_symmetries_are_those_of_the_turned_game():
 def test_records_of_planes_go_on_as_the_game_does(size: int):
     board, rng, differ, n = go(size), np.random.default_rng(3), 0, 0
     for _ in range(20):
-        record, status = board.new(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, status = board.new(), records.GOES_ON
+        while status == records.GOES_ON:
             seen = shown(board, record)
             again = board.records(seen[None])[0]
             assert np.array_equal(shown(board, again), seen)
             assert set(legal_of(board, record)) <= set(legal_of(board, again)), "it may know of fewer positions"
             differ, n = differ + (legal_of(board, record) != legal_of(board, again)), n + 1
             action = choose(rng, legal_of(board, record))
-            status = kernels.play(board.numbers, record, action)
-            if kernels.ply(again) < board.longest - 1 and kernels.ply(record) < board.longest:
-                assert kernels.play(board.numbers, again, action) == status
+            status = board_rules.play(board.numbers, record, action)
+            if records.ply(again) < board.longest - 1 and records.ply(record) < board.longest:
+                assert board_rules.play(board.numbers, again, action) == status
     assert differ < n / 4 if size == 3 else differ < n / 50
 
 
@@ -180,10 +181,10 @@ def test_a_ko_may_not_be_taken_back_at_once_and_may_after_a_threat():
     record, moves = board.new(), ["B5", "C5", "A4", "D4", "B3", "C3", "E1", "B4", "C4"]
     names = {board.move_name(action): action for action in range(board.actions)}
     for name in moves:
-        assert kernels.play(board.numbers, record, names[name]) == kernels.GOES_ON
+        assert board_rules.play(board.numbers, record, names[name]) == records.GOES_ON
     assert names["B4"] not in legal_of(board, record)
     for name in ("A1", "E2"):
-        kernels.play(board.numbers, record, names[name])
+        board_rules.play(board.numbers, record, names[name])
     assert names["B4"] in legal_of(board, record)
 
 
@@ -191,7 +192,7 @@ def test_one_move_captures_several_chains():
     board = go(5)
     record, names = board.new(), {board.move_name(action): action for action in range(board.actions)}
     for name in ["C5", "B5", "B4", "A4", "A3", "pass", "A5"]:
-        kernels.play(board.numbers, record, names[name])
+        board_rules.play(board.numbers, record, names[name])
     rows = next(rows for name, _, rows in positions() if name.startswith("after several chains"))
     assert board.draw(record).splitlines()[:5] == [" ".join(row) for row in rows]
 

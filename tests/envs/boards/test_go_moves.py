@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Go
-from polyplay.envs.boards.go_moves import moves_between
+from polyplay.evaluation.gtp import moves_between
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import Go
 from tests.envs.boards.test_go import RULES, choose, go
 from tests.envs.boards.test_kernels import legal_of
 
@@ -22,7 +23,7 @@ def random_game(board: Go, seed: int) -> tuple[list[int], list[np.ndarray]]:
     while status == kernels.GOES_ON and len(moves) < 120:
         record = records[-1].copy()
         moves.append(choose(rng, legal_of(board, record)))
-        status = kernels.play(board.numbers, record, moves[-1])
+        status = board_rules.play(board.numbers, record, moves[-1])
         records.append(record)
     return moves, records
 
@@ -66,7 +67,7 @@ def test_a_game_that_went_another_way_is_another_game():
     board = go(5)
     moves, records = random_game(board, 1)
     other = records[3].copy()
-    kernels.play(board.numbers, other, next(a for a in legal_of(board, other) if a != moves[3]))
+    board_rules.play(board.numbers, other, next(a for a in legal_of(board, other) if a != moves[3]))
     assert moves_between(board, other, records[-1]) is None
     assert moves_between(board, other, records[4]) is None
     assert moves_between(board, records[4], records[4]) == []

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES, Game, KInARow
+from polyplay.games import board_rules, records
+from polyplay.games.boards import GAMES, Game, KInARow
 
 SIZES = [*GAMES.values(), KInARow("wide", 4, 9, 4, gravity=True), KInARow("cells", 5, 4, 3, gravity=False)]
 
@@ -35,8 +35,8 @@ class Plain:
         self.moves += 1
         for (r, c), (down, right) in itertools.product(self.stones, [(0, 1), (1, 0), (1, 1), (1, -1)]):
             if all(self.stones.get((r + i * down, c + i * right)) == own for i in range(g.k)):
-                return kernels.WON
-        return kernels.DRAWN if len(self.stones) == g.rows * g.columns else kernels.GOES_ON
+                return records.WON
+        return records.DRAWN if len(self.stones) == g.rows * g.columns else records.GOES_ON
 
     def cells(self) -> np.ndarray:
         board = np.zeros((self.game.rows, self.game.columns), np.int8)
@@ -47,36 +47,36 @@ class Plain:
 
 def legal_of(game: Game, record: np.ndarray) -> list[int]:
     out = np.empty(game.actions, np.int16)
-    return out[: kernels.legal(game.numbers, record, out)].tolist()
+    return out[: board_rules.legal(game.numbers, record, out)].tolist()
 
 
 @pytest.mark.parametrize("game", SIZES, ids=lambda g: g.name)
 def test_random_games_agree_with_a_plain_twin_move_by_move(game: Game):
     rng, ends = np.random.default_rng(0), set()
     for _ in range(400):
-        record, plain, status = game.new(), Plain(game), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, plain, status = game.new(), Plain(game), records.GOES_ON
+        while status == records.GOES_ON:
             assert legal_of(game, record) == plain.legal()
-            assert (kernels.mover(record), kernels.ply(record)) == (plain.moves % 2, plain.moves)
+            assert (records.mover(record), records.ply(record)) == (plain.moves % 2, plain.moves)
             action = rng.choice(plain.legal())
-            status = kernels.play(game.numbers, record, action)
+            status = board_rules.play(game.numbers, record, action)
             assert status == plain.play(action)
-            assert np.array_equal(record[kernels.CELLS :].reshape(game.rows, game.columns), plain.cells())
+            assert np.array_equal(record[records.CELLS :].reshape(game.rows, game.columns), plain.cells())
         ends.add(status)
-    assert kernels.WON in ends
+    assert records.WON in ends
 
 
 def test_planes_are_the_movers_view():
     game = GAMES["connect_four"]
     record, out = game.new(), np.empty(game.planes, np.float32)
     for action in (3, 3, 0):
-        kernels.play(game.numbers, record, action)
-    kernels.write_planes(game.numbers, record, out)
+        board_rules.play(game.numbers, record, action)
+    board_rules.write_planes(game.numbers, record, out)
     assert out[2].max() == 0.0  # the second player moves
     assert list(zip(*np.nonzero(out[0]), strict=True)) == [(4, 3)]
     assert list(zip(*np.nonzero(out[1]), strict=True)) == [(5, 0), (5, 3)]
-    kernels.play(game.numbers, record, 6)
-    kernels.write_planes(game.numbers, record, out)
+    board_rules.play(game.numbers, record, 6)
+    board_rules.write_planes(game.numbers, record, out)
     assert out[2].min() == 1.0
     assert list(zip(*np.nonzero(out[0]), strict=True)) == [(5, 0), (5, 3)]
 
@@ -85,5 +85,5 @@ def test_a_long_game_counts_its_moves():
     game = KInARow("large", 26, 26, 26, gravity=False)
     record = game.new()
     for action in range(300):
-        assert kernels.play(game.numbers, record, action) == kernels.GOES_ON
-        assert kernels.ply(record) == action + 1
+        assert board_rules.play(game.numbers, record, action) == records.GOES_ON
+        assert records.ply(record) == action + 1

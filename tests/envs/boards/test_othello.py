@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import Othello, game
-from polyplay.envs.boards.kernels import CELLS
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Othello, game
+from polyplay.games.records import CELLS
 from tests.envs.boards.test_kernels import legal_of
 
 
@@ -43,31 +43,31 @@ class PlainOthello:
             self.discs.update(dict.fromkeys({cell, *self.turned(cell, own)}, own))
         self.own = 3 - own
         if self.moves(1) or self.moves(2):
-            return kernels.GOES_ON
+            return records.GOES_ON
         lead = sum(1 if disc == own else -1 for disc in self.discs.values())
-        return kernels.WON if lead > 0 else kernels.LOST if lead < 0 else kernels.DRAWN
+        return records.WON if lead > 0 else records.LOST if lead < 0 else records.DRAWN
 
 
 @pytest.mark.parametrize(("size", "games"), [(4, 60), (6, 20), (8, 6)])
 def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int):
     board, rng, ends, passes = game(f"othello+size={size}"), np.random.default_rng(size), set(), 0
     for _ in range(games):
-        record, plain, status = board.new(), PlainOthello(size), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, plain, status = board.new(), PlainOthello(size), records.GOES_ON
+        while status == records.GOES_ON:
             moves = legal_of(board, record)
             assert moves == plain.legal()
             passes += moves == [size * size]
             planes = np.empty(board.planes, np.float32)
-            kernels.write_planes(board.numbers, record, planes)
+            board_rules.write_planes(board.numbers, record, planes)
             again = board.records(planes[None])[0]
             assert legal_of(board, again) == moves
             action = int(rng.choice(moves))
-            status = kernels.play(board.numbers, record, action)
+            status = board_rules.play(board.numbers, record, action)
             assert status == plain.play(action)
             cells = record[CELLS:].reshape(size, size)
             assert {(r, c): int(cells[r, c]) for r, c in np.argwhere(cells).tolist()} == plain.discs
         ends.add(status)
-        assert kernels.ply(record) <= board.longest
+        assert records.ply(record) <= board.longest
     assert len(ends) >= 2
     assert passes > 0
 
@@ -77,14 +77,14 @@ def test_random_games_agree_with_open_spiel_move_by_move(games: int):
     pyspiel = pytest.importorskip("pyspiel")
     board, rng, theirs = game("othello"), np.random.default_rng(0), pyspiel.load_game("othello")
     for _ in range(games):
-        record, state, status = board.new(), theirs.new_initial_state(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, state, status = board.new(), theirs.new_initial_state(), records.GOES_ON
+        while status == records.GOES_ON:
             assert legal_of(board, record) == state.legal_actions()
-            action, mover = int(rng.choice(state.legal_actions())), kernels.mover(record)
-            status = kernels.play(board.numbers, record, action)
+            action, mover = int(rng.choice(state.legal_actions())), records.mover(record)
+            status = board_rules.play(board.numbers, record, action)
             state.apply_action(action)
-            assert state.is_terminal() == (status != kernels.GOES_ON)
-        assert state.returns()[mover] == kernels.WORTH[status]
+            assert state.is_terminal() == (status != records.GOES_ON)
+        assert state.returns()[mover] == records.WORTH[status]
 
 
 @pytest.mark.parametrize("size", [5, 2, 28])
@@ -100,12 +100,12 @@ def test_its_symmetries_commute_with_play():
     for cells, actions in board.symmetries:
         start, image = board.new(), board.new()
         image[CELLS:][cells] = start[CELLS:]
-        status = kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        status = records.GOES_ON
+        while status == records.GOES_ON:
             moves = legal_of(board, start)
             assert sorted(actions[moves]) == legal_of(board, image)
             action = int(rng.choice(moves))
-            status = kernels.play(board.numbers, start, action)
-            assert kernels.play(board.numbers, image, int(actions[action])) == status
+            status = board_rules.play(board.numbers, start, action)
+            assert board_rules.play(board.numbers, image, int(actions[action])) == status
             kept += 1
     assert kept > 100

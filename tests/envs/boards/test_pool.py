@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common import tree
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import GAMES
-from polyplay.envs.check.report import check_env
-from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.check import check_env
+from polyplay.envs.spaces import action_sampler
+from polyplay.games import records
+from polyplay.games.boards import GAMES
 from tests.envs.boards.test_kernels import Plain
 from tests.systems.trained import resumed_and_whole, same_weights, updates
 
@@ -72,16 +72,16 @@ def follow(game, rows, second):
     """
     plain, action = Plain(game), 0
     for row in rows:
-        end, reward = kernels.GOES_ON, 0
+        end, reward = records.GOES_ON, 0
         if row["first"]:
             plain = Plain(game)
         else:
             end = plain.play(action)
-            reward = int(end == kernels.WON)
-        if end == kernels.GOES_ON and (second or not row["first"]):
+            reward = int(end == records.WON)
+        if end == records.GOES_ON and (second or not row["first"]):
             end = plain.play(answer_of(game, plain, row["obs"][1]))
-            reward = -int(end == kernels.WON)
-        over, cells = end != kernels.GOES_ON, plain.cells()
+            reward = -int(end == records.WON)
+        over, cells = end != records.GOES_ON, plain.cells()
         planes = [cells == 1 + second, cells == 2 - second, np.full_like(cells, not second)]
         yield np.stack(planes), list(range(game.actions)) if over else plain.legal(), reward, over
         action, second = int(row["action"]), second != over

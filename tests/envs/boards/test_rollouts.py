@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from polyplay.envs.boards import kernels, rollouts
-from polyplay.envs.boards.game import GAMES, Game
+from polyplay.games import board_rules, mcts, records
+from polyplay.games.boards import GAMES, Game
 from tests.envs.boards.test_kernels import legal_of
 
 
@@ -20,21 +20,21 @@ class PlainSearch:
         self.visits, self.values = {(): 0}, {(): 0.0}
 
     def simulate(self) -> None:
-        moves, record, result = (), self.root.copy(), kernels.GOES_ON
-        while result == kernels.GOES_ON:
+        moves, record, result = (), self.root.copy(), records.GOES_ON
+        while result == records.GOES_ON:
             legal = legal_of(self.game, record)
             untried = [a for a in legal if (*moves, a) not in self.visits]
-            pick = untried[rollouts.integer_below(self.random, 0, len(untried))] if untried else self.best(moves, legal)
+            pick = untried[mcts.integer_below(self.random, 0, len(untried))] if untried else self.best(moves, legal)
             moves = (*moves, pick)
-            result = kernels.play(self.game.numbers, record, pick)
+            result = board_rules.play(self.game.numbers, record, pick)
             if untried:
                 break
-        winner, last = None if result == kernels.DRAWN else 1 - record[0], 1 - record[0]
-        while result == kernels.GOES_ON:
+        winner, last = None if result == records.DRAWN else 1 - record[0], 1 - record[0]
+        while result == records.GOES_ON:
             legal = legal_of(self.game, record)
             winner = record[0]
-            result = kernels.play(self.game.numbers, record, legal[rollouts.integer_below(self.random, 0, len(legal))])
-            winner = None if result == kernels.DRAWN else winner
+            result = board_rules.play(self.game.numbers, record, legal[mcts.integer_below(self.random, 0, len(legal))])
+            winner = None if result == records.DRAWN else winner
         for n in range(len(moves), -1, -1):
             value = 0.5 if winner is None else float(winner == (last + len(moves) - n) % 2)
             self.visits[moves[:n]] = self.visits.get(moves[:n], 0) + 1
@@ -44,7 +44,7 @@ class PlainSearch:
         def bound(action: int) -> float:
             n = self.visits[*moves, action]
             explore = math.sqrt(math.log(self.visits[moves]) / n)
-            return self.values[*moves, action] / n + rollouts.EXPLORATION * explore
+            return self.values[*moves, action] / n + mcts.EXPLORATION * explore
 
         return max(legal, key=bound)
 
@@ -52,12 +52,12 @@ class PlainSearch:
 def reached(game: Game, *moves: int) -> np.ndarray:
     record = game.new()
     for move in moves:
-        kernels.play(game.numbers, record, move)
+        board_rules.play(game.numbers, record, move)
     return record
 
 
 def search(game: Game, record: np.ndarray, simulations: int, seed: int = 0) -> np.ndarray:
-    return rollouts.mcts(game.numbers, record, simulations, game.actions, np.array([seed], np.uint64), 0)
+    return mcts.mcts(game.numbers, record, simulations, game.actions, np.array([seed], np.uint64), 0)
 
 
 @pytest.mark.parametrize("game", GAMES.values(), ids=lambda g: g.name)
@@ -93,27 +93,27 @@ def test_it_wins_and_prevents_a_loss():
 def test_more_simulations_play_better():
     game, random, score = GAMES["connect_four"], np.array([7], np.uint64), 0
     for n in range(20):
-        record, status = game.new(), kernels.GOES_ON
-        while status == kernels.GOES_ON:
+        record, status = game.new(), records.GOES_ON
+        while status == records.GOES_ON:
             strong = record[0] == n % 2
-            visits = rollouts.mcts(game.numbers, record, 200 if strong else 10, game.actions, random, 0)
-            status = kernels.play(game.numbers, record, rollouts.most_visited(visits, random, 0))
-        score += (status == kernels.WON) * (1 if strong else -1)
+            visits = mcts.mcts(game.numbers, record, 200 if strong else 10, game.actions, random, 0)
+            status = board_rules.play(game.numbers, record, mcts.most_visited(visits, random, 0))
+        score += (status == records.WON) * (1 if strong else -1)
     assert score >= 14
 
 
 def test_draws_and_equal_visits_are_uniform():
     random = np.array([3], np.uint64)
-    drawn = np.bincount([rollouts.integer_below(random, 0, 7) for _ in range(7000)], minlength=7)
+    drawn = np.bincount([mcts.integer_below(random, 0, 7) for _ in range(7000)], minlength=7)
     assert drawn.size == 7
     assert abs(drawn - 1000).max() < 120
-    chosen = np.bincount([rollouts.most_visited(np.array([4, 1, 4, 4]), random, 0) for _ in range(3000)], minlength=4)
+    chosen = np.bincount([mcts.most_visited(np.array([4, 1, 4, 4]), random, 0) for _ in range(3000)], minlength=4)
     assert chosen[1] == 0
     assert abs(chosen[[0, 2, 3]] - 1000).max() < 120
 
 
 def test_a_stream_moves_alone():
     random = np.array([3, 3], np.uint64)
-    first = [rollouts.integer_below(random, 1, 1000) for _ in range(5)]
+    first = [mcts.integer_below(random, 1, 1000) for _ in range(5)]
     assert random[0] == 3
-    assert [rollouts.integer_below(random, 0, 1000) for _ in range(5)] == first
+    assert [mcts.integer_below(random, 0, 1000) for _ in range(5)] == first

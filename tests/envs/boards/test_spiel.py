@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.evaluators import UniformEvaluator
-from polyplay.acting.self_play import SelfPlay, game_rows
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.cli import main
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.envs.boards import kernels, spiel
-from polyplay.envs.boards.game import Game, game
-from polyplay.envs.boards.spiel import Newest, SpielGame, SpielRules, spiel_rules
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules, open_spiel, records
+from polyplay.games.boards import Game, game
+from polyplay.games.open_spiel import Newest, SpielGame, SpielRules, spiel_rules
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.self_play import SelfPlay, game_rows
 from tests.acting.test_self_play import context
 
 pyspiel = pytest.importorskip("pyspiel")
@@ -42,7 +42,7 @@ LARGE = tuple(
 
 def legal(board: Game, record: np.ndarray) -> list[int]:
     room = np.zeros(board.actions, np.int16)
-    return room[: kernels.legal(board.numbers, record, room)].tolist()
+    return room[: board_rules.legal(board.numbers, record, room)].tolist()
 
 
 def agree(name: str, seed: int, games: int = 1) -> tuple[int, int]:
@@ -50,29 +50,29 @@ def agree(name: str, seed: int, games: int = 1) -> tuple[int, int]:
     board, theirs, rng = game(f"spiel:{name}"), pyspiel.load_game(name), np.random.default_rng(seed)
     planes, passes, made = np.zeros(board.planes, np.float32), 0, 0
     for _ in range(games):
-        record, state, result, moves = board.new(), theirs.new_initial_state(), kernels.GOES_ON, 0
+        record, state, result, moves = board.new(), theirs.new_initial_state(), records.GOES_ON, 0
         first = state.current_player()
-        while result == kernels.GOES_ON:
-            who = (first + kernels.mover(record)) % 2
+        while result == records.GOES_ON:
+            who = (first + records.mover(record)) % 2
             own = legal(board, record)
             if state.current_player() != who:
                 assert own == [board.actions - 1], "who is not to move there has to pass here"
             else:
                 assert own == state.legal_actions()
-            kernels.write_planes(board.numbers, record, planes)
+            board_rules.write_planes(board.numbers, record, planes)
             assert planes[:-1].ravel() == pytest.approx(np.array(state.observation_tensor(who), np.float32))
-            assert (planes[-1] == 1 - kernels.mover(record)).all()
+            assert (planes[-1] == 1 - records.mover(record)).all()
             action = own[rng.integers(len(own))]
-            result, moves = kernels.play(board.numbers, record, action), moves + 1
+            result, moves = board_rules.play(board.numbers, record, action), moves + 1
             passes += action == board.actions - 1
             if action < board.actions - 1:
                 state.apply_action(action)
-            assert kernels.ply(record) == moves
+            assert records.ply(record) == moves
         if state.is_terminal():
             points = state.returns()[who]
-            assert result == (kernels.WON if points > 0 else kernels.LOST if points < 0 else kernels.DRAWN)
+            assert result == (records.WON if points > 0 else records.LOST if points < 0 else records.DRAWN)
         else:
-            assert (moves, result) == (board.longest, kernels.DRAWN)
+            assert (moves, result) == (board.longest, records.DRAWN)
         made += moves
     return made, passes
 
@@ -138,7 +138,7 @@ def test_stones_are_where_moves_put_them():
     board, record = game("spiel:hex(board_size=4)"), None
     record = board.new()
     for action in (5, 0, 15):
-        kernels.play(board.numbers, record, action)
+        board_rules.play(board.numbers, record, action)
     assert board.stones(record).tolist() == [2, 0, 0, 0, 0, 1, *[0] * 9, 1]
     assert board.move_name(5) == "b3"
     assert board.move_name(16) == "pass"
@@ -162,14 +162,14 @@ def test_a_game_is_the_same_in_another_process():
 def test_what_was_not_shown_cant_be_found():
     board, shown = game("spiel:nim"), np.zeros(game("spiel:nim").planes, np.float32)
     record = board.new()
-    kernels.play(board.numbers, record, legal(board, record)[0])
-    kernels.write_planes(board.numbers, record, shown)
+    board_rules.play(board.numbers, record, legal(board, record)[0])
+    board_rules.write_planes(board.numbers, record, shown)
     assert np.array_equal(board.records(shown[None])[0], record)
     with pytest.raises(ValueError, match="a position that was not shown before"):
         board.records(shown[None] + 7)
-    while kernels.play(board.numbers, record, legal(board, record)[0]) == kernels.GOES_ON:
+    while board_rules.play(board.numbers, record, legal(board, record)[0]) == records.GOES_ON:
         pass
-    kernels.write_planes(board.numbers, record, shown)
+    board_rules.write_planes(board.numbers, record, shown)
     assert np.array_equal(board.records(shown[None])[0], board.new()), "of a game that is over nothing is searched"
 
 
@@ -231,14 +231,14 @@ def test_what_is_printed_of_a_refusal_is_left_out(raised: Any, becomes: Any, cap
         raise raised("two\nlines")
 
     before = os.fstat(2)
-    with pytest.raises(becomes, match=r"two\slines"), spiel.refusals_of("hex"):
+    with pytest.raises(becomes, match=r"two\slines"), open_spiel.refusals_of("hex"):
         refuse()
     assert os.path.samestat(os.fstat(2), before)
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_printed_of_a_game_that_can_be_played_is_shown(capfd: pytest.CaptureFixture):
-    with spiel.refusals_of("quoridor"):
+    with open_spiel.refusals_of("quoridor"):
         os.write(2, b"a warning")
     assert capfd.readouterr() == ("", "a warning")
 
@@ -262,7 +262,7 @@ def test_threads_that_are_refused_at_once_leave_stderr_as_it_was(capfd: pytest.C
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     with pytest.raises(UserError, match=r"needs the package open_spiel; `pip install 'polyplay\[spiel\]'`"):
-        spiel.load_game("hex")
+        open_spiel.load_game("hex")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

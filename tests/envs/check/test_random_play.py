@@ -4,20 +4,19 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.envs import Envs
-from polyplay.envs.check import random_play
-from polyplay.envs.check.watchdog import run_watched
-from polyplay.envs.pools.turn import LaneJob
+from polyplay.envs import Envs, check
+from polyplay.envs.check import run_watched
+from polyplay.envs.lane import LaneJob
 from tests.envs import broken, vectors
 from tests.envs.toys.traits import NAME as TRAITS
 
 
 def test_a_pool_is_driven_whatever_its_actions_are():
     pool = Envs(broken.Sound, 4, workers=2).open(0)
-    assert random_play.steps_per_second(pool, 0.1) > 0
+    assert check.steps_per_second(pool, 0.1) > 0
     pool.close()
     with pytest.raises(Exception, match=r"Sound, lane|OneSeed, lane"):
-        random_play.steps_per_second(Envs(broken.OneSeed, 4, workers=2).open(0), 0.1)
+        check.steps_per_second(Envs(broken.OneSeed, 4, workers=2).open(0), 0.1)
 
 
 class Choosy(broken.Sound):
@@ -37,7 +36,7 @@ def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
     pool = Envs(Choosy, 2, workers=1, max_restarts=0).open(0)
     sent, send = [], pool.send
     monkeypatch.setattr(pool, "send", lambda lanes, action: (sent.append(action.tolist()), send(lanes, action)))
-    assert random_play.steps_per_second(pool, 0.1) > 0
+    assert check.steps_per_second(pool, 0.1) > 0
     assert sent[:8] == [[t % 2] * 2 for t in range(8)], "the one that is legal"
     assert pool.restarts == 0
     pool.close()
@@ -47,7 +46,7 @@ def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
 def test_polyplays_own_pools_keep_to_the_rules(name: str):
     envs = Envs(name, 1)
     job = LaneJob(b"", name, envs.spec, 3, 0, 60.0)
-    tried, again = (run_watched(random_play.run_pool_trial, job, 60, 60.0, envs) for _ in range(2))
+    tried, again = (run_watched(check.run_pool_trial, job, 60, 60.0, envs) for _ in range(2))
     assert (tried.broke, tried.whole, tried.facts.steps) == ({}, True, 60)
     assert tried.facts.prints == again.facts.prints
     if name == "toy:catch":
@@ -58,9 +57,9 @@ def test_flaws_of_rows():
     envs = Envs("toy:catch", 1)
     pool = envs.open(0)
     _, row = pool.recv()
-    assert random_play.row_flaws(envs, row, over=True) == []
+    assert check.row_flaws(envs, row, over=True) == []
     wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
-    assert [rule for rule, _ in random_play.row_flaws(envs, wrong, over=True)] == [
+    assert [rule for rule, _ in check.row_flaws(envs, wrong, over=True)] == [
         "shape",
         "dtype",
         "finite",

@@ -14,12 +14,11 @@ import pytest
 from gymnasium import spaces
 
 import polyplay
-from polyplay.cli import check as check_module
 from polyplay.cli import main
-from polyplay.common.errors import EnvFailure, UserError
-from polyplay.common.findings import Finding
+from polyplay.cli import systems as check_module
+from polyplay.core.errors import EnvFailure, Finding, UserError
+from polyplay.envs import check as checking
 from polyplay.envs import rules
-from polyplay.envs.check import report as checking
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import action as action_of

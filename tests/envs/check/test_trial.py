@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.envs.check import trial
+from polyplay.envs import check_trial
 from polyplay.envs.pool import lane_seeds
 from tests.envs import broken
 from tests.envs.broken import look
@@ -138,10 +138,10 @@ def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
 
 def test_same():
     a = {"x": np.arange(3), "y": (1, np.zeros(2))}
-    assert trial.same_values(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
-    assert not trial.same_values(a, {"x": np.arange(3), "y": (1, np.ones(2))})
-    assert not trial.same_values(a, {"x": np.arange(3)})
-    assert not trial.same_values(np.zeros(2), np.zeros(3))
+    assert check_trial.same_values(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
+    assert not check_trial.same_values(a, {"x": np.arange(3), "y": (1, np.ones(2))})
+    assert not check_trial.same_values(a, {"x": np.arange(3)})
+    assert not check_trial.same_values(np.zeros(2), np.zeros(3))
 
 
 class Vast(broken.Sound):

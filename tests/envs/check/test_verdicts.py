@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from polyplay.envs.check import verdicts
-from polyplay.envs.check.trial import TrialFacts
-from polyplay.envs.check.watchdog import TrialResult
+from polyplay.envs import check
+from polyplay.envs.check import TrialResult
+from polyplay.envs.check_trial import TrialFacts
 from polyplay.envs.rules import RULES
 
 CARD = {"observation": "float32 [4]", "actions": "2 discrete"}
@@ -20,7 +20,7 @@ NONE = TrialResult(facts=TrialFacts())  # a trial that was not made
 
 
 def level(rule: str, first: TrialResult, again: TrialResult = NONE, other: TrialResult = NONE) -> tuple[str, str]:
-    found = verdicts.finding(rule, first.broke, (first, again, other), limit=1.0)
+    found = check.finding(rule, first.broke, (first, again, other), limit=1.0)
     assert bool(found.fix) == (found.level in ("warning", "failed"))
     return found.level, found.seen
 
@@ -81,7 +81,7 @@ def test_times():
 
 
 def test_the_card():
-    card = verdicts.card_of(tried(ends=[(3, True), (5, False)]), own=False)
+    card = check.card_of(tried(ends=[(3, True), (5, False)]), own=False)
     assert card["episodes"] == "2 with random actions, 3 to 5 steps, 4.0 in the mean; 1 terminated, 1 truncated"
     assert card["autoreset"].startswith("the pool calls reset()")
-    assert "Polyplay's own" in verdicts.card_of(tried(), own=True)["autoreset"]
+    assert "Polyplay's own" in check.card_of(tried(), own=True)["autoreset"]

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common import tree
-from polyplay.common.files import read_object
+from polyplay.core import tree
+from polyplay.core.files import read_object
 from polyplay.envs import Envs
-from polyplay.envs.bots import Seats, load_bot, seat_bot
-from polyplay.envs.ctf import bots, maps, rules
-from polyplay.envs.ctf.bots import ALL, FEW, FlagBot
-from polyplay.envs.ctf.game import CaptureTheFlag
-from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, HOME, World
+from polyplay.envs.lane import Seats, load_bot, seat_bot
 from polyplay.envs.make import connect
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.games import ctf, ctf_maps, ctf_rules
+from polyplay.games.ctf import ALL, FEW, CaptureTheFlag, FlagBot
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, World
 from tests import made
 
 NAMES = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
@@ -69,17 +68,17 @@ def test_a_bot_has_every_public_name_and_plays_on_pools():
         assert tuple(envs.spec.bots) == NAMES
         for name in NAMES:
             bot = load_bot(envs.spec, name)
-            assert bot is getattr(bots, name)
+            assert bot is getattr(ctf, name)
             seat_bot(bot, connect(envs, 0, 0), slice(4, 7))
 
 
 @pytest.mark.parametrize("actions", ["all", "small"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(name, actions):
-    bot, rng = getattr(bots, name), np.random.default_rng(1)
+    bot, rng = getattr(ctf, name), np.random.default_rng(1)
     played = Played(World(team=3, actions=actions, size=9), 5)
     for _ in range(12):
-        played.play(bots.level3, bots.level4, 25)
+        played.play(ctf.level3, ctf.level4, 25)
         before, whole = tree.map(np.copy, played.states), played.seats(0)
         match, seat = np.divmod(np.arange(5 * 6), 6)
         first = bot(None, None, whole._replace(match=match, seat=seat))
@@ -96,14 +95,14 @@ def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(name, actions):
 def test_an_attacker_alone_captures_from_those_who_stand_still(actions, team):
     played = Played(World(team=1, actions=actions), 16, seed=4)
     others = still if actions == "all" else lambda n: np.zeros(n, np.int64)
-    score = played.play(*((bots.attacker, others) if team == 0 else (others, bots.attacker)), 900)
+    score = played.play(*((ctf.attacker, others) if team == 0 else (others, ctf.attacker)), 900)
     assert (score[:, team] >= 2).all()
     assert (score[:, 1 - team] == 0).all()
 
 
-@pytest.mark.parametrize(("actions", "worse"), [("all", AtRandom()), ("all", bots.level1), ("small", bots.level1)])
+@pytest.mark.parametrize(("actions", "worse"), [("all", AtRandom()), ("all", ctf.level1), ("small", ctf.level1)])
 def test_a_better_player_wins(actions, worse):
-    better = bots.level1 if isinstance(worse, AtRandom) else bots.level5
+    better = ctf.level1 if isinstance(worse, AtRandom) else ctf.level5
     one = Played(World(actions=actions), 16, seed=5).play(better, worse, 900)
     two = Played(World(actions=actions), 16, seed=6).play(worse, better, 900)
     wins = np.concatenate([one[:, 0] > one[:, 1], two[:, 1] > two[:, 0]])
@@ -135,7 +134,7 @@ def test_the_binomial_is_that_of_tables():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("bot", "n"), [(None, 2000), (bots.level3, 400)])
+@pytest.mark.parametrize(("bot", "n"), [(None, 2000), (ctf.level3, 400)])
 def test_both_sides_win_alike_in_whole_matches(bot, n):
     """Bots hash the score, so equal scores to begin with, another in each match, make their numbers independent: else
     the same start is the same match, and 9 x 9 maps have few.
@@ -169,7 +168,7 @@ def carried(played: Played, flag: int, by: int) -> None:
     s["flag"][0, flag], s["carrier"][0, flag], s["flag_at"][0, flag] = CARRIED, by, s["at"][0, by]
 
 
-@pytest.mark.parametrize("bot", [bots.defender, bots.returner])
+@pytest.mark.parametrize("bot", [ctf.defender, ctf.returner])
 def test_guards_bring_a_dropped_flag_back_and_stay_near_their_base(bot):
     played = hall((1.5, 3.5), (11.5, 1.5))
     played.states["grid"][0, 1:6, 6] = 1  # the opponent is out of sight, and of the way
@@ -178,14 +177,14 @@ def test_guards_bring_a_dropped_flag_back_and_stay_near_their_base(bot):
     assert played.events[0, EVENTS.index("returned")] == 1
     assert played.states["flag"][0, 0] == HOME
     played.play(bot, still, 150)
-    assert np.abs(played.states["at"][0, 0] - (1.5, 1.5)).sum() < (3 if bot is bots.defender else 8)
+    assert np.abs(played.states["at"][0, 0] - (1.5, 1.5)).sum() < (3 if bot is ctf.defender else 8)
 
 
 def test_a_returner_hunts_who_carries_its_flag():
     played = hall((1.5, 3.5), (11.5, 1.5))
     played.states["grid"][0, 1:6, 6] = 1
     carried(played, 0, 1)
-    played.play(bots.returner, still, 150)
+    played.play(ctf.returner, still, 150)
     assert played.events[0, EVENTS.index("tagged_carrier")] == 1
 
 
@@ -195,7 +194,7 @@ def test_carriers_are_tagged_first():
     played.states["grid"][0, 2, 1] = played.states["grid"][0, 1, 2] = 1  # the teammate sees nobody
     carried(played, 0, 3)
     while not played.events[0].any():
-        played.play(bots.defender, still, 1)
+        played.play(ctf.defender, still, 1)
         assert played.states["age"][0] < 100
     assert played.events[0, EVENTS.index("tagged_carrier")] == 1
     assert played.events[0, EVENTS.index("tagged_other")] == 0
@@ -207,13 +206,13 @@ def test_a_carrier_hides_while_its_own_flag_is_carried_and_captures_when_it_is_b
     s["grid"][0, 1, 4] = s["grid"][0, 2, 4] = s["grid"][0, 3, 4] = 1
     carried(played, 1, 0)
     carried(played, 0, 2)
-    played.play(bots.attacker, still, 40)
+    played.play(ctf.attacker, still, 40)
     at, grid = played.states["at"][0], played.states["grid"][0]
-    assert not any(rules.clear(grid, *at[q], *at[0]) and np.hypot(*(at[q] - at[0])) < 8 for q in (2, 3))
+    assert not any(ctf_rules.clear(grid, *at[q], *at[0]) and np.hypot(*(at[q] - at[0])) < 8 for q in (2, 3))
     assert np.abs(at[0] - (1.5, 1.5)).sum() < 6
     s = played.states
     s["flag"][0, 0], s["carrier"][0, 0], s["flag_at"][0, 0] = HOME, -1, (1.5, 1.5)
-    assert played.play(bots.attacker, still, 60)[0].tolist() == [1, 0]
+    assert played.play(ctf.attacker, still, 60)[0].tolist() == [1, 0]
 
 
 def test_places_in_the_team_are_roles():
@@ -221,11 +220,11 @@ def test_places_in_the_team_are_roles():
     played = Played(World(team=5), 6)
     for _ in range(8):
         at = played.seats(1)
-        given = bots.level5(None, None, at)
+        given = ctf.level5(None, None, at)
         for place, role in enumerate(("attacker", "defender", "returner", "attacker", "defender")):
             some = at.seat == 5 + place
-            assert (given[some] == getattr(bots, role)(None, None, at)[some]).all()
-        played.play(bots.level5, bots.level5, 20)
+            assert (given[some] == getattr(ctf, role)(None, None, at)[some]).all()
+        played.play(ctf.level5, ctf.level5, 20)
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
@@ -233,29 +232,29 @@ def test_places_in_the_team_are_roles():
 def test_of_all_actions_the_best_is_chosen(actions, repeat):
     """Against plain costs of what each leads to by the rules."""
     rng, s = np.random.default_rng(2), World(team=1).arrays(1)
-    maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
+    ctf_maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
     grid, free = s["grid"][0], np.argwhere(s["grid"][0] == 0)
     for _ in range(60):
         (y, x), (to_y, to_x), (face_y, face_x) = free[rng.integers(len(free), size=3)] + rng.uniform(0.3, 0.7, (3, 2))
         yaw, tags = int(rng.integers(3600)), bool(rng.random() < 0.7)
         if rng.random() < 0.5:
-            yaw = rules.face(np.array([x, y]), 13)
+            yaw = ctf_rules.face(np.array([x, y]), 13)
             face_x = face_y = 6.5
         costs = []
         for a in actions:
             at, turned = np.array([[x, y]]), np.array([yaw])
             z, rises, pitch = np.zeros(1), np.zeros(1), np.zeros(1, np.int64)
-            rules._move(grid, at, z, rises, turned, pitch, a[None])
+            ctf_rules._move(grid, at, z, rises, turned, pitch, a[None])
             angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
             far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
             hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
             for _ in range(1, repeat):
-                rules._move(grid, at, z, rises, turned, pitch, a[None])
+                ctf_rules._move(grid, at, z, rises, turned, pitch, a[None])
             wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
             off = abs((wanted + 1800) % 3600 - 1800)
             far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])
             costs.append(np.inf if a[4] and not (hits and tags) else far + 0.01 * off - 10.0 * a[4])
-        found = bots._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions, repeat)
+        found = ctf._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions, repeat)
         assert costs[found] <= min(costs) + 0.007
 
 

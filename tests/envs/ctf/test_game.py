@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.cli.main import main
-from polyplay.common import tree
-from polyplay.common.errors import UserError
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.ctf.world import EVENTS
 from polyplay.envs.make import connect
 from polyplay.envs.pool import Pool
+from polyplay.games.ctf_rules import EVENTS
 from tests.envs.ctf.test_rules import scatter
 
 SHORT = "arena:ctf+size=9+length=40"

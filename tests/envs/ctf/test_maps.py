@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.envs.ctf import maps
-from polyplay.envs.ctf.world import WALL
+from polyplay.games import ctf_maps
+from polyplay.games.ctf_rules import WALL
 
 Cell = tuple[int, int]
 SIZES, SEATS = (9, 13, 21, 41), (2, 4, 16)
@@ -20,7 +20,7 @@ INNER = slice(1, -1)
 class Map:
     """One that was drawn into arrays full of other numbers."""
 
-    def __init__(self, key: int, rooms: bool, size: int, seats: int = 4, draw=maps.draw_map):
+    def __init__(self, key: int, rooms: bool, size: int, seats: int = 4, draw=ctf_maps.draw_map):
         self.grid = np.full((size, size), 7, np.uint8)
         self.base, self.spawn = np.full((2, 2), -1.0), np.full((seats, 2), -1.0)
         draw(np.uint64(key), rooms, self.grid, self.base, self.spawn)
@@ -176,8 +176,8 @@ def test_keys_in_a_row_draw_maps_that_differ_much(rooms: bool):
 @pytest.mark.parametrize("seats", SEATS)
 @pytest.mark.parametrize("size", SIZES)
 def test_where_no_draw_is_good_the_ground_is_empty(size: int, seats: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(maps, "DRAWS", 0)
-    found = Map(3, True, size, seats, draw=maps.draw_map.py_func)
+    monkeypatch.setattr(ctf_maps, "DRAWS", 0)
+    found = Map(3, True, size, seats, draw=ctf_maps.draw_map.py_func)
     found.check()
     assert found.share == 0
 

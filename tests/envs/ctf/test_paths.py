@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.envs.ctf.paths import flood, next_cell, walks_straight, waypoint
-from polyplay.envs.ctf.rules import hits_wall
+from polyplay.games.ctf_maps import flood, next_cell, walks_straight, waypoint
+from polyplay.games.ctf_rules import hits_wall
 from tests.envs.ctf.test_maps import Map, cell_of, free_cells, moves_from
 
 MAPS = st.builds(Map, st.integers(0, 2**63), st.booleans(), st.sampled_from((9, 13, 21)))

@@ -7,8 +7,8 @@ from math import ceil, cos, inf, pi, sin, tan
 import numpy as np
 import pytest
 
-from polyplay.envs.ctf import pixels
-from polyplay.envs.ctf.world import CARRIED, DROPPED, TURN, World
+from polyplay.games import ctf_views
+from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, World
 
 N = 13
 RIGHT, DOWN, LEFT = 0, TURN // 4, TURN // 2  # headings
@@ -29,7 +29,7 @@ def bare(n: int = 1, team: int = 1) -> dict[str, np.ndarray]:
 
 def draw(s: dict[str, np.ndarray]) -> np.ndarray:
     out = np.full((*s["z"].shape, 3, 84, 84), 77, np.uint8)
-    pixels.draw_first_person(*(s[name] for name in GIVEN), out)
+    ctf_views.draw_first_person(*(s[name] for name in GIVEN), out)
     return out
 
 
@@ -39,7 +39,7 @@ def seen(s: dict[str, np.ndarray], seat: int = 0) -> np.ndarray:
 
 def has(picture: np.ndarray, *colours: int) -> np.ndarray:
     """bool [..., 84, 84]: where a picture has one of these colours."""
-    wanted = pixels.COLOURS[list(colours)]
+    wanted = ctf_views.COLOURS[list(colours)]
     return (np.moveaxis(picture, -3, -1)[..., None, :] == wanted).all(-1).any(-1)
 
 
@@ -51,8 +51,8 @@ def box(mask: np.ndarray) -> tuple[int, int, int, int]:
 
 def wall_rows(picture: np.ndarray, column: int = 42) -> tuple[int, int]:
     """First and last row of a column's wall; it has sky above and floor below."""
-    sky = has(picture, pixels.SKY)[:, column]
-    ground = has(picture, pixels.TILE, pixels.OTHER_TILE)[:, column]
+    sky = has(picture, ctf_views.SKY)[:, column]
+    ground = has(picture, ctf_views.TILE, ctf_views.OTHER_TILE)[:, column]
     rows = np.flatnonzero(~sky & ~ground)
     assert sky[: rows[0]].all()
     assert ground[rows[-1] + 1 :].all()
@@ -106,32 +106,37 @@ def test_the_view_is_90_degrees_wide_and_right_is_right() -> None:
 
 def test_a_player_is_where_geometry_says() -> None:
     picture = seen(duel())
-    assert box(has(picture, pixels.BLUE)) == (42, 46, 39, 44)  # 42 ± 3.15; from 42 + 5.25 upwards, a cell is 10.5
-    assert box(has(picture, pixels.BLUE, pixels.DARK_BLUE, pixels.SKIN)) == (40, 46, 39, 44)  # 7.35 rows in all
-    assert box(has(seen(duel(right=1)), pixels.BLUE)) == (42, 46, 49, 55)  # 52.5 ± 3.15
-    assert box(has(seen(duel(right=-1)), pixels.BLUE)) == (42, 46, 28, 34)
-    assert not has(picture, pixels.RED, pixels.DARK_RED).any()  # oneself
+    assert box(has(picture, ctf_views.BLUE)) == (42, 46, 39, 44)  # 42 ± 3.15; from 42 + 5.25 upwards, a cell is 10.5
+    assert box(has(picture, ctf_views.BLUE, ctf_views.DARK_BLUE, ctf_views.SKIN)) == (
+        40,
+        46,
+        39,
+        44,
+    )  # 7.35 rows in all
+    assert box(has(seen(duel(right=1)), ctf_views.BLUE)) == (42, 46, 49, 55)  # 52.5 ± 3.15
+    assert box(has(seen(duel(right=-1)), ctf_views.BLUE)) == (42, 46, 28, 34)
+    assert not has(picture, ctf_views.RED, ctf_views.DARK_RED).any()  # oneself
     jumping = duel()
     jumping["z"][0, 1] = 0.3
-    assert box(has(seen(jumping), pixels.BLUE)) == (39, 43, 39, 44)
+    assert box(has(seen(jumping), ctf_views.BLUE)) == (39, 43, 39, 44)
     above = duel()
     above["z"][0, 0] = 0.3
-    assert box(has(seen(above), pixels.BLUE)) == (45, 49, 39, 44)  # 42 + 3.36 to 42 + 8.4
+    assert box(has(seen(above), ctf_views.BLUE)) == (45, 49, 39, 44)  # 42 + 3.36 to 42 + 8.4
     above["z"][0, 0], above["pitch"][0, 0] = 0, 250
-    assert box(has(seen(above), pixels.BLUE)) == (62, 66, 39, 44)  # the horizon is at 61.6
+    assert box(has(seen(above), ctf_views.BLUE)) == (62, 66, 39, 44)  # the horizon is at 61.6
 
 
 def test_walls_hide_players() -> None:
     s = duel()
     s["grid"][0, 6, 8] = 1
-    assert has(seen(s), pixels.BLUE).sum() == 30  # a wall behind
+    assert has(seen(s), ctf_views.BLUE).sum() == 30  # a wall behind
     s["grid"][0, 6, 4] = 1
-    assert not has(seen(s), pixels.BLUE, pixels.DARK_BLUE, pixels.SKIN).any()
+    assert not has(seen(s), ctf_views.BLUE, ctf_views.DARK_BLUE, ctf_views.SKIN).any()
     s["grid"][0, 6, 4], s["grid"][0, 5, 4] = 0, 1  # left of the line of sight: its far corner is at 42 - 8.4
     s["at"][0, 1] = 6.5, 5.75
-    assert box(has(seen(s), pixels.BLUE))[2:] == (34, 36)  # 34.1 ± 3.15, hidden to 33.6
+    assert box(has(seen(s), ctf_views.BLUE))[2:] == (34, 36)  # 34.1 ± 3.15, hidden to 33.6
     s["grid"][0, 5, 4], s["grid"][0, 7, 4], s["at"][0, 1] = 0, 1, (6.5, 7.25)
-    assert box(has(seen(s), pixels.BLUE))[2:] == (47, 49)  # 49.9 ± 3.15, hidden from 50.4
+    assert box(has(seen(s), ctf_views.BLUE))[2:] == (47, 49)  # 49.9 ± 3.15, hidden from 50.4
 
 
 def test_the_nearer_player_hides_the_farther_one() -> None:
@@ -139,12 +144,12 @@ def test_the_nearer_player_hides_the_farther_one() -> None:
     s["carrier"][:], s["flag"][:], s["flag_at"][:] = -1, DROPPED, (1.5, 1.5)
     s["at"][0] = (2.5, 6.5), (4.5, 6.5), (6.5, 6.5), (8.5, 6.5)
     picture = seen(s)
-    assert has(picture, pixels.RED).any()
-    assert not has(picture, pixels.BLUE, pixels.DARK_BLUE).any()
+    assert has(picture, ctf_views.RED).any()
+    assert not has(picture, ctf_views.BLUE, ctf_views.DARK_BLUE).any()
     s["at"][0, 1], s["at"][0, 2] = s["at"][0, 2].copy(), s["at"][0, 1].copy()
     picture = seen(s)
-    assert has(picture, pixels.BLUE).any()
-    assert not has(picture, pixels.RED, pixels.DARK_RED).any()
+    assert has(picture, ctf_views.BLUE).any()
+    assert not has(picture, ctf_views.RED, ctf_views.DARK_RED).any()
 
 
 def test_team_colours_are_the_same_for_everybody() -> None:
@@ -153,49 +158,49 @@ def test_team_colours_are_the_same_for_everybody() -> None:
     s["at"][0], s["yaw"][0] = ((3.5, 5.5), (9.5, 5.5), (3.5, 6.5), (9.5, 6.5)), (RIGHT, LEFT, RIGHT, LEFT)
     pictures = draw(s)[0]
     for seat, red_on_the_right in enumerate((False, True, False, True)):
-        red, blue = box(has(pictures[seat], pixels.RED)), box(has(pictures[seat], pixels.BLUE))
+        red, blue = box(has(pictures[seat], ctf_views.RED)), box(has(pictures[seat], ctf_views.BLUE))
         assert red[2] > blue[3] if red_on_the_right else red[3] < blue[2]
 
 
 def test_a_face_shows_where_a_player_looks() -> None:
     middles = []
     for heading in (LEFT, DOWN, -DOWN):
-        left, right = box(has(seen(duel(2, heading=heading)), pixels.SKIN))[2:]
+        left, right = box(has(seen(duel(2, heading=heading)), ctf_views.SKIN))[2:]
         middles.append((left + right) / 2)
     assert middles[0] == 41.5
     assert middles[1] > 42.5
     assert middles[2] < 40.5
-    assert not has(seen(duel(2, heading=RIGHT)), pixels.SKIN).any()  # from behind
+    assert not has(seen(duel(2, heading=RIGHT)), ctf_views.SKIN).any()  # from behind
 
 
 def test_a_carrier_has_the_flag_above_it_and_a_strip_in_its_own_picture() -> None:
     s = duel(3)
-    assert not has(seen(s), pixels.RED, pixels.WHITE).any()
+    assert not has(seen(s), ctf_views.RED, ctf_views.WHITE).any()
     s["flag"][0, 0], s["carrier"][0, 0] = CARRIED, 1
     s["flag_at"][0, 0] = 3.5, 6.5  # where it was
     picture, own = draw(s)[0]
-    assert box(has(picture, pixels.RED))[1] < box(has(picture, pixels.DARK_BLUE))[0]
-    assert has(picture, pixels.WHITE).any()
-    assert not has(picture[:, 60:], pixels.RED).any()
-    assert has(own[:, 78:], pixels.RED).all()
-    assert not has(own[:, 77:78], pixels.RED).any()
+    assert box(has(picture, ctf_views.RED))[1] < box(has(picture, ctf_views.DARK_BLUE))[0]
+    assert has(picture, ctf_views.WHITE).any()
+    assert not has(picture[:, 60:], ctf_views.RED).any()
+    assert has(own[:, 78:], ctf_views.RED).all()
+    assert not has(own[:, 77:78], ctf_views.RED).any()
     s["carrier"][0], s["flag"][0] = (-1, 0), (DROPPED, CARRIED)
-    assert has(seen(s)[:, 78:], pixels.BLUE).all()
+    assert has(seen(s)[:, 78:], ctf_views.BLUE).all()
 
 
 @pytest.mark.parametrize("team", [0, 1])
 def test_flags_that_stand_are_drawn_and_walls_hide_them(team: int) -> None:
-    colour, other = (pixels.RED, pixels.BLUE)[:: 1 - 2 * team]
+    colour, other = (ctf_views.RED, ctf_views.BLUE)[:: 1 - 2 * team]
     s = bare()
     s["at"][0], s["flag"][0, team], s["flag_at"][0, team] = (2.5, 6.5), DROPPED, (5.5, 6.5)
     s["carrier"][0, team] = -1
     picture = seen(s)
-    assert box(has(picture, pixels.WHITE))[:3] == (36, 48, 42)  # from 42 - 0.45 · 14 to 42 + 0.5 · 14
+    assert box(has(picture, ctf_views.WHITE))[:3] == (36, 48, 42)  # from 42 - 0.45 · 14 to 42 + 0.5 · 14
     assert box(has(picture, colour)) == (36, 39, 42, 46)
     assert has(picture, colour).sum() == 20
     assert not has(picture, other).any()
     s["grid"][0, 6, 4] = 1
-    assert not has(seen(s), pixels.WHITE, colour).any()
+    assert not has(seen(s), ctf_views.WHITE, colour).any()
 
 
 def test_bases_are_discs_on_the_floor() -> None:
@@ -203,17 +208,17 @@ def test_bases_are_discs_on_the_floor() -> None:
     s["base"][0], s["grid"][0, 6, 5] = ((5.5, 5.75), (4.25, 7.5)), 1  # a wall hides a part of the first
     s["at"][0], s["yaw"][0] = (2.6, 7.1), -300
     picture, checked = seen(s), 0
-    ground = has(seen(s | {"base": bare()["base"]}), pixels.TILE, pixels.OTHER_TILE)
-    assert not has(picture, pixels.RED_FLOOR, pixels.BLUE_FLOOR)[~ground].any()
+    ground = has(seen(s | {"base": bare()["base"]}), ctf_views.TILE, ctf_views.OTHER_TILE)
+    assert not has(picture, ctf_views.RED_FLOOR, ctf_views.BLUE_FLOOR)[~ground].any()
     for row, column in np.argwhere(ground):
         x, y = on_floor(s, 0, row, column)
-        for team, colour in enumerate((pixels.RED_FLOOR, pixels.BLUE_FLOOR)):
-            inside = np.hypot(x - s["base"][0, team, 0], y - s["base"][0, team, 1]) < pixels.DISC
+        for team, colour in enumerate((ctf_views.RED_FLOOR, ctf_views.BLUE_FLOOR)):
+            inside = np.hypot(x - s["base"][0, team, 0], y - s["base"][0, team, 1]) < ctf_views.DISC
             assert has(picture, colour)[row, column] == inside
             checked += inside
     assert checked > 60
-    assert has(picture, pixels.RED_FLOOR).any()
-    assert has(picture, pixels.BLUE_FLOOR).any()
+    assert has(picture, ctf_views.RED_FLOOR).any()
+    assert has(picture, ctf_views.BLUE_FLOOR).any()
 
 
 def test_walls_near_a_base_have_its_colour_and_sides_of_a_corner_differ() -> None:
@@ -264,8 +269,8 @@ def test_the_teams_see_the_same() -> None:
     swapped = np.roll(second, team, 1)[:, :, ::-1]  # red for blue
     np.testing.assert_array_equal(first, swapped)
     assert (first != second).any()
-    assert has(first, pixels.RED).any()
-    assert has(first, pixels.BLUE).any()
+    assert has(first, ctf_views.RED).any()
+    assert has(first, ctf_views.BLUE).any()
 
 
 def test_every_pixel_is_drawn_and_matches_do_not_mix() -> None:
@@ -274,7 +279,7 @@ def test_every_pixel_is_drawn_and_matches_do_not_mix() -> None:
     for m in (0, 5, 11):
         np.testing.assert_array_equal(draw({name: array[m : m + 1].copy() for name, array in s.items()})[0], out[m])
     other = np.zeros_like(out)
-    pixels.draw_first_person(*(s[name] for name in GIVEN), other)
+    ctf_views.draw_first_person(*(s[name] for name in GIVEN), other)
     np.testing.assert_array_equal(other, out)
 
 
@@ -308,8 +313,8 @@ def test_walls_and_floor_agree_with_a_slow_twin() -> None:
     s |= {name: bare(250)[name] for name in ("base", "flag", "carrier")}
     s["at"][:, 1] = s["at"][:, 0]
     pictures = draw(s)[:, 0]
-    sky, dark = has(pictures, pixels.SKY), has(pictures, pixels.OTHER_TILE)
-    ground = has(pictures, pixels.TILE) | dark
+    sky, dark = has(pictures, ctf_views.SKY), has(pictures, ctf_views.OTHER_TILE)
+    ground = has(pictures, ctf_views.TILE) | dark
     for m in range(len(pictures)):
         eye, horizon = 0.5 + s["z"][m, 0], 42 + 42 * tan(2 * pi * s["pitch"][m, 0] / TURN)
         for column in range(84):

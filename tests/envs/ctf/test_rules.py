@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.envs.ctf import maps, rules, window
-from polyplay.envs.ctf.game import FLAGS, MOVED
-from polyplay.envs.ctf.world import CARRIED, DROPPED, EVENTS, FACTS, HOME, SMALL, World
+from polyplay.games import ctf_maps, ctf_rules, ctf_views
+from polyplay.games.ctf import FLAGS, MOVED
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, FACTS, HOME, SMALL, World
 from tests.envs.ctf.test_window import same_window, seen
 from tests.envs.ctf.twin import Match
 
@@ -15,15 +15,15 @@ from tests.envs.ctf.twin import Match
 def begun(n: int, team: int, size: int, seed: int) -> dict[str, np.ndarray]:
     s = World(team=team, size=size).arrays(n)
     for m in range(n):
-        maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-    rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+        ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
+    ctf_rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
     return s
 
 
 def step(s: dict[str, np.ndarray], action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, P = s["yaw"].shape
     reward, events = np.full((n, P), np.nan, np.float32), np.full((n, P, len(EVENTS)), np.nan, np.float32)
-    rules.step_matches(*(s[k] for k in MOVED + FLAGS), action, reward, events)
+    ctf_rules.step_matches(*(s[k] for k in MOVED + FLAGS), action, reward, events)
     return reward, events
 
 
@@ -42,7 +42,7 @@ def scatter(rng: np.random.Generator, s: dict[str, np.ndarray]) -> None:
         for p in range(s["yaw"].shape[1]):
             spots = np.concatenate([s["base"][m], s["flag_at"][m], s["at"][m]])
             spot = spots[rng.integers(len(spots))] + rng.normal(0, 0.7, 2)
-            if (spot > 1.3).all() and (spot < len(grid) - 1.3).all() and not rules.hits_wall(grid, *spot):
+            if (spot > 1.3).all() and (spot < len(grid) - 1.3).all() and not ctf_rules.hits_wall(grid, *spot):
                 s["at"][m, p] = spot
 
 
@@ -74,7 +74,7 @@ def told(twins: list[Match], P: int) -> np.ndarray:
 def same_observations(s: dict[str, np.ndarray], twins: list[Match], m: int) -> None:
     """What all know, and what the seats of match m see."""
     out = np.empty((*s["yaw"].shape, FACTS), np.float32)
-    window.know(*(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), 400, out)
+    ctf_views.know(*(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), 400, out)
     assert (out == np.array([[twin.facts(p, 400) for p in twin.players] for twin in twins], np.float32)).all()
     out = seen({k: v[m : m + 1] for k, v in s.items()})
     for p in range(s["yaw"].shape[1]):

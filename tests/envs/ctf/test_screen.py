@@ -10,10 +10,22 @@ import pytest
 
 import polyplay
 from polyplay.envs import Envs
-from polyplay.envs.arenas import arena
-from polyplay.envs.ctf.pixels import BLUE, COLOURS, PIXELS, RED, WHITE, draw_first_person
-from polyplay.envs.ctf.screen import FRAME, PICTURED, SIDE, STONE, VIEW, draw_match
-from polyplay.envs.ctf.world import CARRIED, World
+from polyplay.games.arenas import arena
+from polyplay.games.ctf_rules import CARRIED, World
+from polyplay.games.ctf_views import (
+    BLUE,
+    COLOURS,
+    FRAME,
+    PICTURED,
+    PIXELS,
+    RED,
+    SIDE,
+    STONE,
+    VIEW,
+    WHITE,
+    draw_first_person,
+    draw_match,
+)
 
 SIZE = 13
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from polyplay.envs.ctf import maps, rules, window
-from polyplay.envs.ctf.world import FACTS, PLANES, SEEN, World
+from polyplay.games import ctf_maps, ctf_rules, ctf_views
+from polyplay.games.ctf_rules import FACTS, PLANES, SEEN, World
 from tests.envs.ctf.twin import cosine, sine
 
 HALF = SEEN // 2
@@ -18,7 +18,7 @@ def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np
     """Matches in the middle: everybody and the flags are anywhere."""
     rng, s = np.random.default_rng(seed), World(team=team, size=size).arrays(n)
     for m in range(n):
-        maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
+        ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
         free = np.argwhere(s["grid"][m] == 0)[:, ::-1]
         at = free[rng.integers(len(free), size=2 * team)] + 0.5
         s["at"][m] = at + rng.uniform(-0.2, 0.2, at.shape)
@@ -32,7 +32,7 @@ def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np
 
 def seen(s: dict[str, np.ndarray]) -> np.ndarray:
     out = np.zeros((*s["yaw"].shape, len(PLANES), SEEN, SEEN), np.uint8)
-    window.draw_windows(*(s[k] for k in ("grid", "base", "at", "yaw", "flag_at", "carrier")), out)
+    ctf_views.draw_windows(*(s[k] for k in ("grid", "base", "at", "yaw", "flag_at", "carrier")), out)
     return out
 
 
@@ -119,7 +119,7 @@ def test_what_is_seen_is_in_sight():
             cell = tuple(math.floor(k) for k in to[::-1])
             if not all(0 <= k < 13 for k in cell) or s["grid"][m][cell]:
                 continue
-            same = rules.clear(s["grid"][m], x, y, *to) != out[m, p, 0, i, j]
+            same = ctf_rules.clear(s["grid"][m], x, y, *to) != out[m, p, 0, i, j]
             right, wrong = right + same, wrong + (not same)
     assert right > 8 * wrong > 0
 
@@ -129,6 +129,6 @@ def test_what_a_player_knows():
     s["score"][0], s["age"][0], s["flag"][0], s["carrier"][0] = (2, 1), 25, (2, 1), (-1, 0)
     s["loads"][0, 0], s["pitch"][0, 0], s["z"][0, 0] = 4, -200, 0.25
     out = np.empty((1, 2, FACTS), np.float32)
-    window.know(*(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), 100, out)
+    ctf_views.know(*(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), 100, out)
     assert out[0, 0].tolist() == [np.float32(0.2), 0.75, 0, 0, 1, 0, 1, 0, 1, 0.5, -0.5, 0.25]
     assert out[0, 1].tolist() == [np.float32(-0.2), 0.75, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]

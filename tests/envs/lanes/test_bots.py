@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import tree
+from polyplay.core import tree
 from polyplay.envs import Envs
-from polyplay.envs.bots import Seats, load_bot, seat_bot
-from polyplay.envs.lanes import bots, world
-from polyplay.envs.lanes.bots import LaneBot
-from polyplay.envs.lanes.game import BOTS, LaneGame
-from polyplay.envs.lanes.world import LaneWorld
+from polyplay.envs.lane import Seats, load_bot, seat_bot
 from polyplay.envs.make import connect
-from polyplay.envs.random_actions import random_actions
+from polyplay.envs.spaces import random_actions
+from polyplay.games import moba, moba_world
+from polyplay.games.moba import BOTS, LaneBot, LaneGame
+from polyplay.games.moba_world import LaneWorld
 from tests.envs.lanes.scenes import begun, nameable, scatter
 
 DUEL = LaneWorld(team=2, lanes=1)
@@ -42,7 +41,7 @@ def play(given: LaneWorld, one: Any, two: Any, n: int, seed: int) -> np.ndarray:
     game, s, won = LaneGame(given), begun(given, n, seed), np.zeros(n)
     running = np.ones(n, bool)
     while running.any():
-        action = {k: np.zeros((n, given.seats), np.int64) for k in world.PARTS}
+        action = {k: np.zeros((n, given.seats), np.int64) for k in moba_world.PARTS}
         for side, who in enumerate((one, two)):
             at = seats_of(given, s, (side,))
             for k, chosen in who(None, None, at).items():
@@ -65,7 +64,7 @@ def test_a_bot_has_every_public_name_and_plays_on_pools():
     assert tuple(envs.spec.bots) == BOTS == ("level1", "level2", "level3", "level4")
     for name in BOTS:
         bot = load_bot(envs.spec, name)
-        assert bot is getattr(bots, name)
+        assert bot is getattr(moba, name)
         seat_bot(bot, connect(envs, 0, 0), slice(3, 7))
 
 
@@ -78,10 +77,10 @@ def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(level):
     whole = bot(None, None, at)
     some = rng.permutation(30)[:17]
     part = bot(None, None, at._replace(match=at.match[some], seat=at.seat[some]))
-    assert all((part[k] == whole[k][some]).all() for k in world.PARTS)
+    assert all((part[k] == whole[k][some]).all() for k in moba_world.PARTS)
     alone = tree.map(lambda x: x[3:4].copy(), s)
     found = bot(None, None, Seats(at.game, alone, np.zeros(6, np.int64), np.arange(6)))
-    assert all((found[k] == whole[k][at.match == 3]).all() for k in world.PARTS)
+    assert all((found[k] == whole[k][at.match == 3]).all() for k in moba_world.PARTS)
     assert all((before[k] == v).all() for k, v in s.items()), "only read"
 
 
@@ -97,7 +96,7 @@ def test_what_a_bot_does_is_legal(level):
         for i, (m, p) in enumerate(zip(at.match, at.seat, strict=True)):
             primary = int(chosen["primary"][i])
             assert legal["primary"][m, p, primary]
-            assert primary not in world.USES["unit"] or named[m, p, primary, chosen["unit"][i]]
+            assert primary not in moba_world.USES["unit"] or named[m, p, primary, chosen["unit"][i]]
             used.add(primary)
     assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
 
@@ -105,8 +104,8 @@ def test_what_a_bot_does_is_legal(level):
 @pytest.mark.long
 def test_who_plays_better_wins():
     given = LaneWorld(team=2, lanes=1, length=1600)
-    assert shares(given, bots.level1, AtRandom(), 4, 1)[0] >= 7
-    assert shares(given, bots.level4, bots.level1, 4, 3)[0] >= 7
+    assert shares(given, moba.level1, AtRandom(), 4, 1)[0] >= 7
+    assert shares(given, moba.level4, moba.level1, 4, 3)[0] >= 7
 
 
 @pytest.mark.long

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from polyplay.cli.main import main
-from polyplay.common import tree
-from polyplay.common.errors import UserError
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs
-from polyplay.envs.lanes import world
-from polyplay.envs.lanes.game import LaneGame
-from polyplay.envs.lanes.rewards import EVENTS, REWARDS, SHARES
-from polyplay.envs.lanes.units import middle
-from polyplay.envs.lanes.world import LaneWorld
 from polyplay.envs.make import connect
-from polyplay.envs.random_actions import random_actions
+from polyplay.envs.spaces import random_actions
+from polyplay.games import moba_world
+from polyplay.games.moba import LaneGame
+from polyplay.games.moba_views import EVENTS, REWARDS, SHARES
+from polyplay.games.moba_world import LaneWorld, middle
 from tests.envs.lanes.scenes import actions, begun, scatter
 
 SHORT = "arena:lanes+team=2+lanes=1+length=80"
@@ -100,7 +99,7 @@ def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     scatter(given, s, rng)
     for _ in range(15):
         chosen = actions(given, s, rng)
-        s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(world.PARTS)}, rng.random)
+        s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(moba_world.PARTS)}, rng.random)
         np.testing.assert_allclose(row["reward"].sum(1), 0.0, atol=1e-9)
         own, team = np.moveaxis(row["events"][..., len(EVENTS) :], -1, 0)
         np.testing.assert_allclose(row["reward"], (1 - spirit) * own + spirit * team, atol=1e-9)
@@ -110,17 +109,17 @@ def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     assert most > 0.3
 
 
-@pytest.mark.parametrize("reward", world.KINDS)
+@pytest.mark.parametrize("reward", moba_world.KINDS)
 @pytest.mark.parametrize("side", [0, 1])
 def test_who_takes_the_core_has_won(reward, side):
     given = LaneWorld(team=2, lanes=1, reward=reward)
     s, game = begun(given, 2), LaneGame(given)
     half = s["units"].shape[1] // 2
     theirs = (1 - side) * half
-    s["units"][0, [theirs + half - 2, theirs + half - 1], world.HEALTH] = 0, 1  # an inner tower has fallen
-    s["units"][0, side * half, : world.HEALTH] = s["units"][0, theirs + half - 1, : world.HEALTH]
-    s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in world.PARTS}, lambda: np.zeros(2))[0]
-    chosen = {k: np.zeros((2, 4), np.int64) for k in world.PARTS}
+    s["units"][0, [theirs + half - 2, theirs + half - 1], moba_world.HEALTH] = 0, 1  # an inner tower has fallen
+    s["units"][0, side * half, : moba_world.HEALTH] = s["units"][0, theirs + half - 1, : moba_world.HEALTH]
+    s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in moba_world.PARTS}, lambda: np.zeros(2))[0]
+    chosen = {k: np.zeros((2, 4), np.int64) for k in moba_world.PARTS}
     chosen["primary"][0, side * 2], chosen["unit"][0, side * 2] = 2, sum(given.sets) - 1
     s, row = game.step(s, chosen, lambda: np.zeros(2))
     sign = 1 - 2 * side
@@ -134,9 +133,9 @@ def test_who_has_more_towers_has_won_when_time_is_over():
     given = LaneWorld(team=1, lanes=1, length=4)
     s, game = begun(given, 3), LaneGame(given)
     half = s["units"].shape[1] // 2
-    s["units"][0, half - 2, world.HEALTH] -= 1
-    s["units"][1, -2, world.HEALTH] -= 1
-    _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in world.PARTS}, lambda: np.zeros(3))
+    s["units"][0, half - 2, moba_world.HEALTH] -= 1
+    s["units"][1, -2, moba_world.HEALTH] -= 1
+    _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in moba_world.PARTS}, lambda: np.zeros(3))
     assert row["team_reward"].tolist() == [[-1, 1], [1, -1], [0, 0]]
     assert row["reward"].tolist() == [[-5, 5], [5, -5], [0, 0]]
     assert row["events"][:, :, EVENTS.index("win")].tolist() == [[0, 1], [1, 0], [0, 0]]
@@ -156,17 +155,17 @@ def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
     given = LaneWorld(team=2, lanes=3, randomise=1.0)
     units = begun(given, 3000, 3)["units"]
     half = units.shape[1] // 2
-    own, theirs = units[:, :2, world.X], world.WIDTH - units[:, half : half + 2, world.X]
-    end = world.WIDTH - world.CORE_X
+    own, theirs = units[:, :2, moba_world.X], moba_world.WIDTH - units[:, half : half + 2, moba_world.X]
+    end = moba_world.WIDTH - moba_world.CORE_X
     for x in (own, theirs):
-        assert world.SPAWN_X <= x.min() < world.SPAWN_X + 100
+        assert moba_world.SPAWN_X <= x.min() < moba_world.SPAWN_X + 100
         assert end - 100 < x.max() <= end
-    y, lanes = units[:, :2, world.Y], [world.FIRST_LANE + world.LANE_APART * k for k in range(3)]
-    assert {*np.unique(y[(own > world.TURN_X) & (own <= world.WIDTH - world.TURN_X)])} == {*lanes}
-    assert {*np.unique(y[own > world.WIDTH - world.TURN_X])} == {middle(3)}
-    dead = units[:, [0, 1, half, half + 1], world.HEALTH] == 0
-    assert abs(dead.mean() - world.DEAD) < 4 * (world.DEAD * (1 - world.DEAD) / dead.size) ** 0.5
-    assert len(np.unique(y[own <= world.TURN_X])) == len(
+    y, lanes = units[:, :2, moba_world.Y], [moba_world.FIRST_LANE + moba_world.LANE_APART * k for k in range(3)]
+    assert {*np.unique(y[(own > moba_world.TURN_X) & (own <= moba_world.WIDTH - moba_world.TURN_X)])} == {*lanes}
+    assert {*np.unique(y[own > moba_world.WIDTH - moba_world.TURN_X])} == {middle(3)}
+    dead = units[:, [0, 1, half, half + 1], moba_world.HEALTH] == 0
+    assert abs(dead.mean() - moba_world.DEAD) < 4 * (moba_world.DEAD * (1 - moba_world.DEAD) / dead.size) ** 0.5
+    assert len(np.unique(y[own <= moba_world.TURN_X])) == len(
         np.unique(begun(replace(given, randomise=0.0), 1)["units"][:, :2, 1])
     )
 
@@ -174,38 +173,38 @@ def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on(lanes):
     units = begun(LaneWorld(team=1, lanes=lanes, randomise=1.0), 3000, 3)["units"]
-    first = 1 + world.SLOTS * lanes
+    first = 1 + moba_world.SLOTS * lanes
     own, theirs = (half[:, first:] for half in np.split(units, 2, 1))
-    assert (own[..., world.HEALTH] != theirs[..., world.HEALTH]).any(1).mean() > 0.9, "one side is behind"
+    assert (own[..., moba_world.HEALTH] != theirs[..., moba_world.HEALTH]).any(1).mean() > 0.9, "one side is behind"
     own = np.concatenate([own, theirs])
-    assert (own[..., world.HEALTH] <= own[..., world.MOST]).all()
-    outer, inner = own[:, : 2 * lanes : 2, world.HEALTH], own[:, 1 : 2 * lanes : 2, world.HEALTH]
-    core = own[:, -1, world.HEALTH]
-    assert (inner[outer > 0] == world.TOWER_HEALTH).all()
-    assert (core[(inner > 0).all(1)] == world.CORE_HEALTH).all()
+    assert (own[..., moba_world.HEALTH] <= own[..., moba_world.MOST]).all()
+    outer, inner = own[:, : 2 * lanes : 2, moba_world.HEALTH], own[:, 1 : 2 * lanes : 2, moba_world.HEALTH]
+    core = own[:, -1, moba_world.HEALTH]
+    assert (inner[outer > 0] == moba_world.TOWER_HEALTH).all()
+    assert (core[(inner > 0).all(1)] == moba_world.CORE_HEALTH).all()
     assert 400 <= core.min() < 430
     for gone, chance in ((outer == 0, 1.5 / 2.4), (inner == 0, 0.5 / 2.4)):
         assert abs(gone.mean() - chance) < 0.03
-    standing = own[:, :, world.HEALTH].sum(1).reshape(2, -1)
-    assert (abs(standing[0] - standing[1]) <= lanes * world.UNEVEN * world.CORE_HEALTH + 2).all()
+    standing = own[:, :, moba_world.HEALTH].sum(1).reshape(2, -1)
+    assert (abs(standing[0] - standing[1]) <= lanes * moba_world.UNEVEN * moba_world.CORE_HEALTH + 2).all()
 
 
 def test_randomised_matches_begin_with_a_wave_of_each_side_face_to_face():
     given = LaneWorld(team=2, lanes=3, randomise=1.0)
     s, plain = begun(given, 500, 3), begun(replace(given, randomise=0.0), 5)
     half = s["units"].shape[1] // 2
-    creeps = slice(2, 2 + world.SLOTS * 3)
-    own, theirs = (s["units"][:, at : at + half][:, creeps].reshape(500, 3, world.SLOTS, 6) for at in (0, half))
-    assert not plain["units"][:, creeps, world.HEALTH].any()
+    creeps = slice(2, 2 + moba_world.SLOTS * 3)
+    own, theirs = (s["units"][:, at : at + half][:, creeps].reshape(500, 3, moba_world.SLOTS, 6) for at in (0, half))
+    assert not plain["units"][:, creeps, moba_world.HEALTH].any()
     for side, wave in enumerate((own, theirs)):
-        assert (wave[:, :, : world.WAVE, world.HEALTH] == s["wave"][:, side, :, None]).all()
-        assert not wave[:, :, world.WAVE :, world.HEALTH].any()
-        assert (wave[:, 1, : world.WAVE, world.Y] == middle(3)).all()
-    gap = theirs[:, :, 0, world.X] - own[:, :, 0, world.X]
-    assert (gap == world.CREEP_RANGE).all(), "so near that they fight at once"
-    front = own[:, :, 0, world.X] + gap // 2
-    assert world.OUTER_X <= front.min() < world.OUTER_X + 100
-    assert world.WIDTH - world.OUTER_X - 100 < front.max() <= world.WIDTH - world.OUTER_X
+        assert (wave[:, :, : moba_world.WAVE, moba_world.HEALTH] == s["wave"][:, side, :, None]).all()
+        assert not wave[:, :, moba_world.WAVE :, moba_world.HEALTH].any()
+        assert (wave[:, 1, : moba_world.WAVE, moba_world.Y] == middle(3)).all()
+    gap = theirs[:, :, 0, moba_world.X] - own[:, :, 0, moba_world.X]
+    assert (gap == moba_world.CREEP_RANGE).all(), "so near that they fight at once"
+    front = own[:, :, 0, moba_world.X] + gap // 2
+    assert moba_world.OUTER_X <= front.min() < moba_world.OUTER_X + 100
+    assert moba_world.WIDTH - moba_world.OUTER_X - 100 < front.max() <= moba_world.WIDTH - moba_world.OUTER_X
 
 
 def test_one_side_of_a_randomised_match_may_have_learnt_and_earned_more():
@@ -213,16 +212,16 @@ def test_one_side_of_a_randomised_match_may_have_learnt_and_earned_more():
     s = begun(given, 4000, 3)
     half = s["units"].shape[1] // 2
     units, heroes = s["units"][:, [0, 1, half, half + 1]], s["heroes"]
-    experience, level = heroes[:, :, world.EXPERIENCE], heroes[:, :, world.LEVEL]
+    experience, level = heroes[:, :, moba_world.EXPERIENCE], heroes[:, :, moba_world.LEVEL]
     assert {*np.unique(level)} == {1, 2, 3, 4, 5}
-    assert (world.TO_LEVEL * level * (level - 1) <= experience).all()
-    assert (experience < world.TO_LEVEL * level * (level + 1)).all()
-    alive = units[:, :, world.HEALTH] > 0
-    assert (units[:, :, world.HEALTH] == units[:, :, world.MOST])[alive].all()
-    grown = units[:, :, world.MOST] - world.HEALTH_A_LEVEL * (level - 1)
+    assert (moba_world.TO_LEVEL * level * (level - 1) <= experience).all()
+    assert (experience < moba_world.TO_LEVEL * level * (level + 1)).all()
+    alive = units[:, :, moba_world.HEALTH] > 0
+    assert (units[:, :, moba_world.HEALTH] == units[:, :, moba_world.MOST])[alive].all()
+    grown = units[:, :, moba_world.MOST] - moba_world.HEALTH_A_LEVEL * (level - 1)
     assert 225 <= grown.min() < 235
     assert 365 < grown.max() <= 375
-    assert (heroes[:, :, world.MANA] == world.MANA_AT_FIRST + world.MANA_A_LEVEL * level).all()
+    assert (heroes[:, :, moba_world.MANA] == moba_world.MANA_AT_FIRST + moba_world.MANA_A_LEVEL * level).all()
     mean = experience.reshape(4000, 2, 2).mean(2)
     assert abs(np.corrcoef(mean.T)[0, 1]) < 0.06, "sides are drawn apart"
     assert np.corrcoef(experience[:, 0], experience[:, 1])[0, 1] > 0.2, "heroes of a side are alike"
@@ -230,7 +229,7 @@ def test_one_side_of_a_randomised_match_may_have_learnt_and_earned_more():
 
 def test_randomised_matches_are_not_alike():
     one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
-    for of, low, high in ((lambda s: s["heroes"][:, :, world.GOLD], 0, 800), (lambda s: s["wave"], 60, 100)):
+    for of, low, high in ((lambda s: s["heroes"][:, :, moba_world.GOLD], 0, 800), (lambda s: s["wave"], 60, 100)):
         assert np.ptp(of(one)) == 0
         assert low <= of(two).min() < low + (high - low) / 5
         assert high - (high - low) / 3 < of(two).max() <= high

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.envs.lanes.rewards import EVENTS, REWARDS, make_zero_sum, share_in_team, time_weights, weigh_events
+from polyplay.games.moba_views import EVENTS, REWARDS, make_zero_sum, share_in_team, time_weights, weigh_events
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.envs.lanes import world
-from polyplay.envs.lanes.rewards import EVENTS
-from polyplay.envs.lanes.world import LaneWorld
+from polyplay.games import moba_world
+from polyplay.games.moba_views import EVENTS
+from polyplay.games.moba_world import LaneWorld
 from tests.envs.lanes.scenes import State, actions, begun, look, scatter, step
 from tests.envs.lanes.twin import TERMS, Match, Unit
 
@@ -33,8 +33,8 @@ def compare(s: State, m: int, twin: Match) -> None:
     assert s["units"][m].tolist() == plain
     told = [[h.mana, h.experience, h.level, h.gold, *h.casts.values(), h.returns] for h in twin.players]
     assert s["heroes"][m, :, :8].tolist() == told
-    assert s["heroes"][m, :, world.AIM].tolist() == [number[h.aim] for h in twin.players]
-    assert s["heroes"][m, :, world.PRIMARY :].tolist() == [list(h.action) for h in twin.players]
+    assert s["heroes"][m, :, moba_world.AIM].tolist() == [number[h.aim] for h in twin.players]
+    assert s["heroes"][m, :, moba_world.PRIMARY :].tolist() == [list(h.action) for h in twin.players]
     assert s["seen"][m].tolist() == [twin.visible(u) for u in everybody]
     rows = [[number[u] if twin.knows(h, u) else -1 for u in twin.listing(h)] for h in twin.players]
     assert s["shown"][m].tolist() == rows
@@ -86,11 +86,11 @@ def test_matches_go_the_same_with_sides_swapped():
 
     def swap(x: State) -> None:
         x["units"] = np.concatenate([x["units"][:, half:], x["units"][:, :half]], 1)
-        targets = x["units"][:, :, world.TARGET]
+        targets = x["units"][:, :, moba_world.TARGET]
         targets[:] = np.where(targets < 0, -1, (targets + half) % (2 * half))
-        x["units"][:, :, world.X] = world.WIDTH - x["units"][:, :, world.X]
+        x["units"][:, :, moba_world.X] = moba_world.WIDTH - x["units"][:, :, moba_world.X]
         x["heroes"] = np.concatenate([x["heroes"][:, team:], x["heroes"][:, :team]], 1)
-        aims = x["heroes"][:, :, world.AIM]
+        aims = x["heroes"][:, :, moba_world.AIM]
         aims[:] = np.where(aims < 0, -1, (aims + half) % (2 * half))
         x["wave"] = x["wave"][:, ::-1].copy()
         look(x)
@@ -105,7 +105,7 @@ def test_matches_go_the_same_with_sides_swapped():
         happened += np.abs(one).sum()
         back = {k: v.copy() for k, v in other.items()}
         swap(back)
-        unmoved = s["units"][:, :, world.HEALTH] > 0  # where the dead lie is nobody's business
+        unmoved = s["units"][:, :, moba_world.HEALTH] > 0  # where the dead lie is nobody's business
         assert (back["units"] == s["units"])[unmoved].all()
         assert (back["heroes"] == s["heroes"]).all()
         assert (back["seen"] == s["seen"]).all()

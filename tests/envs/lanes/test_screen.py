@@ -10,9 +10,9 @@ import pytest
 
 import polyplay
 from polyplay.envs import Envs
-from polyplay.envs.lanes import world
-from polyplay.envs.lanes.screen import BACK, DOT, GREEN, GROUND, HERO, ROAD, SIDES, draw_lanes
-from polyplay.envs.lanes.world import LaneWorld
+from polyplay.games import moba_world
+from polyplay.games.moba_views import BACK, DOT, GREEN, GROUND, HERO, ROAD, SIDES, draw_lanes
+from polyplay.games.moba_world import LaneWorld
 from tests.envs.lanes.scenes import begun
 
 GIVEN = LaneWorld(team=2, lanes=2)
@@ -25,17 +25,19 @@ def colour(picture: np.ndarray, x: int, y: int) -> tuple[int, ...]:
 def test_the_map_shows_units_of_both_sides():
     s = begun(GIVEN, 2)
     half = s["units"].shape[1] // 2
-    s["units"][1, [0, half], : world.HEALTH] = (16000, 9000), (20000, 9000)
-    s["units"][1, 0, world.HEALTH] = s["units"][1, 0, world.MOST] // 2
-    s["units"][1, half + 2, : world.MOST] = 17000, 14000, 80
-    s["units"][1, 2 + 2 * world.SLOTS, world.HEALTH] = 0  # an outer tower has fallen
+    s["units"][1, [0, half], : moba_world.HEALTH] = (16000, 9000), (20000, 9000)
+    s["units"][1, 0, moba_world.HEALTH] = s["units"][1, 0, moba_world.MOST] // 2
+    s["units"][1, half + 2, : moba_world.MOST] = 17000, 14000, 80
+    s["units"][1, 2 + 2 * moba_world.SLOTS, moba_world.HEALTH] = 0  # an outer tower has fallen
     picture = draw_lanes(s, 1)
-    assert picture.shape == (GIVEN.height // DOT, world.WIDTH // DOT, 3)
+    assert picture.shape == (GIVEN.height // DOT, moba_world.WIDTH // DOT, 3)
     assert [colour(picture, x, 9000) for x in (16000, 20000)] == list(SIDES)
     assert colour(picture, 17000, 14000) == SIDES[1]
-    assert colour(picture, world.OUTER_X, 6000) == ROAD
-    assert [colour(picture, x, 6000) for x in (world.INNER_X, world.WIDTH - world.OUTER_X)] == list(SIDES)
-    assert [colour(picture, x, 10000) for x in (world.CORE_X, world.WIDTH - world.CORE_X)] == list(SIDES)
+    assert colour(picture, moba_world.OUTER_X, 6000) == ROAD
+    assert [colour(picture, x, 6000) for x in (moba_world.INNER_X, moba_world.WIDTH - moba_world.OUTER_X)] == list(
+        SIDES
+    )
+    assert [colour(picture, x, 10000) for x in (moba_world.CORE_X, moba_world.WIDTH - moba_world.CORE_X)] == list(SIDES)
     assert colour(picture, 18000, 3000) == GROUND
     bar = picture[9000 // DOT - HERO - 7, 16000 // DOT - HERO : 16000 // DOT + HERO + 1].tolist()
     assert bar == [list(GREEN)] * 9 + [list(BACK)] * 8
@@ -58,4 +60,4 @@ def test_an_evaluation_is_filmed(tmp_path: Path):
     with av.open(found["video"]) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert len(frames) == 11
-    assert frames[0].shape == (12000 // DOT, world.WIDTH // DOT, 3)
+    assert frames[0].shape == (12000 // DOT, moba_world.WIDTH // DOT, 3)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common import tree
-from polyplay.envs.lanes import world
-from polyplay.envs.lanes.game import LaneGame
-from polyplay.envs.lanes.world import LaneWorld
+from polyplay.core import tree
+from polyplay.games import moba_world
+from polyplay.games.moba import LaneGame
+from polyplay.games.moba_world import LaneWorld
 from tests.envs.lanes.scenes import State, actions, begun, look, nameable, scatter, step
 from tests.envs.lanes.test_rules import WORLDS, twin_of
 from tests.envs.lanes.twin import Hero, Match, Unit
@@ -75,7 +75,7 @@ def test_observations_are_those_of_plain_code(given):
                 np.testing.assert_allclose(found, np.array(rows, float), atol=1e-6)
                 shown += int(found[:, 0].sum())
             np.testing.assert_allclose(seen["own"][m, p], own(twin, hero, given.length), atol=1e-6)
-            primary, _, offset, delay = s["heroes"][m, p, world.PRIMARY :].tolist()
+            primary, _, offset, delay = s["heroes"][m, p, moba_world.PRIMARY :].tolist()
             last = [*(float(i == primary) for i in range(8)), offset % 9 / 4 - 1, offset // 9 / 4 - 1, delay / 3]
             np.testing.assert_allclose(seen["last_action"][m, p], last, atol=1e-6)
     assert shown > 20
@@ -85,12 +85,12 @@ def unlike(s: State, m: int, u: int, rng: np.random.Generator) -> None:
     """Give a unit other numbers; it lives on where it lived, and stays dead where it was."""
     unit, half = s["units"][m, u], s["units"].shape[1] // 2
     team = s["heroes"].shape[1] // 2
-    if unit[world.HEALTH] > 0:
-        unit[world.MOST] = rng.integers(50, 900)
-        unit[world.HEALTH] = rng.integers(1, unit[world.MOST] + 1)
-    unit[world.READY], unit[world.TARGET] = rng.integers(0, 9000), -1
+    if unit[moba_world.HEALTH] > 0:
+        unit[moba_world.MOST] = rng.integers(50, 900)
+        unit[moba_world.HEALTH] = rng.integers(1, unit[moba_world.MOST] + 1)
+    unit[moba_world.READY], unit[moba_world.TARGET] = rng.integers(0, 9000), -1
     if u % half < team:
-        s["heroes"][m, u // half * team + u % half, : world.AIM] = rng.integers(1, 9, world.AIM)
+        s["heroes"][m, u // half * team + u % half, : moba_world.AIM] = rng.integers(1, 9, moba_world.AIM)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -107,18 +107,18 @@ def test_fog_hides_every_number_of_what_is_not_seen(seed):
         for m, u in np.argwhere(~s["seen"]):
             if u // half == side:
                 continue
-            x, y = s["units"][m, u, : world.HEALTH].tolist()
+            x, y = s["units"][m, u, : moba_world.HEALTH].tolist()
             unlike(s, m, u, rng)
             if u % half < half - 1 - 2 * given.lanes:  # no building
-                s["units"][m, u, : world.HEALTH] = rng.integers(0, world.WIDTH), rng.integers(0, given.height)
+                s["units"][m, u, : moba_world.HEALTH] = rng.integers(0, moba_world.WIDTH), rng.integers(0, given.height)
                 look(s)
                 if s["seen"][m, u]:
-                    s["units"][m, u, : world.HEALTH] = x, y
+                    s["units"][m, u, : moba_world.HEALTH] = x, y
             changed += 1
         look(s)
         after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
         for seen in (before[0], after[0]):
-            seen["own"][..., world.OWN.index("lead")] = 0.0
+            seen["own"][..., moba_world.OWN.index("lead")] = 0.0
         for one, two in zip(before, after, strict=True):
             assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
     assert changed > 10
@@ -129,13 +129,13 @@ def test_a_unit_comes_out_of_the_fog():
     s, game = begun(given, 1), LaneGame(given)
     half = s["units"].shape[1] // 2
     assert game.see(s)["enemies"].sum() == 0
-    s["units"][0, half, [world.X, world.Y]] = s["units"][0, 0, [world.X, world.Y]] + (8000, 0)
+    s["units"][0, half, [moba_world.X, moba_world.Y]] = s["units"][0, 0, [moba_world.X, moba_world.Y]] + (8000, 0)
     look(s)
     assert game.see(s)["enemies"][0, 0, 0, :3].tolist() == [1, 0.5, 0]
-    s["units"][0, half, world.X] += 2400  # beyond the hero's sight, and the core's
+    s["units"][0, half, moba_world.X] += 2400  # beyond the hero's sight, and the core's
     look(s)
     assert game.see(s)["enemies"][0, 0, 0, 0] == 1, "a tower sees it still"
-    s["units"][0, 1 + world.SLOTS : half, world.HEALTH] = 0
+    s["units"][0, 1 + moba_world.SLOTS : half, moba_world.HEALTH] = 0
     look(s)
     assert game.see(s)["enemies"].sum() == 0
 
@@ -174,20 +174,20 @@ def test_each_primary_may_name_the_units_of_plain_code(given):
             primary, units = plain_masks(twin, hero)
             assert masks["primary"][m, p].tolist() == primary
             assert masks["unit"][m, p].tolist() == units
-            kinds |= {(k, all(units[k])) for k in world.USES["unit"] if primary[k]}
-    assert kinds >= {(k, False) for k in world.USES["unit"]}
+            kinds |= {(k, all(units[k])) for k in moba_world.USES["unit"] if primary[k]}
+    assert kinds >= {(k, False) for k in moba_world.USES["unit"]}
 
 
 @pytest.mark.parametrize("primary", [3, 4, 5])
 def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
     given = LaneWorld(team=3, lanes=1)
     s = scene(given, 40, 7)
-    masks, column = LaneGame(given).legal(s)["primary"], world.BOLT + primary - 3
+    masks, column = LaneGame(given).legal(s)["primary"], moba_world.BOLT + primary - 3
     action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
     action[:, :, 0], action[:, :, 2] = primary, 40
     action[:, :, 1] = nameable(given, s)[:, :, min(primary, 4)].argmax(2)
     half = s["units"].shape[1] // 2
-    alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], world.HEALTH] > 0
+    alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], moba_world.HEALTH] > 0
     step(given, s, action)
     used, legal = (s["heroes"][:, :, column] != before)[alive], masks[:, :, primary][alive]
     assert min(legal.sum(), (~legal).sum()) > 5

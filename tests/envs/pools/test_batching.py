@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.envs import All, Greedy, Group
-from polyplay.envs.pools.batching import ABSENT, STEPPING, ReadyLanes
+from polyplay.envs.base_pool import ABSENT, STEPPING, ReadyLanes
 
 
 def test_all_waits_for_everybody():

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs import EnvSpec
-from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, NOTE, SharedRows
+from polyplay.envs.board import BROKEN, FAILED, FLAGS, NOTE, SharedRows
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))

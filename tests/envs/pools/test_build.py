@@ -8,9 +8,9 @@ import gymnasium
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.pools.build import factory
+from polyplay.envs.build import factory
 from tests.envs import faulty
 
 
@@ -133,7 +133,7 @@ def test_ids_that_name_a_games_memory(name, write):
 def test_ids_of_old_are_known_in_a_process_that_has_not_imported_ale_py():
     """What `check` accepts, whose process has imported it, a run accepts too."""
     pytest.importorskip("ale_py")
-    script = "from polyplay.envs.pools.build import factory; print(factory('PongNoFrameskip-v4', {'obs_type': 'ram'}))"
+    script = "from polyplay.envs.build import factory; print(factory('PongNoFrameskip-v4', {'obs_type': 'ram'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "PongNoFrameskip-v4" in done.stdout

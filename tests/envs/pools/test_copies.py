@@ -7,10 +7,9 @@ from contextlib import closing
 import gymnasium
 import pytest
 
-from polyplay.common.errors import UserError
-from polyplay.envs import Envs
-from polyplay.envs.pools import copies
-from polyplay.envs.pools.inline import InlinePool
+from polyplay.core.errors import UserError
+from polyplay.envs import Envs, rules
+from polyplay.envs.inline_pool import InlinePool
 from tests.envs.faulty import Obedient
 from tests.envs.players import Scripted
 from tests.envs.vectors import Counting
@@ -69,10 +68,10 @@ def test_a_probe_says_so_too():
 
 @pytest.mark.parametrize("kind", [{"inline": True}, {"workers": 1}], ids=["inline", "process"])
 def test_lanes_look_themselves_where_building_takes_too_long_to_try(kind, monkeypatch):
-    monkeypatch.setattr(copies, "QUICK", 0.0)
+    monkeypatch.setattr(rules, "QUICK", 0.0)
     envs = Envs(wrapped, 2, **kind)
     with monkeypatch.context() as patch:
-        patch.setattr(copies, "check_second", lambda *_: None)
+        patch.setattr(rules, "check_second", lambda *_: None)
         described = Envs(wrapped, 2, inline=True).spec
     envs.__dict__["spec"] = described
     with pytest.raises(UserError, match=TEXT), closing(envs.open(0)) as pool:
@@ -80,26 +79,26 @@ def test_lanes_look_themselves_where_building_takes_too_long_to_try(kind, monkey
 
 
 def test_groups_of_vectors_look_too(monkeypatch):
-    monkeypatch.setattr(copies, "check_second", lambda *_: None)
+    monkeypatch.setattr(rules, "check_second", lambda *_: None)
     with pytest.raises(UserError, match=TEXT):
         Envs(many, 4, groups=2, inline=True).open(0)
 
 
 def test_a_lane_that_begins_anew_and_a_pool_after_another_may_have_it(monkeypatch):
     """What was closed is nobody's."""
-    monkeypatch.setattr(copies, "check_second", lambda *_: None)
+    monkeypatch.setattr(rules, "check_second", lambda *_: None)
     for _ in range(2):
         with closing(Envs(pole, 1, inline=True).open(0)) as pool:
             assert isinstance(pool, InlinePool)
             pool.recv()
             pool._units[0].close()
             pool._units[0].prepare()
-    assert not copies._taken
+    assert not rules._taken
 
 
 def test_environments_of_their_own_are_let_be():
     assert Envs(Obedient, 2, inline=True).spec.action.n == 10
-    known = copies.wrapped_parts(gymnasium.make("CartPole-v1"))
+    known = rules.wrapped_parts(gymnasium.make("CartPole-v1"))
     assert len(known) == len({id(part) for part in known}) > 1
     assert any(part is known[0].unwrapped for part in known)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Field
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Box, Discrete, Envs, Greedy
 from polyplay.envs.pool import lane_seeds
 from tests.envs import fakepool

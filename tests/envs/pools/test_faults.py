@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.common.errors import EnvFailure, UserError
-from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
-from polyplay.envs.pools.faults import HOUR, STEPS, Faults
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.envs import build
+from polyplay.envs.base_pool import HOUR, STEPS, Faults
+from polyplay.envs.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
 from tests.envs import faulty
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from polyplay.envs.pools.forkserver import EnvProcess
+from polyplay.envs.process_pool import EnvProcess
 from tests.envs.faulty import gone
 
 

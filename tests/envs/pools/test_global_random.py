@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.envs import Envs
-from polyplay.envs.pools.global_random import (
+from polyplay.envs.process_state import (
     GlobalGenerators,
     load_generators,
     outside,
@@ -22,7 +22,7 @@ from polyplay.envs.pools.global_random import (
     seed_process,
     seed_torch,
 )
-from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.spaces import action_sampler
 
 STEPS = 24
 

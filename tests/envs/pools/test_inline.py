@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.envs import Envs, Greedy
 from tests.envs import faulty
 from tests.envs.faulty import FINE, RAISE, SHAPE

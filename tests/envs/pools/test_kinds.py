@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from polyplay.common.errors import UserError
-from polyplay.envs.pools.build import build_env
-from polyplay.envs.pools.kinds import not_an_env
+from polyplay.core.errors import UserError
+from polyplay.envs.build import build_env, not_an_env
 from tests.envs.faulty import Obedient
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
+from polyplay.envs import build
+from polyplay.envs.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs.lane import START, Lane, LaneJob, take_turn, unit_seed
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.pools import build
-from polyplay.envs.pools.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
-from polyplay.envs.pools.lane import Lane
-from polyplay.envs.pools.turn import START, LaneJob, take_turn, unit_seed
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
 
@@ -33,7 +32,7 @@ def turn(one, board, action=FINE):
 
 def test_an_environment_process_is_small_and_has_no_torch():
     code = (
-        "import polyplay.envs.pools.forkserver, polyplay.envs.make, polyplay.envs.pools.worker, json, sys;"
+        "import polyplay.envs.process_pool, polyplay.envs.make, polyplay.envs.process_pool, json, sys;"
         "import psutil;"
         "print(json.dumps([psutil.Process().memory_info().rss / 2**20, 'torch' in sys.modules]))"
     )

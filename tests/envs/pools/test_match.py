@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common.errors import EnvFailure, UserError
+from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import Envs, Greedy
+from polyplay.envs.board import Seating
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.pools.seating import Seating
 from tests.envs.players import HANG, KILL, RAISE, SCRIPT, STAY, Scripted, TwinMatch
 
 SEATS, STEPS = 3, 60

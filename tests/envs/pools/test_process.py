@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs import Box, Discrete, Envs, Greedy
 from tests.envs import faulty
 from tests.envs.faulty import FINE, HANG, RAISE, acts, gone, pids

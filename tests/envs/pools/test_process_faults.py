@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from polyplay.common.errors import Closed, EnvFailure, UserError
+from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.envs import Envs, Greedy
-from polyplay.envs.pools import faults as pool_faults
+from polyplay.envs import base_pool as pool_faults
 from tests import leftovers
 from tests.envs import faulty
 from tests.envs.faulty import CRASH, DTYPE, EXIT, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN, acts, gone, pids

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from polyplay.common import tree
-from polyplay.common.errors import Closed, UserError
-from polyplay.envs import Envs
-from polyplay.envs.pools import saved_state
-from polyplay.envs.pools.saved_state import Unsaveable, generator_state, set_generator_state
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.envs import Envs, saved_state
+from polyplay.envs.saved_state import Unsaveable, generator_state, set_generator_state
 
 CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 SAVES, RAISES, HANGS, ENDS, LIES = range(5)

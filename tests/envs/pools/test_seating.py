@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.envs.pools.seating import Seating, check_seats
+from polyplay.core.errors import UserError
+from polyplay.envs.board import Seating, check_seats
 
 
 @st.composite

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polyplay.envs import Envs
-from polyplay.envs.random_actions import action_sampler
+from polyplay.envs.spaces import action_sampler
 
 
 def change():

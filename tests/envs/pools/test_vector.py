@@ -7,13 +7,11 @@ from gymnasium import spaces as gym
 
 import polyplay
 from polyplay.acting.play import play_games
-from polyplay.common import tree
-from polyplay.common.errors import Closed, EnvFailure
+from polyplay.core import tree
+from polyplay.core.errors import Closed, EnvFailure
 from polyplay.envs import Envs, spaces
+from polyplay.envs.inline_pool import InlinePool, VectorPool, action_writer
 from polyplay.envs.pool import lane_seeds
-from polyplay.envs.pools.inline import InlinePool
-from polyplay.envs.pools.vector import VectorPool
-from polyplay.envs.pools.vector_rows import action_writer
 from tests.envs import faulty, vectors
 from tests.envs.vectors import OFF, Counting
 

@@ -6,9 +6,9 @@ import gymnasium
 import pytest
 from gymnasium.vector import VectorEnv
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.pools.vector_modes import autoreset_mode, build_vector, factory_keywords, single_lane
+from polyplay.envs.build import autoreset_mode, build_vector, factory_keywords, single_lane
 from polyplay.runs.plan import episodes
 from tests.envs import faulty, vectors
 from tests.envs.vectors import NEXT, OFF, SAME

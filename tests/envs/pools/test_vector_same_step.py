@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
-from polyplay.common.errors import EnvFailure, UserError
+from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import Envs
 from tests.envs import vectors
 from tests.envs.pools.test_vector import opened, same, walk

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from polyplay.envs.pools.seating import Seating
-from polyplay.envs.toys.games import game_streams
+from polyplay.envs.board import Seating
+from polyplay.games.toys import game_streams
 
 NOTHING = {"reward": 0.0, "terminated": False, "truncated": False, "over": False, "first": True}
 

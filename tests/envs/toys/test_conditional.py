@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.envs import Discrete, Envs, random_actions
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.envs import Discrete, Envs, spaces
 from polyplay.envs.spaces import Conditional
 
 PARTS = {"verb": Discrete(4), "unit": Discrete(4), "offset": Discrete(3)}
@@ -44,7 +44,7 @@ def test_perfect_waiting_and_random_play():
     assert over.all()
     total, _ = returns(5, lambda row: tree.map(lambda x: x * 0, perfect(row)))
     assert (total == 0).all()
-    draw = random_actions.action_sampler(envs.spec.action, 0)
+    draw = spaces.action_sampler(envs.spec.action, 0)
     total, _ = returns(400, lambda row: draw(400, row["mask"]))
     assert 0.15 < total.mean() < 0.3, "half of the time it waits, else a third to a half is right; nothing illegal"
 

@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from polyplay.common import tree
-from polyplay.common.errors import Closed, UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Box, Discrete, Envs, Greedy
-from polyplay.envs.toys.games import TOYS, game_rng
+from polyplay.games.toys import TOYS, game_rng
 
 ALONE = [name for name, game in TOYS.items() if getattr(game, "seats", 1) == 1]  # the others: test_matches.py
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
+from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.envs import Envs, Greedy
 from tests.envs.toys import visitors
 from tests.envs.toys.plain_matches import PlainPool, PlainRockPaperScissors, PlainSkirmish, PlainVisitors

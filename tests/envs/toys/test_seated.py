@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.toys.seated import RockPaperScissors, Skirmish
+from polyplay.games.toys import RockPaperScissors, Skirmish
 from tests.envs.toys.skirmishes import outcome
 
 BEST, BOT = Skirmish.focus, Skirmish.opposite

@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from tests.envs.toys.traits import NAME

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.common import tree
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field, Spec, Tree
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs import masks
 from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete
 

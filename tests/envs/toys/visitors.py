@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyplay.common.tree import Batch, Field, Tree
+from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Discrete
-from polyplay.envs.toys.still import Arrays, Draw
+from polyplay.games.toys import Arrays, Draw
 
 NAME = "toy:tests.envs.toys.visitors:Visitors"
 

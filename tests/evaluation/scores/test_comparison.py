@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from polyplay.cli import main
-from polyplay.common import files
-from polyplay.common.errors import UserError
-from polyplay.evaluation.scores.comparison import ScoresOptions, compare_runs, list_published
-from polyplay.evaluation.scores.of_runs import scores_of_runs
+from polyplay.core import files
+from polyplay.core.errors import UserError
+from polyplay.evaluation.scores import ScoresOptions, compare_runs, list_published, scores_of_runs
 from polyplay.runs import directory
 
 

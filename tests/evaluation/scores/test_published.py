@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.common.statistics import aggregate
-from polyplay.evaluation.scores import published
-from polyplay.evaluation.scores.published import BASELINES, baseline_scores, column, columns, normalise, normalised
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import aggregate
+from polyplay.evaluation import scores
+from polyplay.evaluation.scores import BASELINES, baseline_scores, column, columns, normalise, normalised
 
 
 def found(name, baselines, pinball="published"):
@@ -102,11 +102,11 @@ def test_every_column_has_a_protocol_a_source_and_games_of_the_table():
         assert set(kept.scores) <= games, name
     assert known["dqn_noop"].protocol == "null-op"
     assert known["dqn57_noop"].source == "Bellemare et al. 2017, appendix"
-    assert (published.HERE / "SOURCES.md").read_text().startswith("# atari_scores.csv")
+    assert (scores.TABLES / "SOURCES.md").read_text().startswith("# atari_scores.csv")
 
 
 def test_games_are_named_as_ale_names_them():
-    from polyplay.envs.atari.native import games
+    from polyplay.envs.atari import native_games as games
 
     assert set(baseline_scores(BASELINES["noop57"])) <= set(games().values())
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common.control import Hyperparameters
-from polyplay.envs.boards.game import GAMES, Game
-from polyplay.learning.losses.alphazero import AlphaZeroLoss, SymmetricOutputs
+from polyplay.core.worker import Hyperparameters
+from polyplay.games.boards import GAMES, Game
+from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
 
 B, A = 5, 4
 

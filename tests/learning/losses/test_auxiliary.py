@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyplay.common.control import Hyperparameters
-from polyplay.learning.losses import base, unreal
-from polyplay.learning.losses.auxiliary import KL, WithAuxiliary
-from polyplay.learning.losses.policy_gradient import A2C, VTrace
-from polyplay.learning.losses.ppo import APPO, PPO
-from polyplay.nets.temporal import Latent, kl_terms
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import returns, unreal
+from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
+from polyplay.learning.unreal import KL, WithAuxiliary
+from polyplay.nets.recurrent import Latent, kl_terms
 from tests.learning.losses.test_unreal import differences
 
 COSTS = {"kl_posterior": 0.3, "kl_prior": 0.2, "pixel_control": 0.05, "reward_prediction": 0.7}
@@ -91,7 +90,7 @@ def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> N
 
 
 @pytest.mark.parametrize("horizon", [20, 100])
-@pytest.mark.parametrize("reduction", base.REDUCTIONS)
+@pytest.mark.parametrize("reduction", returns.REDUCTIONS)
 def test_an_example_of_every_term_weighs_what_its_source_gives_it(reduction: str, horizon: int) -> None:
     """By its gradient, however long rollouts are. The sources sum everything: ftw 0.1.8's learner the divergences, ½ of
     squared errors of cells and cross-entropies, miyosuda/unreal ½ of squared errors of replayed values, too. Beside a
@@ -136,7 +135,7 @@ def test_sums_count_replayed_transitions_however_many_there_are_in_the_batch() -
     more = (
         WithAuxiliary(inner, {"value_replay": 0.2})(*given, hyperparameters).loss - inner(*given, hyperparameters).loss
     )
-    learnt = {**replayed, "reward": base.squash_rewards(replayed["reward"], "clip")}
+    learnt = {**replayed, "reward": returns.squash_rewards(replayed["reward"], "clip")}
     there = int((~replayed["first"][1:]).sum())
     assert more.item() == pytest.approx(0.2 * there * unreal.value_replay_loss(value, learnt, 0.8).item(), rel=1e-5)
 
@@ -215,7 +214,7 @@ def test_without_examples_no_reward_is_predicted() -> None:
     assert out["value"].grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("how", base.REWARDS)
+@pytest.mark.parametrize("how", returns.REWARDS)
 def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) -> None:
     out, batch = rows()
     replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
@@ -224,7 +223,7 @@ def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) 
     loss = WithAuxiliary(inner, {"value_replay": 0.2})
     scored = loss({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
     scale = 3.0 * (0.5 if how == "scale" else 1.0)
-    learnt = {**replayed, "reward": base.squash_rewards(replayed["reward"], how, scale)}
+    learnt = {**replayed, "reward": returns.squash_rewards(replayed["reward"], how, scale)}
     term = unreal.value_replay_loss(value, learnt, 0.8)
     assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
     alone = inner(out, batch, hyperparameters).loss
@@ -252,7 +251,7 @@ def test_several_passes_go_through(inner: Any) -> None:
     assert scored.loss.item() == pytest.approx(inner(out, parts, hyperparameters).loss.item() + more)
 
 
-@pytest.mark.parametrize("reduction", base.REDUCTIONS)
+@pytest.mark.parametrize("reduction", returns.REDUCTIONS)
 def test_gradients_of_the_divergences_are_finite_differences(reduction: str) -> None:
     rng, (out, batch) = np.random.default_rng(2), rows()
     horizon, lanes, size = 3, 2, 2

@@ -1,4 +1,4 @@
-"""polyplay/learning/losses/dpg.py:
+"""polyplay/learning/value_losses.py:
 the loss and its gradients against plain sums and by hand; what the networks are asked.
 """
 
@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets
-from polyplay.common.tree import Field
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box
-from polyplay.learning.losses import dpg
-from polyplay.learning.losses.dpg import DPGLoss
+from polyplay.learning import value_losses
+from polyplay.learning.value_losses import DPGLoss
+from polyplay.nets import factory
 
 QUICK = settings(max_examples=60, deadline=None)
 BOX = Box((2,), np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
@@ -78,15 +78,15 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
 
 def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() -> None:
     ret, discount = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])
-    made = dpg.targeted(ret, discount, torch.tensor([torch.nan, 4.0]))
+    made = value_losses.targeted(ret, discount, torch.tensor([torch.nan, 4.0]))
     assert made.tolist() == [1.0, 4.0]
     with pytest.raises(ValueError, match=r"must be one \[B\]; got \[2\], \[2\], \[2, 1\]"):
-        dpg.targeted(ret, discount, torch.zeros(2, 1))
+        value_losses.targeted(ret, discount, torch.zeros(2, 1))
 
 
 def networks() -> tuple[Any, Any]:
     sizes: Any = {"actor": (8, 6), "critic": (9, 7)}
-    return nets.make_deterministic("mlp", SPEC, **sizes), nets.make_deterministic("mlp", SPEC, **sizes)
+    return factory.make_deterministic("mlp", SPEC, **sizes), factory.make_deterministic("mlp", SPEC, **sizes)
 
 
 def transitions(lanes: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def transitions(lanes: int) -> dict[str, Any]:
 def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     policy, target = networks()
     batch = transitions(5)
-    out = dpg.dpg_outputs(policy, target, batch, {}, key=3)
+    out = value_losses.dpg_outputs(policy, target, batch, {}, key=3)
     best = target.act({"obs": batch["obs"][1]}, {})[0]["action"]
     twin = target.unroll({"obs": batch["obs"][1:], "action": best[None]}, {})["chosen"][0]
     torch.testing.assert_close(out["target"], twin, atol=1e-6, rtol=1e-5)
@@ -113,7 +113,7 @@ def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differe
     """The actor's gradient is −d/dθ mean Q(s, μ(s)) where nothing is clipped, the critic's its error's."""
     policy, target = networks()
     batch = transitions(6)
-    out = dpg.dpg_outputs(policy, target, batch)
+    out = value_losses.dpg_outputs(policy, target, batch)
     clip = float(out["slope"].abs().median()) if limited else 0.0
     if clip:
         assert 0.0 < float(DPGLoss(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
@@ -156,7 +156,7 @@ def test_an_actor_that_was_driven_to_an_end_comes_back_with_a_rein_alone(rein: f
 
     def led(slope: float, updates: int) -> torch.Tensor:
         for _ in range(updates):
-            out = dpg.dpg_outputs(policy, policy, batch)
+            out = value_losses.dpg_outputs(policy, policy, batch)
             optimizer.zero_grad()
             loss({**out, "slope": torch.full_like(out["slope"], slope)}, batch, None).loss.backward()
             optimizer.step()

@@ -12,17 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay import nets
-from polyplay.common.tree import Field
+from polyplay.core import errors
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.losses import policy_gradient, returns
-from polyplay.nets.action_heads import Categorical
-from polyplay.nets.log_prob import LogProbGuard
+from polyplay.learning import policy_losses, returns
+from polyplay.nets import factory
+from polyplay.nets.action_heads import Categorical, LogProbGuard
 
 QUICK = settings(max_examples=40, deadline=None)
 KNOBS = SimpleNamespace(entropy_cost=0.01)
-GA3C = policy_gradient.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
+GA3C = policy_losses.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
 REWARDS = (1.0, 0.0, 0.0, -1.0, 0.0)
 CHUNKS = {
     "bootstrap": (1.9316811, 0.94109202, 0.950598, 0.9602, 1.98),
@@ -120,20 +120,20 @@ def test_the_baseline_is_whose_it_says() -> None:
     target = torch.tensor(CHUNKS["bootstrap"], dtype=torch.float64)
     for baseline, value in (("acted", batch["value"]), ("present", present)):
         logp = torch.zeros(6, 1, dtype=torch.float64, requires_grad=True)
-        loss = policy_gradient.A2C(reduction="sum", baseline=baseline)
+        loss = policy_losses.A2C(reduction="sum", baseline=baseline)
         loss({"logp": logp, "value": present, "entropy": torch.zeros(6, 1)}, batch, KNOBS).loss.backward()
         torch.testing.assert_close(logp.grad[:5, 0], -(target - value[:5, 0]), rtol=0, atol=1e-9)
-    with pytest.raises(policy_gradient.UserError, match="baseline is 'past'; use one of acted, present"):
-        policy_gradient.A2C(baseline="past")
+    with pytest.raises(errors.UserError, match="baseline is 'past'; use one of acted, present"):
+        policy_losses.A2C(baseline="past")
 
 
 # --------------------------------------------------------------------------------------- early ends
 
 ALL = [
     GA3C,
-    policy_gradient.A2C(reduction="sum", lam=0.9),
-    policy_gradient.A2C(normalize_advantage=True),
-    policy_gradient.VTrace(),
+    policy_losses.A2C(reduction="sum", lam=0.9),
+    policy_losses.A2C(normalize_advantage=True),
+    policy_losses.VTrace(),
 ]
 FILL = st.sampled_from([0.0, 1e30, -3.5, math.nan, math.inf, -math.inf])
 
@@ -178,11 +178,11 @@ def test_rows_behind_an_early_end_contribute_nothing(data: Any, loss: Any) -> No
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize("loss", [GA3C, policy_gradient.VTrace()])
+@pytest.mark.parametrize("loss", [GA3C, policy_losses.VTrace()])
 def test_nor_do_they_to_a_networks_gradient(core: str, loss: Any) -> None:
     torch.manual_seed(0)
     spec = EnvSpec(Field((1, 6, 6), "uint8"), Discrete(3))
-    policy = nets.make("mlp", spec, core, 8, guard="max", init="torch")
+    policy = factory.make("mlp", spec, core, 8, guard="max", init="torch")
     out, rows, padding = cut(5, [5, 2, 0], ["go", "terminate", "truncate"], 3)
     batch = {k: torch.tensor(x).float() if x.dtype == float else torch.tensor(x) for k, x in rows.items()}
     batch |= {"obs": torch.randint(0, 256, (6, 3, 1, 6, 6), dtype=torch.uint8), "action": torch.randint(3, (6, 3))}

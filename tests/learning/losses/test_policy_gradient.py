@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.common.errors import UserError
-from polyplay.learning.losses import base, policy_gradient
+from polyplay.core.errors import UserError
+from polyplay.learning import policy_losses, returns
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None)
@@ -69,7 +69,7 @@ def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray])
     squashed = [[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]]
     pairs = []
     for b in range(batch["reward"].shape[1]):
-        if isinstance(loss, policy_gradient.A2C):
+        if isinstance(loss, policy_losses.A2C):
             lane = lane_of(batch, b, reward=np.array(squashed))
             goal = twins.lambda_return(lane, loss.gamma, loss.lam)
             pairs.append(([t - v for t, v in zip(goal, lane["value"], strict=False)], goal))
@@ -98,12 +98,12 @@ def gradients(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray
     cases(),
     st.sampled_from(
         [
-            policy_gradient.A2C(),
-            policy_gradient.A2C(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
-            policy_gradient.A2C(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
-            policy_gradient.VTrace(),
-            policy_gradient.VTrace(gamma=0.9, rho=2.0, c=0.7, rho_pg=None, lam=0.9, reduction="mean", value_half=False),
-            policy_gradient.VTrace(rho=None, c=None, reward="none", value_cost=1.0),
+            policy_losses.A2C(),
+            policy_losses.A2C(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
+            policy_losses.A2C(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
+            policy_losses.VTrace(),
+            policy_losses.VTrace(gamma=0.9, rho=2.0, c=0.7, rho_pg=None, lam=0.9, reduction="mean", value_half=False),
+            policy_losses.VTrace(rho=None, c=None, reward="none", value_cost=1.0),
         ]
     ),
 )
@@ -125,7 +125,7 @@ def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
         np.testing.assert_allclose(grads[name].numpy(), expected[name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("loss", [policy_gradient.A2C(lam=0.9), policy_gradient.A2C(reduction="sum", value_half=True)])
+@pytest.mark.parametrize("loss", [policy_losses.A2C(lam=0.9), policy_losses.A2C(reduction="sum", value_half=True)])
 def test_a2c_gradient_equals_finite_differences(loss: Any) -> None:
     out, batch = example()
     _, grads = gradients(loss, out, batch)
@@ -139,7 +139,7 @@ def test_a2c_gradient_equals_finite_differences(loss: Any) -> None:
             assert grads[name][at].item() == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-7), (name, at)
 
 
-@pytest.mark.parametrize("make", [policy_gradient.A2C, policy_gradient.VTrace])
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_sum_is_mean_times_the_valid_transitions(make: Any) -> None:
     out, batch = example()
     valid = int((~batch["first"][1:]).sum())
@@ -153,7 +153,7 @@ def test_sum_is_mean_times_the_valid_transitions(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "loss", [policy_gradient.A2C(), policy_gradient.A2C(normalize_advantage=True), policy_gradient.VTrace()]
+    "loss", [policy_losses.A2C(), policy_losses.A2C(normalize_advantage=True), policy_losses.VTrace()]
 )
 def test_what_was_chosen_on_a_final_row_counts_for_nothing(loss: Any) -> None:
     out, batch = example()
@@ -172,10 +172,10 @@ def test_what_was_chosen_on_a_final_row_counts_for_nothing(loss: Any) -> None:
         assert not grads[name][-1].any()
 
 
-@pytest.mark.parametrize("make", [policy_gradient.A2C, policy_gradient.VTrace])
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_a_batch_without_any_transition_scores_zero(make: Any) -> None:
     out, batch = numbers([twins.lane_flags(["restart", "restart"], "first")], seed=1)
-    for reduction in base.REDUCTIONS:
+    for reduction in returns.REDUCTIONS:
         scored, grads = gradients(make(reduction=reduction), out, batch)
         assert scored.loss.item() == 0.0
         assert all(v.item() == 0.0 for v in scored.metrics.values())
@@ -186,8 +186,8 @@ def test_at_lag_0_there_is_no_correction_and_both_losses_agree() -> None:
     out, batch = example()
     batch |= {"logp": out["logp"].copy(), "value": out["value"].copy()}
     same: dict[str, Any] = {"reduction": "mean", "value_half": True}
-    a2c, a2c_grads = gradients(policy_gradient.A2C(**same), out, batch)
-    impala, impala_grads = gradients(policy_gradient.VTrace(**same), out, batch)
+    a2c, a2c_grads = gradients(policy_losses.A2C(**same), out, batch)
+    impala, impala_grads = gradients(policy_losses.VTrace(**same), out, batch)
     assert a2c.metrics["approx_kl"].item() == impala.metrics["approx_kl"].item() == 0.0
     assert impala.metrics["rho_mean"].item() == 1.0
     assert impala.metrics["rho_clipped"].item() == 0.0
@@ -203,27 +203,27 @@ def test_lag_shows_in_the_metrics() -> None:
     shift[:4] = -shift[:4]
     batch["logp"] = out["logp"] - shift
     valid = ~batch["first"][1:]
-    metrics = policy_gradient.VTrace()(tensors(out), tensors(batch), KNOBS).metrics
+    metrics = policy_losses.VTrace()(tensors(out), tensors(batch), KNOBS).metrics
     assert metrics["rho_mean"].item() == pytest.approx(np.exp(shift[:-1])[valid].mean())
     assert metrics["rho_clipped"].item() == pytest.approx((shift[:-1] > 0)[valid].mean())
     assert metrics["approx_kl"].item() == pytest.approx(0.5 * np.log(3.0) ** 2)
-    open_ended = policy_gradient.VTrace(rho=None, c=None)(tensors(out), tensors(batch), KNOBS)
+    open_ended = policy_losses.VTrace(rho=None, c=None)(tensors(out), tensors(batch), KNOBS)
     assert open_ended.metrics["rho_clipped"].item() == 0.0
 
 
 def test_a2c_takes_advantages_from_the_values_stored_while_acting() -> None:
     out, batch = example()
-    _, before = gradients(policy_gradient.A2C(), out, batch)
-    _, other_values = gradients(policy_gradient.A2C(), out | {"value": out["value"] + 5}, batch)
-    _, other_stored = gradients(policy_gradient.A2C(), out, batch | {"value": batch["value"] + 5})
+    _, before = gradients(policy_losses.A2C(), out, batch)
+    _, other_values = gradients(policy_losses.A2C(), out | {"value": out["value"] + 5}, batch)
+    _, other_stored = gradients(policy_losses.A2C(), out, batch | {"value": batch["value"] + 5})
     assert torch.equal(before["logp"], other_values["logp"])
     assert not torch.equal(before["logp"], other_stored["logp"])
 
 
 def test_normalised_advantages_do_not_feel_the_rewards_unit() -> None:
     out, batch = example()
-    small, large = (policy_gradient.A2C(normalize_advantage=True, reward="none", reward_scale=s) for s in (1.0, 50.0))
-    plain = policy_gradient.A2C(reward="none", reward_scale=50.0)
+    small, large = (policy_losses.A2C(normalize_advantage=True, reward="none", reward_scale=s) for s in (1.0, 50.0))
+    plain = policy_losses.A2C(reward="none", reward_scale=50.0)
     scaled = batch | {"value": batch["value"] * 50}
     _, first = gradients(small, out, batch)
     _, second = gradients(large, out, scaled)
@@ -245,20 +245,20 @@ def test_normalised_advantages_do_not_feel_the_rewards_unit() -> None:
 )
 def test_rewards_are_scaled_then_squashed(how: str, scale: float, expected: list[float]) -> None:
     raw = torch.tensor([-3.0, -0.5, 0.0, 0.25, 7.0])
-    torch.testing.assert_close(base.squash_rewards(raw, how, scale), torch.tensor(expected))
+    torch.testing.assert_close(returns.squash_rewards(raw, how, scale), torch.tensor(expected))
     assert raw.tolist() == [-3.0, -0.5, 0.0, 0.25, 7.0]
 
 
 def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_targets() -> None:
     out, batch = example()
-    _, target = targets(policy_gradient.A2C(), out, batch)
+    _, target = targets(policy_losses.A2C(), out, batch)
     out["value"][:-1] = target
-    assert policy_gradient.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
+    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
     batch |= {"reward": np.zeros_like(batch["reward"]), "value": np.zeros_like(batch["value"])}
-    assert policy_gradient.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
+    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
 
 
-@pytest.mark.parametrize("loss", [policy_gradient.A2C(), policy_gradient.VTrace()])
+@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
 def test_metrics_are_named_beforehand_detached_scalars_and_inputs_untouched(loss: Any) -> None:
     out, batch = example()
     heads, rows = tensors(out, grad=True), tensors(batch)
@@ -274,13 +274,13 @@ def test_metrics_are_named_beforehand_detached_scalars_and_inputs_untouched(loss
 def test_knobs_are_read_at_every_call() -> None:
     out, batch = example()
     hyperparameters = SimpleNamespace(entropy_cost=0.0)
-    first = policy_gradient.A2C()(tensors(out), tensors(batch), hyperparameters)
+    first = policy_losses.A2C()(tensors(out), tensors(batch), hyperparameters)
     hyperparameters.entropy_cost = 2.0
-    second = policy_gradient.A2C()(tensors(out), tensors(batch), hyperparameters)
+    second = policy_losses.A2C()(tensors(out), tensors(batch), hyperparameters)
     assert (first.loss - second.loss).item() == pytest.approx(2.0 * first.metrics["entropy"].item())
 
 
-@pytest.mark.parametrize("make", [policy_gradient.A2C, policy_gradient.VTrace])
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     out, batch = example()
     low = {k: v.bfloat16().requires_grad_() for k, v in tensors(out).items()}
@@ -294,14 +294,14 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())
 
 
-@pytest.mark.parametrize("loss", [policy_gradient.A2C(lam=0.9), policy_gradient.VTrace(rho=None, c=None)])
+@pytest.mark.parametrize("loss", [policy_losses.A2C(lam=0.9), policy_losses.VTrace(rho=None, c=None)])
 def test_losses_travel_pickled_and_cannot_be_changed(loss: Any) -> None:
     assert pickle.loads(pickle.dumps(loss)) == loss
     with pytest.raises(dataclasses.FrozenInstanceError):
         loss.gamma = 0.5
 
 
-@pytest.mark.parametrize("make", [policy_gradient.A2C, policy_gradient.VTrace])
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_a_softmax_learns_which_arm_pays(make: Any) -> None:
     """One-step episodes of a bandit whose second arm pays; every third row is a first."""
     loss, logits = make(reduction="mean"), torch.zeros(2, requires_grad=True)
@@ -323,15 +323,15 @@ def test_a_softmax_learns_which_arm_pays(make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (policy_gradient.A2C, {"gamma": 1.5}, "gamma is 1.5; it must be between 0 and 1"),
-        (policy_gradient.VTrace, {"lam": -0.1}, "lam is -0.1; it must be between 0 and 1"),
-        (policy_gradient.A2C, {"value_cost": -1.0}, "value_cost is -1.0; it must be 0 or more"),
-        (policy_gradient.A2C, {"reward_scale": 0.0}, "reward_scale is 0.0; it must be above 0"),
-        (policy_gradient.A2C, {"reduction": "avg"}, "reduction is 'avg'; use one of mean, sum"),
-        (policy_gradient.VTrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none, scale"),
-        (policy_gradient.VTrace, {"rho_pg": 0.0}, "rho_pg is 0.0; it must be above 0"),
-        (policy_gradient.VTrace, {"rho": 0.5}, "c is 1.0 and rho 0.5; V-trace needs c <= rho"),
-        (policy_gradient.VTrace, {"c": None}, "c is None and rho 1.0; V-trace needs c <= rho"),
+        (policy_losses.A2C, {"gamma": 1.5}, "gamma is 1.5; it must be between 0 and 1"),
+        (policy_losses.VTrace, {"lam": -0.1}, "lam is -0.1; it must be between 0 and 1"),
+        (policy_losses.A2C, {"value_cost": -1.0}, "value_cost is -1.0; it must be 0 or more"),
+        (policy_losses.A2C, {"reward_scale": 0.0}, "reward_scale is 0.0; it must be above 0"),
+        (policy_losses.A2C, {"reduction": "avg"}, "reduction is 'avg'; use one of mean, sum"),
+        (policy_losses.VTrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none, scale"),
+        (policy_losses.VTrace, {"rho_pg": 0.0}, "rho_pg is 0.0; it must be above 0"),
+        (policy_losses.VTrace, {"rho": 0.5}, "c is 1.0 and rho 0.5; V-trace needs c <= rho"),
+        (policy_losses.VTrace, {"c": None}, "c is None and rho 1.0; V-trace needs c <= rho"),
     ],
 )
 def test_settings_out_of_range_are_named(make: Any, options: dict[str, Any], message: str) -> None:
@@ -339,7 +339,7 @@ def test_settings_out_of_range_are_named(make: Any, options: dict[str, Any], mes
         make(**options)
 
 
-@pytest.mark.parametrize("loss", [policy_gradient.A2C(), policy_gradient.VTrace()])
+@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
 def test_wrong_shapes_are_named(loss: Any) -> None:
     out, batch = (tensors(x) for x in example())
     with pytest.raises(ValueError, match=r"out value \[9, 3, 1\].*batch reward \[9, 3\]"):
@@ -350,7 +350,7 @@ def test_wrong_shapes_are_named(loss: Any) -> None:
         loss(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
 
 
-@pytest.mark.parametrize("make", [policy_gradient.A2C, policy_gradient.VTrace])
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
     out, batch = (tensors(x) for x in example())
     said = out | {"reward_scale": torch.tensor(0.25)}

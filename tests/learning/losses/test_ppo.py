@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.common.errors import UserError
-from polyplay.learning.losses import base, ppo
+from polyplay.core.errors import UserError
+from polyplay.learning import policy_losses, returns
 from tests import twins
 from tests.learning.losses.test_policy_gradient import example, lane_of, tensors
 
@@ -59,7 +59,7 @@ def score(loss, out, batch, grad=False):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_plain_twin(options, seed):
-    loss = ppo.PPO(0.9, 0.8, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
+    loss = policy_losses.PPO(0.9, 0.8, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
     out, batch = example(seed)
     out["logp"] = batch["logp"] + 0.5 * (out["logp"] - batch["logp"])  # ratios on both sides of both bounds
     scored, _ = score(loss, out, batch)
@@ -73,7 +73,7 @@ def test_it_is_the_plain_twin(options, seed):
 
 @pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
 def test_its_gradient_is_that_of_finite_differences(options):
-    loss = ppo.PPO(0.9, 0.8, 0.3, reward="none", **options)
+    loss = policy_losses.PPO(0.9, 0.8, 0.3, reward="none", **options)
     out, batch = example(1)
     scored, heads = score(loss, out, batch, grad=True)
     scored.loss.backward()
@@ -91,7 +91,7 @@ def test_its_gradient_is_that_of_finite_differences(options):
 
 def test_a_minibatch_of_single_transitions_counts_as_they_do_in_the_rollout():
     """Without normalisation the rollout's loss is the mean of its transitions' losses."""
-    loss = ppo.PPO(reward="none", value_clip=True)
+    loss = policy_losses.PPO(reward="none", value_clip=True)
     out, batch = example(2)
     whole, _ = score(loss, out, batch)
     rows = tensors(batch)
@@ -105,7 +105,7 @@ def test_a_minibatch_of_single_transitions_counts_as_they_do_in_the_rollout():
 
 
 def test_what_is_not_valid_is_ignored_even_nan():
-    loss = ppo.PPO(normalize_advantage=True, value_clip=True)
+    loss = policy_losses.PPO(normalize_advantage=True, value_clip=True)
     out, batch = example(0)
     before, _ = score(loss, out, batch)
     void = batch["first"][1:]
@@ -119,14 +119,14 @@ def test_what_is_not_valid_is_ignored_even_nan():
 
 
 def test_shapes_and_settings_that_do_not_fit_are_refused():
-    loss = ppo.PPO()
+    loss = policy_losses.PPO()
     out, batch = example(0)
     rows = tensors(batch)
     with pytest.raises(ValueError, match=r"all must be one shape; got .*out value \[9, 3\]"):
         loss(tensors(out), {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}, KNOBS)
     for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
         with pytest.raises(UserError, match=told):
-            ppo.PPO(**wrong)
+            policy_losses.PPO(**wrong)
 
 
 # -------------------------------------------------------------------------------------------- APPO: on V-trace
@@ -191,7 +191,7 @@ def same(loss, out, batch):
 @pytest.mark.parametrize("more", [{}, {"normalize_advantage": False}, {"value_clip": True}], ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_appo_is_its_plain_twin(seed, more, lam):
-    loss = ppo.APPO(0.9, lam, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **more)
+    loss = policy_losses.APPO(0.9, lam, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **more)
     scored = same(loss, *trajectory(seed))
     assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
     assert 0.0 < scored.metrics["rho_clipped"].item() < 1.0
@@ -215,7 +215,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("begin", ["go", "first", "terminate", "truncate"])
 def test_appo_ends_where_episodes_do(name, begin):
-    loss, (out, batch) = ppo.APPO(0.9, 0.8, 0.3, reward="none"), trajectory(3, CASES[name], begin)
+    loss, (out, batch) = policy_losses.APPO(0.9, 0.8, 0.3, reward="none"), trajectory(3, CASES[name], begin)
     scored = same(loss, out, batch)
     assert scored.loss.isfinite()
     valid = ~batch["first"][1:, 0]
@@ -224,7 +224,7 @@ def test_appo_ends_where_episodes_do(name, begin):
 
 def test_a_truncated_episode_goes_on_in_its_value_and_a_terminated_one_does_not():
     """By hand, one lane, one step: A = r + γ·V − V₀, or r − V₀."""
-    loss = ppo.APPO(0.5, 1.0, 0.3, reward="none", normalize_advantage=False, value_cost=0.0)
+    loss = policy_losses.APPO(0.5, 1.0, 0.3, reward="none", normalize_advantage=False, value_cost=0.0)
     for kind, ahead in (("truncated", 4.0), ("terminated", 0.0)):
         rows = {k: torch.zeros(2, 1, dtype=torch.bool) for k in ("terminated", "truncated", "first")}
         rows[kind][1] = True
@@ -242,8 +242,8 @@ def test_on_policy_with_lambda_1_it_is_ppo(more, seed):
     own = {"value_cost": 0.7, "reward": "none", "normalize_advantage": False, **more}
     out, batch = example(seed)
     out["logp"], out["value"] = batch["logp"].copy(), batch["value"].copy()
-    one, ours = score_appo(ppo.APPO(0.9, 1.0, 0.3, **own), out, batch, grad=True)
-    two, theirs = score(ppo.PPO(0.9, 1.0, 0.3, anneal_clip=False, **own), out, batch, grad=True)
+    one, ours = score_appo(policy_losses.APPO(0.9, 1.0, 0.3, **own), out, batch, grad=True)
+    two, theirs = score(policy_losses.PPO(0.9, 1.0, 0.3, anneal_clip=False, **own), out, batch, grad=True)
     assert one.loss.item() == pytest.approx(two.loss.item(), rel=1e-9)
     one.loss.backward()
     two.loss.backward()
@@ -255,30 +255,32 @@ def test_on_policy_with_lambda_1_it_is_ppo(more, seed):
 @pytest.mark.parametrize("more", [{}, {"normalize_advantage": False, "value_clip": True}], ids=str)
 def test_targets_and_advantages_carry_no_gradient(more):
     """The gradient is that of finite differences with V-trace's results held as they are."""
-    loss = ppo.APPO(0.9, 0.8, 0.3, reward="none", **more)
+    loss = policy_losses.APPO(0.9, 0.8, 0.3, reward="none", **more)
     out, batch = trajectory(1)
     scored, heads = score_appo(loss, out, batch, grad=True)
     scored.loss.backward()
     held = {}
-    keep = ppo.returns.vtrace
+    keep = returns.vtrace
 
     def fixed(steps, value, log_rho, **kw):
         held.setdefault("x", keep(steps, value, log_rho, **kw))
         return held["x"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ppo.returns, "vtrace", fixed)
+        patch.setattr(returns, "vtrace", fixed)
         score_appo(loss, out, batch)
         plain = {k: torch.from_numpy(v[:-1]) for k, v in out.items()}
         acted = {k: torch.from_numpy(batch[k][:-1]) for k in ("logp", "value")}
-        steps = ppo.returns.transitions(tensors(batch), loss.gamma)
+        steps = returns.transitions(tensors(batch), loss.gamma)
         goal = held["x"].target
         ahead = torch.cat([goal[1:], torch.from_numpy(out["value"][-1:])])
         advantage = steps.reward + steps.discount * ahead - plain["value"]
 
         def total(given):
-            over = base.MaskedMean(steps.valid)
-            return ppo._surrogate(loss, given, acted, over, advantage, goal, loss.clip_range, KNOBS).loss.item()
+            over = returns.MaskedMean(steps.valid)
+            return policy_losses._surrogate(
+                loss, given, acted, over, advantage, goal, loss.clip_range, KNOBS
+            ).loss.item()
 
         for name in ("logp", "value", "entropy"):
             found = np.zeros_like(out[name])
@@ -293,7 +295,7 @@ def test_targets_and_advantages_carry_no_gradient(more):
 
 
 def test_appo_ignores_what_is_not_valid_even_nan():
-    loss = ppo.APPO(value_clip=True)
+    loss = policy_losses.APPO(value_clip=True)
     out, batch = trajectory(0, CASES["episodes of one step"])
     before, _ = score_appo(loss, out, batch)
     void = batch["first"][1:]
@@ -312,7 +314,7 @@ def test_appo_ignores_what_is_not_valid_even_nan():
 def test_appo_refuses_shapes_and_settings_that_do_not_fit():
     out, batch = example(0)
     with pytest.raises(ValueError, match=r"all must be one \[T\+1, B\] shape"):
-        ppo.APPO()(tensors({**out, "value": out["value"][:-1]}), tensors(batch), KNOBS)
+        policy_losses.APPO()(tensors({**out, "value": out["value"][:-1]}), tensors(batch), KNOBS)
     for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
         with pytest.raises(UserError, match=told):
-            ppo.APPO(**wrong)
+            policy_losses.APPO(**wrong)

@@ -1,4 +1,4 @@
-"""polyplay/learning/losses/q_learning.py:
+"""polyplay/learning/value_losses.py:
 losses, their gradients and priorities against plain sums; what the two networks are asked.
 """
 
@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyplay import nets
-from polyplay.common.errors import UserError
-from polyplay.common.tree import Field
-from polyplay.common.value_rescaling import unscale
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import unscale
+from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.losses import q_learning
-from polyplay.nets import q_values
+from polyplay.learning import value_losses
+from polyplay.nets import factory, q_heads
 from tests import twins
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -56,10 +55,10 @@ def scored(loss: Any, out: dict[str, Tensor], batch: dict[str, Tensor]) -> tuple
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: str) -> None:
     out, batch = transitions(8)
-    _, whole = scored(q_learning.QLoss(reduction), out, batch)
+    _, whole = scored(value_losses.QLoss(reduction), out, batch)
     for half in (slice(4), slice(4, 8)):
         mine, theirs = ({k: v[half] for k, v in some.items()} for some in (out, batch))
-        _, part = scored(q_learning.QLoss(reduction, replicas=2), mine, theirs)
+        _, part = scored(value_losses.QLoss(reduction, replicas=2), mine, theirs)
         torch.testing.assert_close(part / 2, whole[half])
 
 
@@ -81,7 +80,7 @@ def test_the_gradient_of_q_is_the_limited_error(
         out.pop("online")
     if not weights:
         batch.pop("weight")
-    result, grad = scored(q_learning.QLoss(reduction, clip, weighted), out, batch)
+    result, grad = scored(value_losses.QLoss(reduction, clip, weighted), out, batch)
     judge = out["online"] if double else out["target"]
     bound = clip or float("inf")
     for b in range(lanes):
@@ -95,21 +94,21 @@ def test_the_gradient_of_q_is_the_limited_error(
         assert grad[b].tolist() == pytest.approx(row, rel=1e-9, abs=1e-12)
         assert float(result.priority[b]) == pytest.approx(abs(error), rel=1e-9)
     assert not result.priority.requires_grad
-    assert set(result.metrics) == set(q_learning.QLoss.metrics)
+    assert set(result.metrics) == set(value_losses.QLoss.metrics)
 
 
 def test_a_sum_is_the_mean_times_the_batch() -> None:
     out, batch = transitions(32)
-    (whole, by_sum), (mean, by_mean) = (scored(q_learning.QLoss(how), out, batch) for how in ("sum", "mean"))
+    (whole, by_sum), (mean, by_mean) = (scored(value_losses.QLoss(how), out, batch) for how in ("sum", "mean"))
     torch.testing.assert_close(whole.loss, 32 * mean.loss)
     torch.testing.assert_close(by_sum, 32 * by_mean)
 
 
 def test_the_loss_itself_is_huber_or_squared() -> None:
     error = torch.tensor([-3.0, -1.0, 0.5, 0.0, 7.0], requires_grad=True)
-    made = q_learning.huber(error, torch.ones(5))
+    made = value_losses.huber(error, torch.ones(5))
     torch.testing.assert_close(made, torch.nn.functional.huber_loss(error, torch.zeros(5), reduction="none"))
-    torch.testing.assert_close(q_learning.huber(error, torch.tensor(torch.inf)), 0.5 * error.square())
+    torch.testing.assert_close(value_losses.huber(error, torch.tensor(torch.inf)), 0.5 * error.square())
     made.sum().backward()
     assert error.grad.tolist() == [-1.0, -1.0, 0.5, 0.0, 1.0]
 
@@ -118,15 +117,15 @@ def test_clipping_after_weighting_is_not_weighting_after_clipping() -> None:
     out = {"q": torch.zeros(2, 1), "target": torch.zeros(2, 1)}
     batch = {"action": torch.zeros(2, dtype=torch.int64), "return": torch.tensor([10.0, 10.0])}
     batch |= {"discount": torch.zeros(2), "weight": torch.tensor([0.5, 0.01])}
-    assert scored(q_learning.QLoss("sum", weighted="loss"), out, batch)[1][:, 0].tolist() == pytest.approx(
+    assert scored(value_losses.QLoss("sum", weighted="loss"), out, batch)[1][:, 0].tolist() == pytest.approx(
         [-0.5, -0.01]
     )
-    assert scored(q_learning.QLoss("sum", weighted="error"), out, batch)[1][:, 0].tolist() == pytest.approx(
+    assert scored(value_losses.QLoss("sum", weighted="error"), out, batch)[1][:, 0].tolist() == pytest.approx(
         [-1.0, -0.1]
     )
     batch["weight"][:] = 0.0
-    for how in q_learning.WEIGHTED:
-        result, grad = scored(q_learning.QLoss("sum", weighted=how), out, batch)
+    for how in value_losses.WEIGHTED:
+        result, grad = scored(value_losses.QLoss("sum", weighted=how), out, batch)
         assert result.loss.item() == 0.0
         assert grad.tolist() == [[0.0], [0.0]]
 
@@ -136,7 +135,7 @@ def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
     batch["discount"][:] = 0.9
     legal = torch.zeros(2, 4, 3, dtype=torch.bool)
     legal[1, :, 2] = True
-    result = q_learning.QLoss(clip=0.0)(out, {**batch, "mask": legal}, None)
+    result = value_losses.QLoss(clip=0.0)(out, {**batch, "mask": legal}, None)
     goal = batch["return"] + 0.9 * out["target"][:, 2]
     assert float(result.metrics["target_mean"]) == pytest.approx(float(goal.mean()))
 
@@ -144,7 +143,7 @@ def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
 def test_what_is_not_finite_is_shown() -> None:
     out, batch = transitions(3)
     batch["return"][1] = torch.nan
-    for loss, more in ((q_learning.QLoss(), ()), (q_learning.CategoricalLoss(), (7,))):
+    for loss, more in ((value_losses.QLoss(), ()), (value_losses.CategoricalLoss(), (7,))):
         wide = {k: v.reshape(3, 3, *[1] * len(more)).repeat(1, 1, *more).float() for k, v in out.items()}
         result = loss(wide, {k: v.float() if v.is_floating_point() else v for k, v in batch.items()}, None)
         assert result.loss.isnan()
@@ -164,8 +163,8 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
     _, batch = transitions(lanes, seed)
     if not double:
         out.pop("online")
-    result, grad = scored(q_learning.CategoricalLoss(-2.0, 2.0, reduction, "ce"), out, batch)
-    _, floors = scored(q_learning.CategoricalLoss(-2.0, 2.0, reduction, "kl"), out, batch)
+    result, grad = scored(value_losses.CategoricalLoss(-2.0, 2.0, reduction, "ce"), out, batch)
+    _, floors = scored(value_losses.CategoricalLoss(-2.0, 2.0, reduction, "kl"), out, batch)
     assert torch.equal(grad, floors)
     z = np.linspace(-2.0, 2.0, 5)
     total = 0.0
@@ -182,15 +181,15 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
         assert float(result.priority[b]) == pytest.approx(-(m * np.log(p)).sum(), rel=1e-4)
         total -= scale * (m * np.log(p)).sum()
     assert float(result.loss.detach()) == pytest.approx(total, rel=1e-4)
-    assert set(result.metrics) == set(q_learning.CategoricalLoss.metrics)
+    assert set(result.metrics) == set(value_losses.CategoricalLoss.metrics)
 
 
 def test_only_the_divergence_is_nothing_where_all_is_learnt() -> None:
     logits = torch.randn(4, 2, 11)
     out = {"q": logits.clone(), "target": logits}
-    batch = {"action": q_values.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
+    batch = {"action": q_heads.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
     batch["discount"] = torch.ones(4)
-    kl, ce = (q_learning.CategoricalLoss(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
+    kl, ce = (value_losses.CategoricalLoss(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
     assert (kl < 1e-4).all()
     assert (ce > 0.5).all()
 
@@ -222,10 +221,10 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
     batch["weight"] = torch.tensor(np.random.default_rng(seed).random(width))
     draw = np.random.default_rng(seed + 1)
     out = {k: torch.tensor(draw.normal(size=(length, width, 3)) * 2) for k in ("q", "target", "online")}
-    loss = q_learning.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale, time=time, reward="clip")
+    loss = value_losses.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale, time=time, reward="clip")
     result, grad = scored(loss, out, batch)
     best = out["online"].argmax(-1)
-    ahead = q_values.take_action(out["target"], best).numpy()
+    ahead = q_heads.take_action(out["target"], best).numpy()
     total = 0.0
     for b in range(width):
         keys = ("terminated", "first", "valid")
@@ -245,7 +244,7 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
             expected[i, actions[i]] = -weight * share * e / width
         np.testing.assert_allclose(grad[:, b].numpy(), expected, rtol=1e-6, atol=1e-9)
     assert float(result.loss.detach()) == pytest.approx(total, rel=1e-6)
-    assert set(result.metrics) == set(q_learning.SequenceLoss.metrics)
+    assert set(result.metrics) == set(value_losses.SequenceLoss.metrics)
     learnt = [(i, b) for i in range(length - 1) for b in range(width) if grad[i, b].any()]
     own = np.array([float(out["q"][i, b, batch["action"][burn + i, b]]) for i, b in learnt])
     if len(learnt) == round(float(result.metrics["rows_mean"]) * width) > 0:  # no error happened to be 0
@@ -259,16 +258,16 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: q_learning.QLoss("total"), "reduction is 'total'; use one of mean, sum"),
-        (lambda: q_learning.QLoss(clip=-1.0), "clip is -1.0; it must be 0 or more"),
-        (lambda: q_learning.QLoss(weighted="both"), "weighted is 'both'; use one of loss, error"),
-        (lambda: q_learning.CategoricalLoss(3.0, 3.0), "low is 3.0 and high 3.0; low must be below high"),
-        (lambda: q_learning.CategoricalLoss(priority="td"), "priority is 'td'; use one of ce, kl"),
-        (lambda: q_learning.SequenceLoss(tail="repeat"), "tail is 'repeat'; use one of extra, short"),
-        (lambda: q_learning.SequenceLoss(n=0), "n is 0; it must be a whole number from 1 up"),
-        (lambda: q_learning.SequenceLoss(eta=1.5), "eta is 1.5; it must be between 0 and 1"),
-        (lambda: q_learning.SequenceLoss(rescale=-0.1), "rescale is -0.1; it must be 0 or more"),
-        (lambda: q_learning.SequenceLoss(time="max"), "time is 'max'; use one of sum, mean"),
+        (lambda: value_losses.QLoss("total"), "reduction is 'total'; use one of mean, sum"),
+        (lambda: value_losses.QLoss(clip=-1.0), "clip is -1.0; it must be 0 or more"),
+        (lambda: value_losses.QLoss(weighted="both"), "weighted is 'both'; use one of loss, error"),
+        (lambda: value_losses.CategoricalLoss(3.0, 3.0), "low is 3.0 and high 3.0; low must be below high"),
+        (lambda: value_losses.CategoricalLoss(priority="td"), "priority is 'td'; use one of ce, kl"),
+        (lambda: value_losses.SequenceLoss(tail="repeat"), "tail is 'repeat'; use one of extra, short"),
+        (lambda: value_losses.SequenceLoss(n=0), "n is 0; it must be a whole number from 1 up"),
+        (lambda: value_losses.SequenceLoss(eta=1.5), "eta is 1.5; it must be between 0 and 1"),
+        (lambda: value_losses.SequenceLoss(rescale=-0.1), "rescale is -0.1; it must be 0 or more"),
+        (lambda: value_losses.SequenceLoss(time="max"), "time is 'max'; use one of sum, mean"),
     ],
 )
 def test_settings_out_of_range_are_named(make: Any, message: str) -> None:
@@ -278,9 +277,9 @@ def test_settings_out_of_range_are_named(make: Any, message: str) -> None:
 
 def test_losses_travel() -> None:
     for loss in (
-        q_learning.QLoss("sum", weighted="error"),
-        q_learning.CategoricalLoss(),
-        q_learning.SequenceLoss(tail="short"),
+        value_losses.QLoss("sum", weighted="error"),
+        value_losses.CategoricalLoss(),
+        value_losses.SequenceLoss(tail="short"),
     ):
         assert pickle.loads(pickle.dumps(loss)) == loss
 
@@ -289,7 +288,7 @@ def test_losses_travel() -> None:
 
 
 def pair(**options: Any) -> tuple[Any, Any]:
-    return tuple(nets.make_values("mlp", SPEC, hidden=(16,), **options) for _ in range(2))  # type: ignore[return-value]
+    return tuple(factory.make_values("mlp", SPEC, hidden=(16,), **options) for _ in range(2))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("options", [{}, {"dueling": True, "atoms": 5}])
@@ -301,7 +300,7 @@ def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(optio
         net.torso.register_forward_hook(
             lambda _m, given, _out, name=name: calls.append((name, len(given[0]), torch.is_grad_enabled()))
         )
-    out = q_learning.q_outputs(policy, target, {"obs": obs}, double=True)
+    out = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
     assert sorted(calls) == [("policy", 7, False), ("policy", 7, True), ("target", 7, False)]
     assert [out[k].requires_grad for k in ("q", "target", "online")] == [True, False, False]
     shape = (7, 3, 5) if options else (7, 3)
@@ -309,7 +308,7 @@ def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(optio
     torch.testing.assert_close(out["online"], policy.scores({"obs": obs}, {})[1])
     torch.testing.assert_close(out["target"], target.scores({"obs": obs}, {})[1])
     calls.clear()
-    assert set(q_learning.q_outputs(policy, target, {"obs": obs}, double=False)) == {"q", "target"}
+    assert set(value_losses.q_outputs(policy, target, {"obs": obs}, double=False)) == {"q", "target"}
     assert len(calls) == 2
 
 
@@ -318,8 +317,8 @@ def test_burn_in_is_walked_by_both_without_gradient() -> None:
     batch = {"obs": torch.randn(9, 4, 5), "reward": torch.randn(9, 4), "action": torch.randint(3, (9, 4))}
     batch["first"] = torch.rand(9, 4) < 0.2
     state = {"h": torch.randn(4, 6), "c": torch.randn(4, 6), "action": torch.randint(3, (4,))}
-    whole = q_learning.q_outputs(policy, target, batch, state, double=True, burn_in=0)
-    late = q_learning.q_outputs(policy, target, batch, state, double=True, burn_in=3)
+    whole = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=0)
+    late = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=3)
     for k in ("q", "target", "online"):
         assert late[k].shape == (6, 4, 3)
         torch.testing.assert_close(late[k], whole[k][3:])
@@ -331,19 +330,19 @@ def test_burn_in_is_walked_by_both_without_gradient() -> None:
     assert not torch.allclose(*gradients), "the burn-in is behind a wall"
     assert all(p.grad is None for p in target.parameters())
     with pytest.raises(ValueError, match="a network with memory learns from sequences"):
-        q_learning.q_outputs(policy, target, {"obs": batch["obs"][:2]})
+        value_losses.q_outputs(policy, target, {"obs": batch["obs"][:2]})
 
 
 def test_every_pass_has_noise_of_its_own_by_the_key() -> None:
     policy, target = pair(noisy="fortunato")
     target.load_state_dict(policy.state_dict())
     obs = torch.randn(1, 6, 5).repeat(2, 1, 1)
-    one, same, other = (q_learning.q_outputs(policy, target, {"obs": obs}, double=True, key=k) for k in (7, 7, 8))
+    one, same, other = (value_losses.q_outputs(policy, target, {"obs": obs}, double=True, key=k) for k in (7, 7, 8))
     assert all(torch.equal(one[k], same[k]) for k in one)
     assert not any(torch.equal(one[k], other[k]) for k in one)
     assert not torch.equal(one["q"], one["online"])
     assert not torch.equal(one["target"], one["online"])
-    quiet = q_learning.q_outputs(policy, target, {"obs": obs}, double=True)
+    quiet = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
     assert torch.equal(quiet["q"], quiet["online"])
     assert torch.equal(quiet["q"], quiet["target"])
 
@@ -353,14 +352,14 @@ def test_a_known_target_is_learnt(options: Any) -> None:
     """Rewards by state and action alone: Q becomes them, whatever the head."""
     policy, target = pair(**options)
     obs, worth = torch.randn(64, 5), torch.randn(5, 3).clamp(-1, 1)
-    loss = q_learning.CategoricalLoss(-10.0, 10.0) if "atoms" in options else q_learning.QLoss()
+    loss = value_losses.CategoricalLoss(-10.0, 10.0) if "atoms" in options else value_losses.QLoss()
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
     errors = []
     for update in range(120):
         at, action = torch.randint(64, (32,)), torch.randint(3, (32,))
         batch = {"obs": obs[at].repeat(2, 1, 1), "action": action, "discount": torch.zeros(32)}
         batch["return"] = (obs[at] @ worth)[torch.arange(32), action]
-        result = loss(q_learning.q_outputs(policy, target, batch, double=True, key=update), batch, None)
+        result = loss(value_losses.q_outputs(policy, target, batch, double=True, key=update), batch, None)
         optimizer.zero_grad()
         result.loss.backward()
         optimizer.step()

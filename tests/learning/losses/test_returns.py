@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.learning.losses import returns
+from polyplay.learning import returns
 from tests import twins
 
 QUICK = settings(max_examples=120, deadline=None)

@@ -1,4 +1,4 @@
-"""polyplay/learning/losses/unreal.py against slow plain twins, by numbers and by finite differences."""
+"""polyplay/learning/unreal.py against slow plain twins, by numbers and by finite differences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.envs.spaces import Discrete, MultiDiscrete
-from polyplay.learning.losses import unreal
-from polyplay.nets import auxiliary
-from polyplay.nets.auxiliary import PixelControl, RewardPrediction
+from polyplay.learning import unreal
+from polyplay.nets import actor_critic
+from polyplay.nets.actor_critic import PixelControl, RewardPrediction
 from tests import twins
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -150,7 +150,7 @@ def test_pixel_controls_gradient_by_finite_differences() -> None:
 @QUICK
 @given(batches())
 def test_only_rows_to_bootstrap_from_and_valid_transitions_are_looked_at(rows: dict[str, Any]) -> None:
-    batch, wanted = rows["batch"], auxiliary.bootstrap_rows(rows["batch"])
+    batch, wanted = rows["batch"], actor_critic.bootstrap_rows(rows["batch"])
     clean = rows["chosen"].clone().requires_grad_()
     dirty = rows["chosen"].masked_fill(batch["first"][1:, :, None, None], math.nan).requires_grad_()
     best = rows["best"].masked_fill(~wanted[..., None, None], math.nan)
@@ -184,7 +184,7 @@ def test_only_rows_to_bootstrap_from_and_valid_transitions_are_looked_at(rows: d
 def test_rows_to_bootstrap_from_by_hand(events: list[str], expected: list[bool]) -> None:
     flags = twins.lane_flags(events, "first")
     batch = {k: torch.tensor(flags[k])[:, None] for k in ("first", "terminated")}
-    assert auxiliary.bootstrap_rows(batch)[:, 0].tolist() == expected
+    assert actor_critic.bootstrap_rows(batch)[:, 0].tolist() == expected
 
 
 @QUICK
@@ -195,11 +195,11 @@ def test_values_of_a_head_are_computed_where_they_count(rows: dict[str, Any], sp
     lead = batch["first"].shape
     head, x = PixelControl(4, (5, 5), space).double(), torch.randn(*lead, 4, dtype=torch.float64)
     batch["action"] = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (*lead, *space.field.shape)))
-    chosen, best = auxiliary.pixel_control_values(head, x, batch)
+    chosen, best = actor_critic.pixel_control_values(head, x, batch)
     maps = head(x.flatten(0, 1))
     everything = head.chosen(maps, batch["action"].flatten(0, 1)).unflatten(0, lead)
     torch.testing.assert_close(chosen, everything[:-1])
-    wanted = auxiliary.bootstrap_rows(batch)
+    wanted = actor_critic.bootstrap_rows(batch)
     torch.testing.assert_close(best[wanted], head.best(maps).unflatten(0, lead)[wanted])
     assert not best[~wanted].any()
     assert chosen.requires_grad
@@ -214,7 +214,7 @@ def test_wrong_shapes_of_pixel_control_are_named() -> None:
         with pytest.raises(ValueError, match=r"chosen and change must be \[T, B, h, w\] with \[T, B\] = \[3, 2\]"):
             unreal.pixel_control_loss(*wrong, batch)
     with pytest.raises(ValueError, match=r"x must be \[4, 2\] and features; got \[8, 5\]"):
-        auxiliary.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
+        actor_critic.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
 
 
 def test_pixel_control_learns_which_action_changes_which_cell() -> None:
@@ -232,7 +232,7 @@ def test_pixel_control_learns_which_action_changes_which_cell() -> None:
     optimizer, losses = torch.optim.Adam(head.parameters(), 2e-2), []
     for _ in range(60):
         loss = unreal.pixel_control_loss(
-            *auxiliary.pixel_control_values(head, torch.ones(steps + 1, 4, 1), batch), change, batch, 0.5
+            *actor_critic.pixel_control_values(head, torch.ones(steps + 1, 4, 1), batch), change, batch, 0.5
         )
         optimizer.zero_grad()
         loss.backward()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common.counters import EPISODES, Counters
-from polyplay.runs.reports.crew_metrics import SILENCE, CrewMetrics
+from polyplay.core.worker import EPISODES, Counters
+from polyplay.runs.crew_metrics import SILENCE, CrewMetrics
 
 HOLDS = {"served": (), "league": None, "source": None, "agents": None, "server": None, "held_replay": None}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.runs.reports.growth import Growth
+from polyplay.runs.reporter import Growth
 
 
 def test_growth_is_since_the_last_reading_of_that_name():

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from polyplay.learning.losses import base
-from polyplay.runs.reports import metric_names
+from polyplay.learning import returns
+from polyplay.runs import reporter
 from tests.reports import KEYS
 
-ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *base.COMMON, "grad_norm", "learning_rate"])}
-LEARNT = {k: ROW[k] for k in (*base.COMMON, "grad_norm", "learning_rate")}
+ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *returns.COMMON, "grad_norm", "learning_rate"])}
+LEARNT = {k: ROW[k] for k in (*returns.COMMON, "grad_norm", "learning_rate")}
 
 
 @pytest.mark.parametrize(
@@ -28,32 +28,32 @@ LEARNT = {k: ROW[k] for k in (*base.COMMON, "grad_norm", "learning_rate")}
     ],
 )
 def test_names_are_those_that_a_styles_users_know(style: str, names: dict[str, str]):
-    named = metric_names.of_report(style, ROW, LEARNT)
+    named = reporter.of_report(style, ROW, LEARNT)
     assert {k: named[name] for k, name in names.items()} == {k: ROW[k] for k in names}
 
 
 @pytest.mark.parametrize("style", ["cleanrl", "sb3"])
 def test_nothing_that_is_measured_is_left_out(style: str):
-    named = metric_names.of_report(style, ROW, LEARNT)
+    named = reporter.of_report(style, ROW, LEARNT)
     shown = {abs(v) for v in named.values() if v is not None}
     assert shown == set(ROW.values())
     assert len(named) == len(ROW)
 
 
 def test_sb3s_entropy_loss_is_minus_the_entropy():
-    assert metric_names.of_report("sb3", ROW, LEARNT)["train/entropy_loss"] == -ROW["entropy"]
-    assert metric_names.of_report("sb3", {**ROW, "entropy": None}, LEARNT)["train/entropy_loss"] is None
+    assert reporter.of_report("sb3", ROW, LEARNT)["train/entropy_loss"] == -ROW["entropy"]
+    assert reporter.of_report("sb3", {**ROW, "entropy": None}, LEARNT)["train/entropy_loss"] is None
 
 
 def test_single_games_are_shown_where_the_style_does():
     game = {"episodic_return": 3.0, "episodic_length": 9}
-    assert metric_names.of_episode("cleanrl", game) == {"charts/episodic_return": 3.0, "charts/episodic_length": 9}
-    assert metric_names.of_episode("polyplay", game) == metric_names.of_episode("cleanrl", game)
-    assert metric_names.of_episode("sb3", game) == {}
+    assert reporter.of_episode("cleanrl", game) == {"charts/episodic_return": 3.0, "charts/episodic_length": 9}
+    assert reporter.of_episode("polyplay", game) == reporter.of_episode("cleanrl", game)
+    assert reporter.of_episode("sb3", game) == {}
 
 
 def test_games_beside_training_have_names_of_their_own():
     row = {"episodic_return_mean": 3.0, "episodic_length_mean": 9.0, "frames": 4}
-    assert metric_names.of_evaluation("sb3", row) == {"eval/mean_reward": 3.0, "eval/mean_ep_length": 9.0}
-    assert metric_names.of_evaluation("cleanrl", row) == metric_names.of_evaluation("polyplay", row)
-    assert metric_names.of_evaluation("polyplay", row)["eval/episodic_return_mean"] == 3.0
+    assert reporter.of_evaluation("sb3", row) == {"eval/mean_reward": 3.0, "eval/mean_ep_length": 9.0}
+    assert reporter.of_evaluation("cleanrl", row) == reporter.of_evaluation("polyplay", row)
+    assert reporter.of_evaluation("polyplay", row)["eval/episodic_return_mean"] == 3.0

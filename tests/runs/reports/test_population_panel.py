@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from polyplay.population.ranking import rank_members
-from polyplay.runs.reports.population_panel import SUMMARY, PopulationPanel
+from polyplay.population.store import rank_members
+from polyplay.runs.population_report import SUMMARY, PopulationPanel
 from tests.populations import MadePopulation
 
 ESCAPE = "\x1b"

@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polyplay.population.lineage import Segment
-from polyplay.runs.reports.population_table import (
-    decision_line,
-    last_copies,
-    lineage_text,
-    population_report,
-    winning_line,
-)
+from polyplay.population.store import Segment
+from polyplay.runs.population_report import decision_line, last_copies, lineage_text, population_report, winning_line
 from tests.populations import MadePopulation
 
 COPY = {

@@ -3,11 +3,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from polyplay.runs.reports import process_usage
+from polyplay.runs import crew_metrics
 
 
 def test_memory_counts_the_processes_below():
-    alone = process_usage.memory_mb()
+    alone = crew_metrics.memory_mb()
     child = subprocess.Popen(
         [sys.executable, "-c", "x = bytearray(60_000_000); print(flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -15,7 +15,7 @@ def test_memory_counts_the_processes_below():
     )
     assert child.stdout is not None
     child.stdout.readline()
-    both = process_usage.memory_mb()
+    both = crew_metrics.memory_mb()
     child.communicate(b"\n")
     assert alone > 1
     assert 55 < both - alone < 90
@@ -28,7 +28,7 @@ def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
         now[0] += 0.25
         return next(looks)
 
-    memory = process_usage.Throttled(look, share=0.01, clock=lambda: now[0])
+    memory = crew_metrics.Throttled(look, share=0.01, clock=lambda: now[0])
     assert memory() == 10.0  # at 0.25 s: for the next 25 s that is what it says
     now[0] = 25.0
     assert (memory(), now[0]) == (10.0, 25.0)

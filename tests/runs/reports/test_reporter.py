@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from polyplay.common.files import read_lines
-from polyplay.runs.reports import reporter as report
-from polyplay.runs.reports.reporter import Reporter, Snapshot
+from polyplay.core.files import read_lines
+from polyplay.runs import reporter as report
+from polyplay.runs.reporter import Reporter, Snapshot
 from tests.reports import KEYS
 
 
@@ -193,7 +193,7 @@ def test_games_after_the_checkpoint_resumed_from_are_played_again(tmp_path: Path
 
 def test_a_kill_in_the_middle_of_writing_leaves_whole_lines(tmp_path: Path):
     code = (
-        "import sys, os; from pathlib import Path; from polyplay.runs.reports.reporter import Reporter, Snapshot\n"
+        "import sys, os; from pathlib import Path; from polyplay.runs.reporter import Reporter, Snapshot\n"
         "r = Reporter(Path(sys.argv[1]), tensorboard=False)\n"
         "r.report(Snapshot(4, 1, 0, memory_mb=1))\n"
         "os.write(r.files['metrics'].file.fd, b'{\"wall_seconds\": 3, \"fra'); os.kill(os.getpid(), 9)"

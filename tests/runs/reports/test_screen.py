@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polyplay.runs.reports.reporter import Reporter
-from polyplay.runs.reports.screen import Output, default_console
-from polyplay.runs.reports.terminal import Terminal
+from polyplay.runs.reporter import Reporter
+from polyplay.runs.terminal import Output, Terminal, default_console
 
 
 def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyplay.runs.reports.self_play_alarms import REPORTS, SelfPlayAlarms
+from polyplay.runs.crew_metrics import REPORTS, SelfPlayAlarms
 
 
 def told(*reports: dict[str, float | None]) -> list[str]:

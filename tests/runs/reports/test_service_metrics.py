@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.counters import Counters
-from polyplay.runs.reports import crew_metrics
-from polyplay.runs.reports.crew_metrics import CrewMetrics
+from polyplay.core import machine
+from polyplay.core.worker import Counters
+from polyplay.runs import crew_metrics
+from polyplay.runs.crew_metrics import CrewMetrics
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_the_time_of_processes_that_ended_stays_counted(crew, monkeypatch):
     crew.now.t += 1.0
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
-    assert service.read_service()["cpu"] * crew_metrics.cores() > 0.27, "the system counts in ticks of 0.01 s"
+    assert service.read_service()["cpu"] * machine.cores() > 0.27, "the system counts in ticks of 0.01 s"
 
 
 def test_a_count_that_fell_has_begun_anew(crew):

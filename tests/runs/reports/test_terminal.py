@@ -13,15 +13,15 @@ from rich.console import Console
 
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
-from polyplay.runs.reports.opening import settings_lines
-from polyplay.runs.reports.reporter import Reporter, Snapshot
-from polyplay.runs.reports.terminal import (
+from polyplay.runs.reporter import Reporter, Snapshot
+from polyplay.runs.terminal import (
     RunGoal,
     Terminal,
     clock_text,
     closing_line,
     evaluation_line,
     report_line,
+    settings_lines,
     short_count,
 )
 from tests.fakepage import page
@@ -346,8 +346,8 @@ def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
 
 def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
     code = (
-        "import sys, time; from polyplay.runs.reports.reporter import Reporter, Snapshot\n"
-        "from polyplay.runs.reports.terminal import Terminal\n"
+        "import sys, time; from polyplay.runs.reporter import Reporter, Snapshot\n"
+        "from polyplay.runs.terminal import Terminal\n"
         "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r)\n"
         "row = r.report(Snapshot(1, 1, 1))\n"
         "while not t.screen.output.gone: t.report(row); time.sleep(0.01)\n"

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli.run_curves import read_curve
-from polyplay.cli.watch.reader import RunReader
-from polyplay.common.files import write_json
-from polyplay.runs.checkpoints import CheckpointCompleter
+from polyplay.cli.plot import read_curve
+from polyplay.cli.watch import RunReader
+from polyplay.core.files import write_json
 from polyplay.runs.directory import games_of, rewind
-from polyplay.runs.reports.reporter import Reporter, Snapshot
-from polyplay.runs.reports.thinned_games import ThinnedGames, stride
+from polyplay.runs.reporter import Reporter, Snapshot, ThinnedGames, stride
+from polyplay.runs.session import CheckpointCompleter
 from tests.reports import rows
 
 WORKERS, LANES = 2, 4

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
+from polyplay.runs import reporter as wandb_reports
 from polyplay.runs.directory import write_config
-from polyplay.runs.reports import wandb as wandb_reports
-from polyplay.runs.reports.reporter import Reporter, Snapshot
+from polyplay.runs.reporter import Reporter, Snapshot
 
 
 class FakeWandb:

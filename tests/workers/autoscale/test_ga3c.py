@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.workers.autoscale.ga3c import annealing, within_bounds
+from polyplay.workers.autoscale import annealing, within_bounds
 
 BOUNDS = {"agents": (1, 64), "predictors": (1, 8), "trainers": (1, 8)}
 START = {"agents": 32, "predictors": 2, "trainers": 2}

@@ -11,13 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.context import WorkerContext
-from polyplay.common.control import Adjustable, RunControl
-from polyplay.common.counters import Counters
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
+from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
 from polyplay.runs.session import Session
-from polyplay.workers.autoscale.ga3c import ConfigTrial, Decision, annealing
-from polyplay.workers.autoscale.worker import decision_row, describe_decision, schedule
+from polyplay.workers.autoscale import ConfigTrial, Decision, annealing, decision_row, describe_decision, schedule
 from polyplay.workers.crew import Crew
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.semaphores import Semaphores
-from polyplay.common.tree import Field
-from polyplay.workers.hosts import twins
+from polyplay.core.shared_memory import Semaphores
+from polyplay.core.tree import Field
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.mirrors import (
     ObjectMirror,
     RemoteSeat,
@@ -33,24 +33,24 @@ def queue_of(producers: int = 2, share: int = 3) -> RolloutQueue:
 
 
 def forget() -> None:
-    twins._blocks.clear()
-    twins._made.clear()
-    twins.relay_by(Semaphores(1))
+    agent._blocks.clear()
+    agent._made.clear()
+    agent.relay_by(Semaphores(1))
 
 
 class Pair:
     """A mirror here and its other side, with frames carried at will."""
 
-    def __init__(self, home: ObjectMirror, numbers: twins.TwinNumbers | None = None):
+    def __init__(self, home: ObjectMirror, numbers: agent.TwinNumbers | None = None):
         self.home = home
-        data, self.found = twins.dump(home, numbers or twins.TwinNumbers())
+        data, self.found = agent.dump(home, numbers or agent.TwinNumbers())
         bells = Semaphores(4)
         for thing in self.found:
             if isinstance(thing, Semaphores):
                 thing.relay_by(bells)
         for thing in self.found:
             thing._attach()
-        self.away: Any = twins.load(data)
+        self.away: Any = agent.load(data)
         self.away.away = True
         for side in (self.home, self.away):
             side.prepare()

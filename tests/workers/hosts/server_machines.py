@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.weights.parameter_server import ParameterServer, ParameterShard
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.server_mirror import ServerMirror
+from polyplay.workers.hosts.weight_mirrors import ServerMirror
 from tests.weights.ends import finish, me
 from tests.workers.hosts.by_hand import Pair, forget
 from tests.workers.hosts.test_weight_mirrors import ADAM, nets, seat

@@ -13,9 +13,9 @@ import pytest
 
 import polyplay
 from polyplay.cli.main import main
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from polyplay.runs.reproduce import reproduce
-from polyplay.workers.hosts.pretend import PretendedMachines
+from polyplay.workers.hosts.engines import PretendedMachines
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
 

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 import polyplay
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.runs import load
-from polyplay.workers.hosts import head
-from polyplay.workers.hosts.head import GREETING, HeadWatch, answers
+from polyplay.workers.hosts import engines
+from polyplay.workers.hosts.engines import GREETING, HeadWatch, answers
 from tests.workers.hosts.runs import wait_for
 
 
@@ -55,7 +55,7 @@ def test_nobody_a_stopped_process_and_what_is_no_address_do_not_answer():
 
 def test_a_head_is_lost_after_so_many_tries_in_vain_one_after_the_other(monkeypatch):
     said = iter([False, False, True, False, False, False])
-    monkeypatch.setattr(head, "answers", lambda address, seconds: next(said, False))
+    monkeypatch.setattr(engines, "answers", lambda address, seconds: next(said, False))
     counts, watch = list[int](), HeadWatch("10.0.0.1:6379", every=0.001, tries=3)
     try:
         assert watch.failing() == "" or watch.failed >= 3

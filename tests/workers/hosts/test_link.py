@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.common import checkpoint
-from polyplay.common.control import RunControl
-from polyplay.common.semaphores import Semaphores
-from polyplay.workers.hosts import home_end
-from polyplay.workers.hosts import link as links
+from polyplay.core import checkpoint
+from polyplay.core.shared_memory import Semaphores
+from polyplay.core.worker import RunControl
+from polyplay.workers.hosts import link as home_end
 from polyplay.workers.hosts.agent import MachineAgent
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CellsMirror, RemoteSeat
-from polyplay.workers.hosts.queue_mirror import QueueMirror
+from polyplay.workers.hosts.queue_mirrors import QueueMirror
 from tests.workers.hosts.by_hand import queue_of
 
 BELL = Semaphores(1)
@@ -99,7 +98,7 @@ class TestHandshake:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        nonce = links.read_exactly(one, 32)
+        nonce = home_end.read_exactly(one, 32)
         one.sendall(nonce + b"\0" * 32)
         one.settimeout(1.0)
         other.settimeout(1.0)
@@ -211,7 +210,7 @@ class TestFrames:
             def write(self, data: object) -> int:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(links, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False)
+        monkeypatch.setattr(home_end, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False)
         names = [f"checkpoints/.partial-000000000005/workers/act-{i}.json" for i in (1, 2)]
         heads = [frame(FILE, body=json.dumps({"name": name, "bytes": 3 << 20}).encode()) for name in names]
 
@@ -354,7 +353,7 @@ class TestSilence:
 
 
 def test_nothing_is_unpickled_here():
-    text = Path(links.__file__).read_text()
+    text = Path(home_end.__file__).read_text()
     assert "import pickle" not in text
     assert "cloudpickle" not in text
     assert "twins" not in text

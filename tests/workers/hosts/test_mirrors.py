@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyplay.common.control import Hyperparameters, RunControl
-from polyplay.common.counters import EPISODES, Counters
-from polyplay.common.errors import Closed
-from polyplay.common.schedule import HyperparameterSchedule, SchedulePoint
-from polyplay.common.semaphores import Semaphores
+from polyplay.core.errors import Closed
+from polyplay.core.shared_memory import Semaphores
+from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import params_mirror, twins
+from polyplay.workers.hosts import agent, weight_mirrors
 from polyplay.workers.hosts.mirrors import (
     CellsMirror,
     CountersMirror,
@@ -19,7 +17,7 @@ from polyplay.workers.hosts.mirrors import (
     HyperparametersMirror,
     RemoteSeat,
 )
-from polyplay.workers.hosts.params_mirror import ParamsMirror
+from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 from tests.workers.hosts.by_hand import Pair, Vector, carry, forget, queue_of
 
 
@@ -71,7 +69,7 @@ class TestParams:
     def test_no_more_versions_go_out_than_their_readers_have_use_for(self, monkeypatch):
         """Weights are published 20 times a second, and read there every two seconds."""
         clock = [100.0]
-        monkeypatch.setattr(params_mirror.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(weight_mirrors.time, "monotonic", lambda: clock[0])
         params = Params(5)
         pair = Pair(ParamsMirror(params))
         pair.seat(0, end="params")
@@ -84,7 +82,7 @@ class TestParams:
             sent += [clock[0]] * (there.version != before)
             if version % 40 == 20:
                 assert there.wait(0, 0, 0.0)
-                assert version - there.pull(into) <= 40 / params_mirror.OFTEN
+                assert version - there.pull(into) <= 40 / weight_mirrors.OFTEN
                 pair.back()
         late = [at for at in sent if at > 110]
         assert 4 <= len(late) / 5 <= 5, "for each reading, once it is known how often they come"
@@ -112,7 +110,7 @@ class TestParams:
         assert not params._bells[1].wait(0.0)
 
     def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
-        params, numbers = Params(5, readers=2), twins.TwinNumbers()
+        params, numbers = Params(5, readers=2), agent.TwinNumbers()
         learning = Pair(ParamsMirror(params), numbers)
         forget()
         acting = Pair(ParamsMirror(params), numbers)
@@ -216,8 +214,8 @@ def test_cells_go_out_when_they_change():
 
 
 def test_a_twin_is_one_block_however_often_it_comes():
-    numbers, queue = twins.TwinNumbers(), queue_of()
-    first, again = (twins.load(twins.dump(queue, numbers)[0]) for _ in range(2))
+    numbers, queue = agent.TwinNumbers(), queue_of()
+    first, again = (agent.load(agent.dump(queue, numbers)[0]) for _ in range(2))
     assert first.block is again.block
     assert first.block is not queue.block
     assert first.nbytes == queue.nbytes

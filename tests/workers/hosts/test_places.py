@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from polyplay.common.context import RoleSize
-from polyplay.common.errors import UserError
-from polyplay.workers.hosts.engine import MachineInfo
+from polyplay.core.errors import UserError
+from polyplay.core.worker import RoleSize
+from polyplay.workers.hosts.engines import MachineInfo
 from polyplay.workers.hosts.places import Places, PlannedSpot, parse_places
 from polyplay.workers.role import Role
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.common.tree import Field
-from polyplay.workers.hosts import planes
+from polyplay.core.tree import Field
+from polyplay.workers.hosts import queue_mirrors
 from polyplay.workers.hosts.mirrors import FrameError
-from polyplay.workers.hosts.queue_mirror import QueueMirror
+from polyplay.workers.hosts.queue_mirrors import QueueMirror
 from tests.workers.hosts.by_hand import Pair
 from tests.workers.hosts.test_queue_mirror import _machine  # noqa: F401 - a fixture
 
@@ -39,14 +39,14 @@ def test_packed_and_unpacked_is_the_same(T, B, size, seed):
     rng = np.random.default_rng(seed)
     resets = rng.random((T, B)) < 0.3
     rows = stacks(T, B, size, resets, rng)
-    numbers = planes.words(rows)
+    numbers = queue_mirrors.words(rows)
     whole, packed = np.zeros((T, B), np.uint8), np.empty((T * B * K, numbers.shape[-1]), numbers.dtype)
-    n = planes.pack_planes(numbers, whole, packed)
+    n = queue_mirrors.pack_planes(numbers, whole, packed)
     resets[0] = True
     assert (whole == resets).all()
-    assert n == planes.count(whole, K) == resets.sum() * K + (~resets).sum()
+    assert n == queue_mirrors.count(whole, K) == resets.sum() * K + (~resets).sum()
     back = np.full_like(rows, 77)
-    planes.unpack_planes(planes.words(back), whole, packed[:n].copy())
+    queue_mirrors.unpack_planes(queue_mirrors.words(back), whole, packed[:n].copy())
     assert (back == rows).all()
 
 
@@ -54,16 +54,16 @@ def test_packed_and_unpacked_is_the_same(T, B, size, seed):
 @given(seed=st.integers(0, 1000))
 def test_pictures_that_are_no_stacks_go_whole(seed):
     rows = np.random.default_rng(seed).integers(0, 256, (3, 2, K, 4, 4), np.uint8)
-    numbers = planes.words(rows)
+    numbers = queue_mirrors.words(rows)
     whole, packed = np.zeros((3, 2), np.uint8), np.empty((3 * 2 * K, numbers.shape[-1]), numbers.dtype)
-    assert planes.pack_planes(numbers, whole, packed) == 3 * 2 * K
+    assert queue_mirrors.pack_planes(numbers, whole, packed) == 3 * 2 * K
     assert whole.all()
 
 
 def test_a_mask_that_continues_nothing_is_refused():
     for mask in ([[0, 1], [1, 1]], [[1, 1], [2, 1]]):
         with pytest.raises(ValueError, match="continue nothing"):
-            planes.count(np.array(mask, np.uint8), K)
+            queue_mirrors.count(np.array(mask, np.uint8), K)
 
 
 def queue_of_pictures() -> RolloutQueue:

@@ -8,12 +8,12 @@ from typing import Any
 import psutil
 import pytest
 
-from polyplay.common.errors import Closed
-from polyplay.workers.hosts import twins
+from polyplay.core.errors import Closed
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.mirrors import (
     FrameError,
 )
-from polyplay.workers.hosts.queue_mirror import QueueMirror
+from polyplay.workers.hosts.queue_mirrors import QueueMirror
 from tests.workers.hosts.by_hand import Pair, carry, fill, forget, queue_of
 
 
@@ -62,7 +62,7 @@ class TestQueue:
         rng, queue = random.Random(0), queue_of(producers=3, share=3)
         queue.patience = 0.0
         batches = queue.batches(1).consumer(0, wait=False)
-        numbers, home = twins.TwinNumbers(), QueueMirror(queue)
+        numbers, home = agent.TwinNumbers(), QueueMirror(queue)
         pair = Pair(home, numbers)
         learnt, made, lost, open_slots, held = [], 0, 0, dict[int, tuple[Any, int]](), list[tuple[int, int]]()
         for p in range(3):
@@ -160,7 +160,7 @@ class TestQueue:
                 pair.home.arrived(item)
 
     def test_a_rollout_passes_home_from_who_acts_on_one_machine_to_who_takes_it_on_another(self):
-        queue, numbers = queue_of(), twins.TwinNumbers()
+        queue, numbers = queue_of(), agent.TwinNumbers()
         acting = Pair(QueueMirror(queue), numbers)
         forget()
         taking = Pair(QueueMirror(queue), numbers)
@@ -188,7 +188,7 @@ class TestQueue:
         assert queue.made(1) == 21
 
     def test_who_takes_elsewhere_asks_for_parts_and_hears_the_answers(self):
-        queue, numbers = queue_of(), twins.TwinNumbers()
+        queue, numbers = queue_of(), agent.TwinNumbers()
         acting = Pair(QueueMirror(queue), numbers)
         forget()
         taking = Pair(QueueMirror(queue), numbers)
@@ -227,7 +227,7 @@ class TestQueue:
 
     def test_who_takes_elsewhere_is_lost_at_any_time_and_no_slot_is(self):
         """Both machines are lost at any point, what they had not sent is gone; each reader gets whole rollouts."""
-        rng, queue, numbers = random.Random(1), queue_of(producers=2, share=3), twins.TwinNumbers()
+        rng, queue, numbers = random.Random(1), queue_of(producers=2, share=3), agent.TwinNumbers()
         queue.patience = 0.0
 
         def open_machine(*seats: tuple[int, str]) -> Pair:

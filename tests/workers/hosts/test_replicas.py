@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import polyplay
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
 from tests.workers.hosts.runs import command, events, learning, processes_of, updates, wait_for
 
 TOY = {"env": "toy:catch", "network": "mlp", "replicas": 2, "quiet": True, "trace": True, "tensorboard": False}

@@ -8,21 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyplay.common.control import RunControl
-from polyplay.common.errors import UserError
+from polyplay.core.errors import UserError
+from polyplay.core.worker import RunControl
 from polyplay.workers.hosts import fleet as fleets
-from polyplay.workers.hosts import retries
-from polyplay.workers.hosts.engine import MachineInfo
-from polyplay.workers.hosts.fleet import Fleet
-from polyplay.workers.hosts.ray_cluster import node_names
-from polyplay.workers.hosts.retries import HOUR, MOST, Retries
+from polyplay.workers.hosts.engines import MachineInfo, node_names
+from polyplay.workers.hosts.fleet import HOUR, MOST, Fleet, Retries
 
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
     """clock.now: seconds, as the retries see them."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

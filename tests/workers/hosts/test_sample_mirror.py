@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.buffers.sample_queue import SampleQueue
-from polyplay.workers.hosts import twins
+from polyplay.buffers.replay_worker import SampleQueue
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.mirrors import FrameError
-from polyplay.workers.hosts.sample_mirror import SampleMirror
+from polyplay.workers.hosts.queue_mirrors import SampleMirror
 from tests.buffers.test_sample_queue import draw, trays_of
 from tests.workers.hosts.by_hand import Pair, carry, forget
 
@@ -128,7 +128,7 @@ def test_losses_at_any_time_lose_no_tray_and_tear_none():
     """A memory, its machine or the learner is lost at any point; each batch is whole and judged at most once."""
     rng, samples = random.Random(0), trays_of(memories=2)
     mirror = SampleMirror(samples)
-    numbers = twins.TwinNumbers()
+    numbers = agent.TwinNumbers()
     pair, by, judged, lost, number = Pair(mirror, numbers), 1, set[int](), 0, 0
     pair.seat(0)
 

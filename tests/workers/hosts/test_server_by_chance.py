@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.common.errors import Closed
-from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
-from polyplay.weights.parameter_shard import serve_parameters
-from polyplay.workers.hosts.server_mirror import ServerMirror
+from polyplay.core.errors import Closed
+from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, serve_parameters
+from polyplay.workers.hosts.weight_mirrors import ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, forget

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.weights.flat import FlatParams, param_sizes
-from polyplay.weights.parameter_server import BUSY, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
-from polyplay.weights.parameter_shard import ParameterShard
+from polyplay.weights.parameter_server import BUSY, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.workers.hosts.mirrors import FrameError
-from polyplay.workers.hosts.server_mirror import ServerMirror, _Kind
+from polyplay.workers.hosts.weight_mirrors import ServerMirror, _Kind
 from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, carry, forget
 from tests.workers.hosts.server_machines import Machines, actor, learner, shard

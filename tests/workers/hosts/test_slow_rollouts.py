@@ -12,7 +12,7 @@ import pytest
 
 import polyplay
 from polyplay import systems
-from polyplay.common import checkpoint
+from polyplay.core import checkpoint
 from polyplay.runs.options import RunOptions
 from tests.runs.test_slow_rollouts import KW, SLOW
 from tests.workers.hosts.runs import updates

@@ -13,7 +13,7 @@ PACKAGE = Path(polyplay.__file__).parent
 
 def test_one_file_knows_ray():
     files = [p for p in PACKAGE.rglob("*.py") if "import ray" in p.read_text()]
-    assert [str(p.relative_to(PACKAGE)) for p in files] == ["workers/hosts/ray_cluster.py"]
+    assert [str(p.relative_to(PACKAGE)) for p in files] == ["workers/hosts/engines.py"]
 
 
 def test_no_page_and_no_loop_names_machines():
@@ -27,5 +27,5 @@ def test_no_page_and_no_loop_names_machines():
 def test_a_run_without_hosts_loads_nothing_of_them():
     code = "import polyplay, polyplay.runs.run, polyplay.systems, sys; polyplay.systems.load('impala')\n"
     code += "assert not {m for m in sys.modules if m == 'ray' or m.startswith('polyplay.workers.hosts.')}"
-    code += " - {'polyplay.workers.hosts.engine'}"
+    code += " - {'polyplay.workers.hosts.engines'}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.common.control import Hyperparameters
-from polyplay.common.counters import Counters
-from polyplay.weights.allreduce import AllReduce
-from polyplay.weights.flat import param_sizes
-from polyplay.weights.update import OptimizerSpec
-from polyplay.workers.hosts.allreduce_mirror import AllReduceMirror
+from polyplay.core.worker import Counters, Hyperparameters
+from polyplay.weights.params import param_sizes
+from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
+from polyplay.workers.hosts.weight_mirrors import AllReduceMirror
 from tests.weights.ends import me
 from tests.workers.hosts.by_hand import Pair, carry, forget
 

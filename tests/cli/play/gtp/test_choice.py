@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyplay.acting.search import Search, SearchOptions
-from polyplay.acting.search.search import Finished
-from polyplay.cli.play.gtp import choice
-from polyplay.cli.play.gtp.analysis import KATA, LEELA, analysis_line, by_choice
-from polyplay.cli.play.gtp.engine import GtpEngine
-from polyplay.envs.boards.game import game
+from polyplay.cli import gtp
+from polyplay.cli.gtp import KATA, LEELA, GtpEngine, analysis_line, by_choice
+from polyplay.games.boards import game
+from polyplay.search import Search, SearchOptions
+from polyplay.search.search import Finished
 from tests.acting.search.test_policy import policy_of, preferring
 from tests.cli.play.gtp.test_engine import engine_of, said
 
@@ -42,7 +41,7 @@ def engine_on(stones: tuple[str, str], komi: float, last: str, simulations: int 
 def choosing(monkeypatch: pytest.MonkeyPatch, engine: GtpEngine, move: str) -> None:
     """From now on its search chooses that move."""
     action = np.array([engine.game.vertex(move)])
-    monkeypatch.setattr("polyplay.acting.search.search.Search.choose", lambda self, found: action)
+    monkeypatch.setattr("polyplay.search.search.Search.choose", lambda self, found: action)
 
 
 def valued(monkeypatch: pytest.MonkeyPatch, root: float, best: float) -> None:
@@ -91,9 +90,9 @@ def test_the_search_decides_but_for_moves_that_gain_nothing(
 def test_a_hopeless_invasion_is_not_tried_after_a_pass(monkeypatch: pytest.MonkeyPatch):
     engine = engine_on(ROOM, 6.5, "play w pass")
     choosing(monkeypatch, engine, "E3")
-    valued(monkeypatch, choice.HOPELESS - 0.01, choice.HOPELESS + 0.01)
+    valued(monkeypatch, gtp.HOPELESS - 0.01, gtp.HOPELESS + 0.01)
     assert said(engine, "reg_genmove b") == ["= E3"], "the best move is better than that"
-    valued(monkeypatch, choice.HOPELESS - 0.01, choice.HOPELESS - 0.01)
+    valued(monkeypatch, gtp.HOPELESS - 0.01, gtp.HOPELESS - 0.01)
     assert said(engine, "reg_genmove b") == ["= pass"]
     said(engine, "undo", "play w E3")
     choosing(monkeypatch, engine, "E5")

@@ -7,9 +7,7 @@ import time
 
 import pytest
 
-from polyplay.cli.play.gtp.clock import Clock
-from polyplay.cli.play.gtp.engine import GtpEngine
-from polyplay.cli.play.gtp.main import main
+from polyplay.cli.gtp import Clock, GtpEngine, main
 from tests.cli.play.gtp.test_engine import engine_of, said
 
 
@@ -51,7 +49,7 @@ def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: 
         return engine.game.board.cells
 
     monkeypatch.setattr(GtpEngine, "_choose", think)
-    monkeypatch.setattr("polyplay.cli.play.gtp.engine.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("polyplay.cli.gtp.time.monotonic", lambda: now[0])
     engine = engine_of()
     said(engine, "time_settings 600 0 0", *["genmove b"] * 60)
     assert 400 < now[0] < 600

@@ -12,18 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.search import SearchOptions
-from polyplay.acting.search.policy import SearchPolicy
-from polyplay.cli.play.gtp import main
-from polyplay.cli.play.gtp.analysis import KATA, analysis_line
-from polyplay.cli.play.gtp.board import BLACK, WHITE
-from polyplay.cli.play.gtp.engine import GtpEngine
-from polyplay.cli.play.gtp.main import answer_lines
-from polyplay.cli.play.moves import legal_moves
-from polyplay.envs.boards import kernels
-from polyplay.envs.boards.game import game
+from polyplay.cli import gtp
+from polyplay.cli.gtp import BLACK, KATA, WHITE, GtpEngine, analysis_line, answer_lines
+from polyplay.cli.play import legal_moves
 from polyplay.envs.pool import Envs
+from polyplay.games import board_rules, records
+from polyplay.games.boards import game
 from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search import SearchOptions
+from polyplay.search.search import SearchPolicy
 
 
 def engine_of(size: int = 9, simulations: int = 8) -> GtpEngine:
@@ -181,14 +178,14 @@ def test_a_record_that_forgets_shows_the_same():
     record, moves = board.new(), np.random.default_rng(1)
     for i in range(board.longest - 2):
         action = int(moves.choice(legal_moves(board, record)[:-1] or [board.cells]))
-        assert kernels.play(board.numbers, record, action) == kernels.GOES_ON
+        assert board_rules.play(board.numbers, record, action) == records.GOES_ON
         engine.game.play(1 + i % 2, action)
         shown = np.zeros((2, *board.planes), np.float32)
-        kernels.write_planes(board.numbers, record, shown[0])
-        kernels.write_planes(board.numbers, engine.game.record, shown[1])
+        board_rules.write_planes(board.numbers, record, shown[0])
+        board_rules.write_planes(board.numbers, engine.game.record, shown[1])
         assert np.array_equal(*shown)
         assert legal_moves(board, engine.game.record) == legal_moves(board, record)
-    assert kernels.ply(engine.game.record) < kernels.ply(record)
+    assert records.ply(engine.game.record) < records.ply(record)
 
 
 def test_scores_and_statuses_are_those_of_the_board_as_it_stands():
@@ -219,7 +216,7 @@ def test_without_simulations_it_plays_the_bare_network():
     for move in moves:
         engine.policy.simulate(0)
         assert engine.game.name(int(engine.policy.choose(record[None])[0][0])) == move
-        kernels.play(engine.policy.board.numbers, record, engine.game.vertex(move))
+        board_rules.play(engine.policy.board.numbers, record, engine.game.vertex(move))
     assert said(engine, "kata-genmove_analyze w 5")[0].startswith("=\nplay ")
 
 
@@ -312,7 +309,7 @@ def test_a_source_that_breaks_is_the_end():
 
     lines = queue.Queue[str | None]()
     with pytest.raises(OSError, match="it is gone"):
-        main._read(source(), lines)
+        gtp._read(source(), lines)
     assert [*lines.queue] == ["name\n", None]
 
 

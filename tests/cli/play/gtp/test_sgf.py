@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyplay.cli.play.gtp.engine import GtpEngine
-from polyplay.envs.boards import kernels
+from polyplay.cli.gtp import GtpEngine
+from polyplay.games import records
 from tests.cli.play.gtp.test_engine import engine_of, said
 
 pytest.importorskip("sgfmill")
@@ -63,7 +63,7 @@ def test_a_problem_of_many_stones_leaves_room_for_moves(tmp_path: Path):
     file.write_text(f"(;FF[4]GM[1]SZ[9]AB{black}AW{white})")
     assert said(engine, f"loadsgf {file}") == ["="]
     assert np.count_nonzero(engine.game.stones()) == 64
-    left = engine.game.board.longest - kernels.ply(engine.game.position(1))
+    left = engine.game.board.longest - records.ply(engine.game.position(1))
     assert left >= engine.game.board.cells // 2
     assert said(engine, *["play b pass", "play w pass"] * 40) == ["="] * 80
 

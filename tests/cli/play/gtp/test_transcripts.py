@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from polyplay.cli.play.gtp.main import answer_lines
+from polyplay.cli.gtp import answer_lines
 from tests.cli.play.gtp.test_engine import engine_of
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")

@@ -1,0 +1,546 @@
+"""Rows of experience, drawn again and again.
+
+ReplayBuffer: rows of experience of many lanes, from which batches are drawn again and again.
+
+For one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Batches are of items; an item's id
+differs from that of every later item in its slot. See docs/concepts/replay.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import cycle
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from polyplay.buffers import replay, replay_kernels
+from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Uniform
+from polyplay.buffers.replay_kernels import (
+    ANCHOR,
+    EXTRA,
+    FIRST,
+    TERMINATED,
+    TRUNCATED,
+    as_cells,
+    gather,
+    scatter,
+    stack_kinds,
+)
+from polyplay.buffers.sum_tree import MOST, SumTree
+from polyplay.core import tree
+from polyplay.core.compiled import CounterRng, compiled, uniforms
+from polyplay.core.errors import BadPriority, NotFinite
+from polyplay.core.numbers import rescale, unscale
+from polyplay.core.tree import Batch
+
+# The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels.
+
+
+class ItemIndex:
+    """What is known of all rows, see row_kernels.Rows and append."""
+
+    def __init__(self, replay: Replay):
+        r, L = replay, replay.lanes
+        self.R, self.slots, self.most = r.rows, L * r.rows, max(1, r.rows // (2 * max(r.stack, 1)))
+        self.shape = np.array([r.rows, r.stack, r.window, r.burn_in, r.every], np.int64)
+        zeros = [np.zeros(self.slots, dtype) for dtype in (np.uint8, np.uint8, np.uint32, np.int64)]
+        self.rows = replay_kernels.Rows(np.zeros((5, L), np.int64), np.zeros(8, np.int64), *zeros)
+        self.lane, self.counts, self.flags, self.older, self.generation, self.arrival = self.rows
+        self.lane[4] = -1
+
+    @property
+    def size(self) -> int:
+        """Items that may be drawn."""
+        return int(self.counts[replay_kernels.SIZE])
+
+    def append(
+        self, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool
+    ) -> tuple[np.ndarray, ...]:
+        """Add at most `most` rows [T, B]: (slots [T, B], extra [n, 3], added, removed), as
+        row_kernels.append does.
+
+        Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
+        """
+        *found, broken = replay_kernels.append(self.rows, given, kinds, lanes, anchored, self.shape)
+        if broken >= 0:
+            at = f"row {broken // len(lanes)} of lane {lanes[broken % len(lanes)]}"
+            raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
+        return tuple(found)
+
+    def pick(self, rng: CounterRng, n: int) -> np.ndarray:
+        """int64 [n] slots of items, each with the same chance. There must be one."""
+        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.lane, self.flags)
+        rng.used = np.uint64(used)
+        return out
+
+    def ids(self, slots: np.ndarray) -> np.ndarray:
+        """int64 ids of what these slots hold: the slot, and its generation."""
+        return (self.generation[slots].astype(np.int64) << replay_kernels.SHIFT) | slots
+
+    def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Slots and priorities of those ids whose items may still be drawn, and the greatest of these priorities.
+
+        Raises BadPriority, naming the first that is NaN, negative or infinite.
+        """
+        slots, valid, greatest, wrong = replay_kernels.live_items(ids, priority, MOST, self.flags, self.generation)
+        if wrong >= 0:
+            bad = priority[wrong]
+            kind = "NaN" if np.isnan(bad) else "negative" if bad < 0 else "infinite" if np.isinf(bad) else "too large"
+            said = f"priority {bad} of id {ids[wrong]}, number {wrong} of {len(ids)}, is {kind}"
+            raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
+        return slots, valid, greatest
+
+
+# How items are chosen: uniformly, or by priority. Priorities are raw ones; exponents are the samplers' own.
+
+
+class UniformSampler:
+    """Uniform: every item with the same chance, no priorities."""
+
+    nbytes = 0
+
+    def __init__(self, index: ItemIndex, rng: CounterRng):
+        self.index, self.rng = index, rng
+        self.arrays: dict[str, np.ndarray] = {}  # what is saved, to be filled in place
+
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
+
+    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Slots int64 [n], and their weights float32 [n]."""
+        return self.index.pick(self.rng, n), np.ones(n, np.float32)
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        return np.ones(len(slots))
+
+    def restored(self) -> None:
+        """The arrays were filled: rebuild what depends on them."""
+
+
+class ProportionalSampler(UniformSampler):
+    """Proportional: p^α in a sum tree by slot."""
+
+    def __init__(self, sampler: Proportional, index: ItemIndex, rng: CounterRng):
+        super().__init__(index, rng)
+        self.sampler, self.tree = sampler, SumTree(index.slots)
+        self.arrays, self.nbytes = {"leaves": self.tree.leaves}, self.tree.nodes.nbytes
+
+    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        if not len(slots):
+            return
+        alpha = self.sampler.alpha
+        mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
+        self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
+
+    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """In proportion; where all priorities are 0, uniformly."""
+        size, total, u = self.index.size, self.tree.total, self.sampler.mixture
+        if not total > 0:
+            return super().pick(n, beta)
+        slots = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified)
+        if u:
+            evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
+            slots[evenly] = self.index.pick(self.rng, len(evenly))
+        share = (1 - u) * self.tree.leaves[slots] / total + u / size
+        weight = (size * share) ** -(self.sampler.beta if beta is None else beta)  # (N·P)^-β, over the greatest
+        return slots, (weight / weight.max()).astype(np.float32)
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        mass = self.tree.leaves[slots]
+        return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
+
+    def restored(self) -> None:
+        self.tree.load(self.tree.leaves.copy())
+
+
+# The leaves of rows by slot: of stacked observations each plane once, everything else as it came.
+
+
+Leaves = dict[str, np.ndarray]  # by path
+
+
+class Columns:
+    """Arrays by path; of stacks the newest plane by slot, one empty plane behind all, and each lane's last row."""
+
+    def __init__(self, replay: Replay):
+        leaves = dict(tree.leaves(replay.spec))
+        n = self.empty = replay.lanes * replay.rows
+        self.k, self.R = replay.stack, replay.rows
+        self.stacks = {p: f for p, f in leaves.items() if replay.stacked(p, f)}
+        self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
+        self.arrays: Leaves = {p: np.zeros((n + 1, *f.shape[1:]), f.dtype) for p, f in self.stacks.items()}
+        self.arrays |= {p: np.zeros((n, *f.shape), f.dtype) for p, f in self.whole.items()}
+        self.cells: Leaves = {p: as_cells(a, len(a)) for p, a in self.arrays.items()}
+        self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
+
+    def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
+        """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own: extra [n, 3], see append."""
+        slots = slots.reshape(-1)
+        for path, array in self.arrays.items():
+            values = np.ascontiguousarray(rows[path], array.dtype)
+            scatter(self.cells[path], slots, values)
+            if path in self.stacks:
+                if len(extra):
+                    t, b = np.divmod(extra[:, 1], len(lanes))
+                    scatter(self.cells[path], extra[:, 0].copy(), np.ascontiguousarray(values[t, b, extra[:, 2]]))
+                self.last[path][lanes] = values[-1]
+
+    def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
+        """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
+        planes = slots
+        if self.stacks:
+            planes = replay_kernels.planes(slots.reshape(-1), self.R, self.k, older, self.empty)
+        leaves = dict(tree.leaves(batch))
+        for path, part in parts.items():
+            at = planes if path in self.stacks else slots[part]
+            gather(self.cells[path], at.reshape(-1), leaves[path])
+
+
+# Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
+#
+# The rows that are trained on begin where one of these is true (row_kernels.append):
+#
+# - `burn_in` rows before, in the same episode, acting gave its state (`every` rows or more after the last time);
+# - the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
+#
+# So every transition of every episode is in some item. Rows before the episode, and behind its end, are copies of its
+# nearest row, `first`, with no reward: part of no transition, and a recurrent state starts from 0 after them.
+
+
+@compiled
+def spans(
+    slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
+    the item's own, and bool [T, B] whether the transition to the next row of the item exists.
+    """
+    B = slots.size
+    at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
+    for b in range(B):
+        base = slots[b] - slots[b] % R
+        back = 0
+        while back < burn_in and not flags[base + (slots[b] - base - back) % R] & FIRST:
+            back += 1
+        slot, inside = base + (slots[b] - base - back) % R, True
+        for t in range(T):
+            at[t, b], real[t, b], valid[t, b] = slot, t >= burn_in - back and inside, False
+            if t >= burn_in - back and inside:
+                follows = base + (slot + 1 - base) % R
+                inside = not (flags[slot] & (TERMINATED | TRUNCATED) or flags[follows] & (FIRST | EXTRA))
+                if inside and t + 1 < T:
+                    valid[t, b] = True
+                    slot = follows
+    return at, real, valid
+
+
+# Recurrent states of the rows that sequences begin with: one in `every` rows, not one a row.
+
+
+class RecurrentStates:
+    """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that begin with an episode."""
+
+    def __init__(self, replay: Replay, index: ItemIndex):
+        self.index, self.anchors, self.every = index, replay.anchors, replay.every
+        self.zero = replay.lanes * replay.anchors
+        leaves = dict(tree.leaves(replay.state)) if replay.sequence and replay.state else {}
+        self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
+
+    def _at(self, slots: np.ndarray) -> np.ndarray:
+        """int64 [n]: where the state is that belongs to the row in each slot."""
+        lanes = slots // self.index.R
+        newest = self.index.lane[0, lanes] - 1
+        number = newest - (newest - slots) % self.index.R  # of the row, in its lane
+        return lanes * self.anchors + number // self.every % self.anchors
+
+    def put(self, state: Batch, slots: np.ndarray) -> None:
+        """state [B, …] before the rows in slots [B]: stored for those that are anchors."""
+        anchors = self.index.flags[slots] & ANCHOR > 0
+        if self.arrays and anchors.any():
+            at = self._at(slots[anchors])
+            for path, leaf in tree.leaves(state):
+                self.arrays[path][at] = np.asarray(leaf)[anchors]
+
+    def take(self, slots: np.ndarray, begins: np.ndarray) -> Batch:
+        """state [B, …] before the rows in slots [B]; 0 where an episode begins (bool [B])."""
+        if not self.arrays:
+            return {}
+        at = np.where(begins, self.zero, self._at(slots))
+        return tree.nest({p: a[at] for p, a in self.arrays.items()})
+
+
+# From the slots of items to the arrays that are learnt from: the caller's, or a few of the buffer's own in turn.
+
+
+class Batches(ABC):
+    """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
+
+    def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, states: RecurrentStates, own: int):
+        self.replay, self.index, self.columns, self.states = replay, index, columns, states
+        batches = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(own)]  # pages touched
+        self.nbytes, self._turn = sum(a.nbytes for b in batches for _, a in tree.leaves(b)), cycle(batches)
+        drawn, whole = dict(tree.leaves(replay.drawn())), bool(replay.sequence)
+        paths = [p for p in columns.arrays if p in drawn]
+        self.rows = {p: slice(None) if whole or p.split("/")[0] in BOTH else 0 for p in paths}  # of an item
+
+    @abstractmethod
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
+        """The batch of the items in `slots`, see docs/concepts/replay.md."""
+
+    @abstractmethod
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        """First priorities [n] of items that may be drawn, from the outputs of the policy that acted (Ape-X, R2D2).
+        Raises BadPriority: a value is not finite.
+        """
+
+    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots of the last rows, G and D, each [n]."""
+        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
+        form = REWARDS.index(r.reward)
+        end, total, discount = replay_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
+        return end, np.multiply(total, r.scale, out=total), discount
+
+    def row_errors(self, slots: np.ndarray) -> np.ndarray:
+        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
+        end, total, discount = self.windows(slots)
+        ahead, eps = self.columns.arrays["value"][end], getattr(self.replay.sampler, "rescale", 0.0)
+        ahead = unscale(ahead, eps) if eps else ahead
+        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
+        goal = rescale(goal, eps) if eps else goal
+        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
+
+    def _checked(self, slots: np.ndarray, priority: np.ndarray) -> np.ndarray:
+        return self.index.live_items(self.index.ids(slots), priority)[1]
+
+    def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
+        """The leaves of the rows in slots `at` [T, B], and what is not in the rows."""
+        batch = into or next(self._turn)
+        self.columns.take(at, self.index.older, self.rows, batch)
+        if into is None:
+            return batch | extras
+        tree.write(into, ..., extras)
+        return into
+
+
+class TransitionBatches(Batches):
+    """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
+        end, total, discount = self.windows(slots)
+        both = np.stack([slots, end])
+        first = self.index.flags[both] & replay_kernels.FIRST > 0
+        extras = {"return": total, "discount": discount, "weight": weight, "id": self.index.ids(slots), "first": first}
+        return self._batch(both, extras, into)
+
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        return self._checked(slots, self.row_errors(slots))
+
+
+class SequenceBatches(Batches):
+    """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
+        at, real, valid = spans(slots, self.replay.length, self.index.R, self.replay.burn_in, self.index.flags)
+        flags = self.index.flags[at]
+        extras: Batch = {n: (flags & getattr(replay_kernels, n.upper()) > 0) & real for n in FLAGS}
+        extras["first"] |= ~real
+        state = self.states.take(at[0], extras["first"][0])
+        extras |= {"state": state, "weight": weight, "id": self.index.ids(slots), "valid": valid}
+        batch = self._batch(at, extras, into)
+        batch["reward"][~real] = 0
+        return batch
+
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        r = self.replay
+        assert isinstance(r.sampler, Proportional)
+        at, _, valid = spans(slots, r.length, self.index.R, r.burn_in, self.index.flags)
+        learnt = slice(r.burn_in, r.burn_in + r.sequence)
+        at, valid = at[learnt], valid[learnt]
+        size = np.where(valid, self.row_errors(at.ravel()).reshape(at.shape), 0.0)
+        mean = size.sum(0) / np.maximum(valid.sum(0), 1)
+        return self._checked(slots, r.sampler.eta * size.max(0) + (1.0 - r.sampler.eta) * mean)
+
+
+QUANTILES_OF = 4096  # items whose priorities metrics() reports quantiles of
+
+
+class ReplayBuffer:
+    """What a Replay describes, open."""
+
+    def __init__(self, replay: Replay, seed: int, batches: bool = True):
+        self.replay, self.rng = replay, CounterRng(seed)
+        self.index, self.columns, self.limiter = ItemIndex(replay), Columns(replay), RateLimiter(replay)
+        self.states = RecurrentStates(replay, self.index)
+        self.sampler = UniformSampler(self.index, self.rng)
+        if isinstance(replay.sampler, Proportional):
+            self.sampler = ProportionalSampler(replay.sampler, self.index, self.rng)
+        self.max_priority = 1.0  # the greatest ever given
+        self.first_priority = 1.0  # of those added last, their mean
+        self.beta: float | None = None  # of the last sample, where it was not the sampler's own
+        kind = SequenceBatches if replay.sequence else TransitionBatches
+        self.batches = kind(replay, self.index, self.columns, self.states, replay.buffers if batches else 0)
+
+    # ------------------------------------------------------------------------------------------ adding
+
+    def add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None) -> None:
+        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them.
+
+        state [B, …]: recurrent state before row 0. Raises ValueError: a lane given twice, stacks that do not continue;
+        NotFinite: first priorities that are made of the rows.
+        """
+        self._add(batch, lanes, state)
+        self.limiter.steps += _arrived(batch["first"])
+
+    def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
+        """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
+        its agent steps.
+        """
+        first = rows["first"]
+        self._add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
+        steps = _arrived(first[1:])
+        self.limiter.steps += steps
+        return float(steps)
+
+    def _add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None) -> None:
+        T, index = len(batch["reward"]), self.index
+        if not 0 < T <= index.most:
+            for begin in range(0, T, index.most):
+                self._add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
+            return
+        at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else self._lanes(lanes)
+        rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
+        flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
+        if flags[0].shape[1:] != at.shape:
+            raise ValueError(f"rows {flags[0].shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
+        stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
+        kinds = stack_kinds(stacks, at, index.lane[0, at] > 0, T)
+        slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
+        self.columns.put(rows, at, slots, extra)
+        if state:
+            self.states.put(state, slots[0])
+        self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
+        self._prioritize(added)
+        if self.replay.grows_from:
+            self.trim()
+
+    def _lanes(self, lanes: Sequence[int] | np.ndarray) -> np.ndarray:
+        at = np.asarray(lanes, np.int64)
+        if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(set(at.tolist())) < len(at)):
+            raise ValueError(f"lanes {at.tolist()}: allowed is each of 0 … {self.replay.lanes - 1} once")
+        return at
+
+    def _prioritize(self, added: np.ndarray) -> None:
+        """Rows that became items get their first priority."""
+        if isinstance(self.replay.sampler, Uniform) or not len(added):
+            return
+        priority: np.ndarray | float = self.max_priority
+        if self.replay.sampler.first == "td":
+            try:
+                priority = self.batches.td_errors(added)
+            except BadPriority as e:
+                raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {e}") from None
+        self.first_priority = float(np.mean(priority))
+        self.sampler.put(added, priority)
+
+    def trim(self) -> int:
+        """Remove the oldest items beyond a soft capacity, or a window that grows; returns how many."""
+        excess = self.index.size - self.replay.limit(self.inserted)
+        removed = replay_kernels.trim(self.index.rows, excess, self.index.R)
+        self.sampler.put(removed, 0.0)
+        return len(removed)
+
+    # ---------------------------------------------------------------------------------------- sampling
+
+    @property
+    def inserted(self) -> int:
+        """Items so far."""
+        return int(self.index.counts[replay_kernels.INSERTED])
+
+    @property
+    def sampled(self) -> int:
+        return int(self.index.counts[replay_kernels.SAMPLED])
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are enough agent steps to sample from."""
+        return self.limiter.begun and self.index.size > 0
+
+    @property
+    def due(self) -> int:
+        """Batches that may be sampled now."""
+        return self.limiter.due(self.sampled) if self.ready else 0
+
+    @property
+    def room(self) -> int:
+        """Agent steps that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
+        return max(self.limiter.room(self.sampled), int(not self.index.size))
+
+    def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
+        """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
+
+        beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
+        Raises ValueError: there is nothing to draw from.
+        """
+        if not self.index.size:
+            raise ValueError("nothing to sample: no item is complete yet; see `ready`")
+        self.beta = beta
+        slots, weight = self.sampler.pick(self.replay.batch, beta)
+        self.index.flags[slots] |= replay_kernels.DRAWN
+        self.index.counts[replay_kernels.SAMPLED] += len(slots)
+        return self.batches.fill(slots, weight, into)
+
+    def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
+        """Set the priorities [B] of items by id [B]; of an id given twice the last counts. Returns how many were late:
+        their items were removed before, and are ignored. Raises BadPriority, and changes nothing.
+        """
+        ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
+        if ids.ndim != 1 or given.shape != ids.shape:
+            raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
+        slots, valid, greatest = self.index.live_items(ids, given)
+        late = len(ids) - len(slots)
+        self.index.counts[replay_kernels.LATE] += late
+        if len(slots):
+            self.max_priority = max(self.max_priority, greatest)
+            self.sampler.put(slots, valid)
+        return late
+
+    # --------------------------------------------------------------------------------------- reporting
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes now, its batches' arrays included."""
+        parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
+        return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""
+        counts, size, evicted = self.index.counts, self.index.size, int(self.index.counts[replay_kernels.EVICTED])
+        metrics = {
+            "size": size,
+            "steps": int(counts[replay_kernels.STEPS]),
+            "inserted": self.inserted,
+            "sampled": self.sampled,
+            "evicted": evicted,
+            "never_sampled": float(counts[replay_kernels.NEVER_SAMPLED]) / max(1, evicted),
+            "late": int(counts[replay_kernels.LATE]),
+            "age": float(counts[replay_kernels.STEPS]) - float(counts[replay_kernels.ARRIVALS]) / size if size else 0.0,
+            "bytes": self.nbytes,
+            "ratio": self.limiter.measured(self.sampled),
+            "ratio_target": self.replay.ratio or 0.0,
+        }
+        if isinstance(self.replay.sampler, Uniform) or not size:
+            return metrics
+        beta = self.replay.sampler.beta if self.beta is None else self.beta
+        rng = CounterRng(int(self.rng.used))  # of its own, so that the metrics change nothing
+        slots = self.index.pick(rng, min(QUANTILES_OF, 4 * size))
+        quantiles = np.quantile(self.sampler.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
+        names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
+        return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.first_priority, "beta": beta}
+
+    save, load = replay.save_buffer, replay.load_buffer
+
+
+def _arrived(first: np.ndarray) -> int:
+    """Agent steps that led to these rows: to all but those that begin an episode."""
+    return int(np.size(first) - np.count_nonzero(first))

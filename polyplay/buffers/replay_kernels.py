@@ -1,0 +1,479 @@
+"""Compiled loops of a replay.
+
+The flags of rows, and which rows may be drawn. Compiled loops over per-lane rings of rows.
+
+A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
+complete: `window` more rows of its episode are there, or the episode's end. Its window never leaves its episode:
+
+- an ordinary row u completes row u - window;
+- a terminated or truncated row completes all that are pending, with shorter windows;
+- a first row completes what an interrupted episode left: their windows end with the last row that was observed.
+
+A row's byte of flags is all that is stored of that. Rows that only hold planes of a stack are EXTRA: no item starts
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from polyplay.core.compiled import below, compiled, inlined
+
+FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
+_END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
+# where the planes before a stack's newest are: in the rows before; nowhere, as they are zeros, or repeat the newest;
+# in EXTRA rows
+CONTINUES, ZEROS, REPEAT, STORED = range(4)
+PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat that one, instead of being 0
+SHIFT, MASK = 32, 2**32 - 1  # an id: the slot, and above it the slot's generation
+# counters; ARRIVALS is the sum over live rows
+SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
+
+
+class Rows(NamedTuple):
+    """What is known of the rows of every lane."""
+
+    lane: np.ndarray  # int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor
+    counts: np.ndarray  # int64 [8], see above
+    # by slot:
+    flags: np.ndarray  # uint8
+    older: np.ndarray  # uint8: planes of the row's stack in the slots before
+    generation: np.ndarray  # uint32: how many rows had the slot
+    arrival: np.ndarray  # int64: transitions that had arrived when the row did
+
+
+@inlined
+def _slot(base: int, R: int, p: int, back: int) -> int:
+    """The slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
+    return base + (p - back if p >= back else p - back + R)
+
+
+@compiled
+def append(
+    rows: Rows, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool, shape: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Add rows; their slots, and what changed by it.
+
+    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
+    shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, and of rows
+    that may not any longer: one in both has a new row; and the row of [T·B] whose stack does not follow the one before,
+    or -1.
+    """
+    lane, counts, flags, older, generation, arrival = rows  # once: every look into a tuple counts references
+    R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
+    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
+    extras = n_added = n_removed = 0
+    first, terminated, truncated = given
+    T, B = first.shape
+    more = np.count_nonzero(kinds == STORED) * (k - 1) if k else 0
+    slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
+    added = np.empty((T + window) * B, np.int64)  # and what was pending
+    removed = np.empty(T * B + more, np.int64)
+    steps, arrivals, never, broken = counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED], -1
+    for b in range(B):
+        at = lanes[b]
+        base, u, p = at * R, lane[0, at], lane[0, at] % R
+        tail, begin, pending, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
+        for t in range(T):
+            flag, kind = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2, kinds[t, b]
+            new = flag & FIRST or u == 0
+            if new:
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), u - 1, period, added, n_added, arrivals
+                )
+                for j in range(k - 1 if kind == STORED else 0):
+                    tail, n_removed, arrivals, never = _retire(
+                        flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+                    )
+                    slot = base + p
+                    flags[slot], older[slot] = _BREAK, 0
+                    generation[slot] += 1
+                    extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
+                    extras += 1
+                    u, p = u + 1, _slot(0, R, p, R - 1)
+                begin = pending = u
+            elif kind == STORED:
+                broken = t * B + b
+                break
+            tail, n_removed, arrivals, never = _retire(
+                flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+            )
+            slot = slots[t, b] = base + p
+            generation[slot] += 1
+            before = older[_slot(base, R, p, 1)]
+            if kind == CONTINUES and k > 1:
+                older[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
+            else:
+                older[slot] = k - 1 if kind == STORED else PADDED if kind == REPEAT else 0
+            steps += 0 if new else 1
+            arrival[slot] = steps
+            if period:
+                flag |= _item(flags, base, R, u, p, flag, begin, burn_in, period)
+                if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
+                    last = u
+                    flag |= ANCHOR if burn_in else ANCHOR | ITEM
+            flags[slot] = flag
+            until = u if flag & _END else u - window + 1
+            if until > pending:
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), until, period, added, n_added, arrivals
+                )
+                pending = until
+            if flag & _END:
+                pending = u + 1
+            u, p = u + 1, _slot(0, R, p, R - 1)
+        lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, pending, last
+        if broken >= 0:
+            break
+    counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED] = steps, arrivals, never
+    counts[SIZE] += n_added - n_removed
+    counts[INSERTED] += n_added
+    counts[EVICTED] += n_removed
+    live = 0
+    for i in range(n_added):  # some may have been removed since
+        if flags[added[i]] & LIVE:
+            added[live] = added[i]
+            live += 1
+    return slots, extra[:extras], added[:live], removed[:n_removed], broken
+
+
+@inlined
+def _item(
+    flags: np.ndarray, base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int
+) -> int:
+    """ITEM where a sequence begins with row u by the rows before it, else 0; the episode's first row is `begin`."""
+    after_anchor = near_start = False
+    if u - begin <= burn_in and (u - begin) % period == 0:
+        near_start = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
+    if burn_in and u - burn_in >= begin:
+        after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+    return ITEM if after_anchor or near_start else 0
+
+
+@inlined
+def _complete(
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
+    added: np.ndarray, n: int, arrivals: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p. → n, arrivals."""
+    for row in range(begin, end):
+        slot = _slot(base, R, p, u - row)
+        if not period or flags[slot] & ITEM:
+            flags[slot] |= LIVE
+            arrivals += arrival[slot]
+            added[n] = slot
+            n += 1
+    return n, arrivals
+
+
+@inlined
+def _retire(
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
+    removed: np.ndarray, n: int, arrivals: int, never: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Drop rows tail … last. → the new tail, n, arrivals, never."""
+    while tail <= last:
+        slot = _slot(base, R, p, u - tail)
+        n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
+        tail += 1
+    return tail, n, arrivals, never
+
+
+@inlined
+def _drop(
+    flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
+) -> tuple[int, int, int]:
+    """This row may not be drawn any longer. → n, the sum of arrivals, rows never sampled."""
+    if flags[slot] & LIVE:
+        never += 0 if flags[slot] & DRAWN else 1
+        arrivals -= arrival[slot]
+        flags[slot] &= 255 - LIVE
+        removed[n] = slot
+        n += 1
+    return n, arrivals, never
+
+
+@compiled
+def trim(rows: Rows, excess: int, R: int) -> np.ndarray:
+    """Remove the oldest `excess` rows that may be drawn; their slots."""
+    removed = np.empty(max(excess, 0), np.int64)
+    tail, pending, counts, flags, arrival, n = rows.lane[1], rows.lane[3], rows.counts, rows.flags, rows.arrival, 0
+    arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
+    for at in range(tail.size):
+        _skip(at, R, tail, pending, flags)
+    while n < excess:
+        oldest, least = -1, 0
+        for at in range(tail.size):
+            came = arrival[at * R + tail[at] % R]
+            if tail[at] < pending[at] and (oldest < 0 or came < least):
+                oldest, least = at, came
+        if oldest < 0:
+            break
+        n, arrivals, never = _drop(flags, arrival, oldest * R + tail[oldest] % R, removed, n, arrivals, never)
+        tail[oldest] += 1
+        _skip(oldest, R, tail, pending, flags)
+    counts[ARRIVALS], counts[NEVER_SAMPLED] = arrivals, never
+    counts[SIZE] -= n
+    counts[EVICTED] += n
+    return removed[:n]
+
+
+@compiled
+def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
+    """A lane's tail at a row that may be drawn, or at the first pending one."""
+    while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
+        tail[at] += 1
+
+
+@compiled
+def pick(
+    key: np.uint64, used: np.uint64, n: int, R: int, lane: np.ndarray, flags: np.ndarray
+) -> tuple[np.ndarray, np.uint64]:
+    """Slots of `n` rows that may be drawn, each with the same chance; the next number of `key`. There must be one."""
+    out, head, tail = np.empty(n, np.int64), lane[0], lane[1]
+    ends = np.cumsum(head - tail)
+    rows = np.uint64(ends[-1])
+    for i in range(out.size):
+        while True:
+            x, used = below(key, used, rows)
+            r = np.int64(x)
+            at = np.searchsorted(ends, r, side="right")
+            slot = at * R + (head[at] - (ends[at] - r)) % R
+            if flags[slot] & LIVE:
+                break
+        out[i] = slot
+    return out, used
+
+
+@compiled
+def windows(
+    slots: np.ndarray, R: int, n: int, gamma: float, form: int, flags: np.ndarray, reward: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """n-step windows of the rows in `slots` [B]: the slot of the last row, G = Σ γʲ·r, D = γᵐ or 0 where terminated.
+    form: r is as it is (0), limited to ±1 (1), its sign (2).
+    """
+    end = np.empty(slots.size, np.int64)
+    total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
+    for i in range(slots.size):
+        base = slots[i] - slots[i] % R
+        at, g, d = slots[i], 0.0, 1.0
+        for _ in range(n):
+            next_ = at + 1 if at + 1 < base + R else base
+            flag = flags[next_]
+            if flag & _BREAK:
+                break
+            at = next_
+            r = np.float64(reward[at])
+            g += d * (r if form == 0 else min(max(r, -1.0), 1.0) if form == 1 else np.sign(r))
+            d *= gamma
+            if flag & _END:
+                d = 0.0 if flag & TERMINATED else d
+                break
+        end[i], total[i], discount[i] = at, g, d
+    return end, total, discount
+
+
+@compiled
+def planes(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
+    """Where the planes of stacks are, oldest first: slots [n], int64 [n, k]; `empty`: where there is one of zeros."""
+    out = np.empty((slots.size, k), np.int64)
+    for i in range(slots.size):
+        slot = slots[i]
+        base, stored = slot - slot % R, older[slot]
+        for j in range(k):
+            if j > (stored & 127):
+                out[i, k - 1 - j] = out[i, k - j] if stored & PADDED else empty
+            else:
+                out[i, k - 1 - j] = slot - j if slot - j >= base else slot - j + R
+    return out
+
+
+@compiled
+def live_items(
+    ids: np.ndarray, priority: np.ndarray, most: float, flags: np.ndarray, generation: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Of new priorities [B] of ids [B], slots and priorities of items that may still be drawn; then the greatest of
+    those, and the number of a priority not in 0 … most, or -1.
+    """
+    slots, valid, n, greatest, wrong = np.empty(ids.size, np.int64), np.empty(ids.size), 0, 0.0, -1
+    for i in range(ids.size):
+        p = priority[i]
+        if not (p >= 0.0 and p <= most):
+            wrong = i
+            break
+        slot = ids[i] & MASK
+        if 0 <= slot < flags.size and generation[slot] == ids[i] >> SHIFT and flags[slot] & LIVE:
+            slots[n], valid[n] = slot, p
+            greatest = max(greatest, p)
+            n += 1
+    return slots[:n], valid[:n], greatest, wrong
+
+
+# Gather and scatter rows of a large array by memcpy; and find out which planes of a stack are new.
+
+
+def _copy(typing: Any, to: Any, of: Any, n: Any) -> tuple[Any, Callable]:
+    """memcpy(to, of, n), by addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target, source = (builder.inttoptr(a, cgutils.voidptr_t) for a in args[:2])
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp, types.intp), generate
+
+
+_memcpy: Any = intrinsic(_copy)
+
+
+@inlined
+def _check(row: int, rows: int) -> None:
+    if row < 0 or row >= rows:
+        raise IndexError("a row that is not there")
+
+
+@compiled
+def _gather(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    n, of, to = cells.shape[1], cells.ctypes.data, out.ctypes.data
+    i = 0
+    while i < index.size:
+        _check(index[i], cells.shape[0])
+        j = i + 1
+        while j < index.size and index[j] == index[j - 1] + 1:  # neighbours go together
+            _check(index[j], cells.shape[0])
+            j += 1
+        _memcpy(np.uintp(to + i * n), np.uintp(of + index[i] * n), (j - i) * n)
+        i = j
+
+
+@compiled
+def _scatter(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """Of values' rows, which may be longer, the end."""
+    n, step = cells.shape[1], values.shape[1]
+    to, of = cells.ctypes.data, values.ctypes.data + step - n
+    for i in range(index.size):
+        _check(index[i], cells.shape[0])
+        _memcpy(np.uintp(to + index[i] * n), np.uintp(of + i * step), n)
+
+
+@compiled
+def _gather_numbers(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    for i in range(index.size):
+        _check(index[i], cells.size)
+        out[i] = cells[index[i]]
+
+
+@compiled
+def _scatter_numbers(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    for i in range(index.size):
+        _check(index[i], cells.size)
+        cells[index[i]] = values[i]
+
+
+NUMBERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # rows that are copied without a call
+
+
+def as_bytes(array: np.ndarray, n: int) -> np.ndarray:
+    """A contiguous array as uint8 [n, bytes]; the same memory."""
+    return array.reshape(n, -1).view(np.uint8) if array.size else np.zeros((n, 0), np.uint8)
+
+
+def as_cells(array: np.ndarray, n: int) -> np.ndarray:
+    """A contiguous array as `n` rows, the same memory: unsigned numbers [n] where one holds a row, else bytes."""
+    number = NUMBERS.get(array.nbytes // n)
+    return as_bytes(array, n) if number is None else array.reshape(-1).view(number)
+
+
+def gather(cells: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
+    """out[i] = cells[index[i]]: cells as as_cells() gives them, index int64 [n], out C-contiguous with the same rows.
+
+    IndexError: an index that is out of range.
+    """
+    if len(index):
+        assert out.flags.c_contiguous
+        assert out.nbytes * len(cells) == cells.nbytes * len(index)
+        copy = _gather_numbers if cells.ndim == 1 else _gather
+        copy(cells, index, as_cells(out, len(index)))
+
+
+def scatter(cells: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """cells[index[i]] = values[i], the inverse; values are C-contiguous.
+
+    values may have longer rows: the last of what they hold is taken (of a stack of planes, the newest).
+    """
+    if cells.ndim == 1 and values.nbytes == cells.itemsize * len(index):
+        _scatter_numbers(cells, index, values.reshape(-1).view(cells.dtype))
+    elif len(index):
+        rows, of = as_bytes(cells, len(cells)), as_bytes(values, len(index))
+        assert of.shape[1] % max(1, rows.shape[1]) == 0
+        _scatter(rows, index, of)
+
+
+def as_words(array: np.ndarray, lead: int) -> np.ndarray:
+    """A contiguous array with everything behind its first `lead` dimensions as one, of the widest unsigned words that
+    its bytes make.
+    """
+    whole = np.ascontiguousarray(array)
+    whole = whole.reshape(*whole.shape[:lead], -1)
+    n = whole.shape[-1] * whole.itemsize
+    return whole.view(np.uint64 if n % 8 == 0 and whole.ctypes.data % 8 == 0 else np.uint8)
+
+
+@inlined
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two rows of words are equal: no branch within, so that it is wide loads and ORs."""
+    differs = a[0] ^ a[0]
+    for i in range(a.size):
+        differs |= a[i] ^ b[i]
+    return differs == 0
+
+
+@compiled
+def _kinds(obs: np.ndarray, last: np.ndarray, lanes: np.ndarray, begun: np.ndarray, kinds: np.ndarray) -> None:
+    T, B, k = obs.shape[:3]
+    empty = np.zeros(obs.shape[3], obs.dtype)
+    for b in range(B):
+        for t in range(T):
+            new, old = obs[t, b], (last[lanes[b]] if t == 0 else obs[t - 1, b])
+            found = 0
+            if t > 0 or begun[b]:
+                j = k - 2
+                while j >= 0 and _equal(new[j], old[j + 1]):
+                    j -= 1
+                found |= (1 << CONTINUES) if j < 0 else 0
+            if not found or kinds[t, b] & (1 << CONTINUES) == 0:
+                zeros = repeat = True
+                for j in range(k - 1):
+                    zeros = zeros and _equal(new[j], empty)
+                    repeat = repeat and _equal(new[j], new[k - 1])
+                found |= ((1 << ZEROS) if zeros else 0) | ((1 << REPEAT) if repeat else 0)
+            kinds[t, b] &= found | (1 << STORED)
+
+
+def stack_kinds(
+    stacks: list[tuple[np.ndarray, np.ndarray]], lanes: np.ndarray, begun: np.ndarray, T: int
+) -> np.ndarray:
+    """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
+
+    stacks: pairs of a leaf's rows [T, B, k, …] and every lane's last row so far [L, k, …]; all leaves agree on a kind.
+    begun bool [B]: there is a last row.
+    """
+    if not stacks:
+        return np.full((T, len(lanes)), CONTINUES, np.uint8)
+    possible = np.full((T, len(lanes)), 15, np.uint8)
+    for rows, ends in stacks:
+        obs, last = as_words(rows, 3), as_words(ends, 2)
+        if obs.dtype != last.dtype:
+            obs, last = obs.view(np.uint8), last.view(np.uint8)
+        _kinds(obs, last, lanes, begun, possible)
+    return _LOWEST[possible]
+
+
+_LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)

@@ -1,0 +1,153 @@
+"""A sum tree: numbers ≥ 0 by index, drawn in proportion. float64, eight children to a node, a node to a cache line.
+
+Parents are summed anew, never corrected by differences, always in the same order: so they are the same bits whatever
+was written before, and a tree is saved by its leaves. All draws go down a level at a time, without branches, so that
+their waits for memory overlap: comparisons are made on the bits of the numbers, since compilers make jumps of anything
+else, and jumps of random draws are guessed wrong half of the time. Rounding may lead such a descent to a leaf of 0;
+then it is repeated with checks: to the right only where the sum is not 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.core.compiled import compiled, inlined, uniforms
+
+WIDTH = 8
+MOST = 1e290  # of a leaf: sums do not overflow
+_0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))  # unsigned: no index is taken from the end
+
+
+class SumTree:
+    """`n` leaves, at first 0."""
+
+    def __init__(self, n: int):
+        sizes = [-(-n // WIDTH) * WIDTH]
+        while sizes[-1] > WIDTH:
+            sizes.append(-(-sizes[-1] // WIDTH**2) * WIDTH)
+        self.offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # leaves first, the root last
+        array = np.zeros(self.offsets[-1] + 2 * WIDTH)
+        skip = -array.ctypes.data % 64 // 8
+        self.nodes = array[skip : skip + self.offsets[-1] + 1]
+        self.leaves = self.nodes[:n]
+        self._work = np.zeros(64, np.uint64)
+
+    @property
+    def total(self) -> float:
+        return float(self.nodes[-1])
+
+    def put(self, at: np.ndarray, values: np.ndarray) -> None:
+        """leaves[at] = values, the last one where an index comes twice. at int64 [n], values float64 [n], ≥ 0, finite.
+
+        Neighbours share their ancestors' sums: n leaves in a row cost little more than n/8 sums.
+        """
+        if len(at) > len(self._work):
+            self._work = np.zeros(2 * len(at), np.uint64)
+        _put(self.nodes, self.offsets, at.view(np.uint64), values, self._work)
+
+    def draw(self, key: np.uint64, begin: np.uint64, n: int, stratified: bool) -> np.ndarray:
+        """int64 [n] leaves, none of them 0, by numbers begin … begin + n - 1 of `key`; total must not be 0.
+
+        stratified: number i from the i-th of n segments of equal mass; else each from the whole.
+        """
+        share = uniforms(key, begin, n)
+        if stratified:
+            share = (np.arange(n) + share) / n
+        return self.find(share * self.nodes[-1])
+
+    def find(self, mass: np.ndarray) -> np.ndarray:
+        """The leaf in which each of `mass` (float64 [n], 0 ≤ mass < total) lies; more than the total is its end."""
+        at = np.empty(len(mass), np.uint64)
+        _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
+        return at.view(np.int64)
+
+    def load(self, leaves: np.ndarray) -> None:
+        """All leaves at once."""
+        self.put(np.arange(len(leaves), dtype=np.int64), leaves)
+
+
+@inlined
+def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
+    return (nodes[b] + nodes[b + _1]) + (nodes[b + _2] + nodes[b + _3])
+
+
+@compiled
+def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
+    """Nodes in `work` are those whose sums are due; one that comes twice in a row is done once."""
+    n, last = 0, ~_0
+    for i in range(at.size):
+        nodes[at[i]] = values[i]
+        parent = at[i] >> _3
+        n += int(parent != last)
+        last = parent
+        work[n - 1] = parent
+    for level in range(offsets.size - 1):
+        below, here, m, last = np.uint64(offsets[level]), np.uint64(offsets[level + 1]), 0, ~_0
+        for i in range(n):
+            node = work[i]
+            b = below + node * _8
+            nodes[here + node] = _sum4(nodes, b) + _sum4(nodes, b + _4)
+            parent = node >> _3
+            m += int(parent != last)
+            last = parent
+            work[m - 1] = parent
+        n = m
+
+
+@inlined
+def _reaches(x: float, total: float) -> np.int64:
+    """All bits if x ≥ total, else none; both ≥ 0, where the order of bits is that of numbers."""
+    return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
+
+
+@inlined
+def _less(x: float, total: float, mask: np.int64) -> float:
+    """x - total where mask."""
+    return x - np.int64(np.float64(total).view(np.int64) & mask).view(np.float64)
+
+
+@compiled
+def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarray, leaves: np.uint64) -> None:
+    left = mass.copy()
+    at[:] = _0
+    for level in range(offsets.size - 2, -1, -1):
+        offset = np.uint64(offsets[level])
+        size = leaves if level == 0 else np.uint64(offsets[level] - offsets[level - 1]) >> _3
+        for i in range(left.size):
+            b, x = offset + at[i] * _8, left[i]
+            half = _sum4(nodes, b)
+            mask = _reaches(x, half)
+            x = _less(x, half, mask)
+            b += np.uint64(mask) & _4
+            half = nodes[b] + nodes[b + _1]
+            mask = _reaches(x, half)
+            x = _less(x, half, mask)
+            b += np.uint64(mask) & _2
+            half = nodes[b]
+            mask = _reaches(x, half)
+            left[i] = _less(x, half, mask)
+            at[i] = min(b + (np.uint64(mask) & _1) - offset, size - _1)
+    for i in range(left.size):
+        if nodes[at[i]] == 0.0:
+            at[i] = _find_nonzero(nodes, offsets, mass[i])
+
+
+@compiled
+def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
+    """One descent that never leads to a 0."""
+    at = _0
+    for level in range(offsets.size - 2, -1, -1):
+        b = np.uint64(offsets[level]) + at * _8
+        first, second = _sum4(nodes, b), _sum4(nodes, b + _4)
+        if x >= first and second > 0.0:
+            x -= first
+            b += _4
+        first, second = nodes[b] + nodes[b + _1], nodes[b + _2] + nodes[b + _3]
+        if x >= first and second > 0.0:
+            x -= first
+            b += _2
+        if x >= nodes[b] and nodes[b + _1] > 0.0:
+            x -= nodes[b]
+            b += _1
+        at = b - np.uint64(offsets[level])
+    return at

@@ -1,0 +1,373 @@
+"""bench: its words, settings, table.
+
+`polyplay bench`: how fast each system is on this machine, and where its time goes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from polyplay import systems
+from polyplay.cli.arguments import parse_words
+from polyplay.core.errors import Count, Seconds, UserError
+from polyplay.core.files import Row, write_json
+from polyplay.core.tree import Field, Spec
+from polyplay.envs.pool import Envs
+from polyplay.runs import options as config
+from polyplay.runs.flags import flag
+from polyplay.runs.load import crew_of
+from polyplay.runs.plan import kind_of
+from polyplay.systems import _presets
+from polyplay.workers.crew import Crew
+from polyplay.workers.role import Role
+
+if TYPE_CHECKING:
+    from polyplay.cli.bench_measure import Measures
+    from polyplay.learning.learner import LearnerSpec
+
+SCHEMA = 2  # of its JSON document
+
+
+# Where a run's core time goes, what holds it up, and what to change, in a sentence. Pure.
+
+
+class Advised(Protocol):
+    """What advice asks of a system: all its settings, the kind of its pool (memory_estimate.kind_of), its envs."""
+
+    @property
+    def values(self) -> Row: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def envs(self) -> Any: ...
+
+
+NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning"}
+NAMES |= {"overhead": "overhead", "idle": "waiting"}
+# by bottleneck: options that help where a page has them, the first that does, and what they do
+CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "infer": (("agents", "larger acting batches"), ("lanes", "larger acting batches")),
+    "learn": (
+        ("epochs", "fewer passes over a rollout"),
+        ("min_batch", "larger updates"),
+        ("batch", "larger updates"),
+        ("unroll", "larger updates"),
+    ),
+    "overhead": (
+        ("lanes", "more lanes share what a call costs"),
+        ("agents", "more agents share what a call costs"),
+        ("unroll", "longer rollouts share what an update costs"),
+    ),
+    "idle": (
+        ("actors", "more actors, while others wait"),
+        ("agents", "more agents, while others wait"),
+        ("groups", "one group steps while the other is served"),
+        ("lanes", "longer turns between two waits"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class CoreTime:
+    """Shares of all core time. idle: cores that nothing used; others: those that other programs did."""
+
+    env: float
+    infer: float
+    learn: float
+    overhead: float
+    others: float
+    idle: float
+
+    def of(self, name: str) -> float:
+        """One of NAMES."""
+        return float(asdict(self)[name])
+
+
+def split_core_time(times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool) -> CoreTime:
+    """Shares of all core time, by what a run's workers report.
+
+    times: shares of their wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the run
+    and other programs used; workers: how many there are for each core. What the run used and its workers were not busy
+    with is its environments' where these are processes of their own (pooled), else overhead.
+    """
+    own = min(own, 1.0)
+    others = min(others, 1.0 - own)
+    busy = 1.0 - times.get("wait", 0.0)
+    within = min(own, busy * workers)
+    parts = {k: within * times.get(k, 0.0) / busy if busy > 0.0 else 0.0 for k in ("env", "infer", "learn")}
+    rest = max(0.0, own - sum(parts.values()))
+    outside = min(rest, own - within) if pooled else 0.0
+    parts["env"] += outside
+    return CoreTime(**parts, overhead=rest - outside, others=others, idle=1.0 - own - others)
+
+
+def bottleneck(where: CoreTime) -> str:
+    """One of NAMES: what takes most of the core time."""
+    return max(NAMES, key=where.of)
+
+
+def sentence(where: CoreTime, wired: Advised) -> str:
+    """The bottleneck in words, and what to change."""
+    name = bottleneck(where)
+    return f"{NAMES[name]} takes {100 * where.of(name):.0f} % of the core time: {change(name, wired)}"
+
+
+def change(name: str, wired: Advised) -> str:
+    """What to change, an option where the system has one."""
+    if name == "env":
+        return _environment(wired)
+    for option, why in CHANGES[name]:
+        value = other(option, wired.values)
+        if value is not None:
+            return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
+    computing = name in ("infer", "learn")
+    hint = "a smaller --network, or more cores" if computing else "nothing that an option could change"
+    return f"{hint}; this system has no setting for it"
+
+
+def other(option: str, values: Row) -> int | None:
+    """Another value of an option that is worth a try; None where there is none."""
+    now = values.get(option)
+    if not isinstance(now, int) or now < 1:
+        return None
+    if option == "groups":
+        return 2 if now == 1 and values.get("lanes", 1) % 4 == 0 else None
+    return {"epochs": now - 1, "actors": now + 1}.get(option, 2 * now) or None
+
+
+def _environment(wired: Advised) -> str:
+    if not wired.envs.title.startswith("ALE/"):
+        return f"`polyplay check {wired.envs.title}` measures it; make its step cheaper, or take more cores"
+    if wired.kind == "inline":
+        return "try --atari baselines: ale-py makes its pictures itself; else more cores"
+    return "the emulator has no cheaper setting here; more cores make it faster"
+
+
+# How `polyplay bench` runs each system: its settings for this number of cores, and the sizes of its wiring.
+#
+# A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
+# those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
+# as `quick` has it.
+
+
+SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
+    "a2c": lambda cores: {"lanes": 16 * cores, "replicas": cores},
+    "accel": lambda cores: {"lanes": 32 * cores, "replicas": cores},
+    "appo": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
+    "a3c": lambda cores: {"workers": cores},
+    "ga3c": lambda cores: {"agents": min(8 * cores, 128)},
+    "impala": lambda cores: {"actors": min(max(2, cores), 48), "lanes": 32, "batch": 32},
+    "ppo": lambda cores: {"lanes": 8 * cores, "replicas": cores},
+}
+MEASURED = sorted(SETTINGS)  # systems that learn from what was just done
+LITTLE = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoint_every": 1e9, "steps": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class WiredSystem:
+    """A system as it is going to be run, and the sizes of its wiring. `keywords` are plain values."""
+
+    system: str
+    keywords: Row
+    changed: Row  # the settings that are not the preset's
+    values: Row  # all settings
+    kind: str  # of its pool, see memory_estimate.kind_of
+    lanes: int  # of a pool that act at once (1 where each goes at its own pace)
+    T: int  # rows of a trajectory that is learnt from,
+    B: int  # and how many at once
+    turn: int  # updates that follow one another without a step: PPO's, where the same worker acts and learns
+    reuse: bool  # learning takes from acting what that computed
+    workers: int  # that count their time
+    envs: Envs
+    system_of: systems.System
+    spec: LearnerSpec
+
+    @property
+    def epochs(self) -> int:
+        return self.spec.passes.epochs if self.spec.passes else 1
+
+
+def keywords(system: str, env: str, network: str, precision: str, cores: int) -> Row:
+    """What `polyplay.train(system, …)` gets. Raises UserError: no such environment."""
+    page = systems.load(system)
+    preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
+    there = "inputs" in page.Config.__dataclass_fields__
+    raw = {"inputs": "raw"} if there and not pictures(Envs(env, 1).spec.obs) else {}  # a preset may be for pictures
+    own = SETTINGS[system](cores) if system in SETTINGS else {}
+    return {"env": env, **preset, **own, **raw, "network": network, "precision": precision, **LITTLE}
+
+
+def pictures(obs: Spec) -> bool:
+    """Whether observations are one image each, large enough for the Atari networks."""
+    return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
+
+
+def wire(system: str, given: Row) -> WiredSystem:
+    """Wire a system with these keywords (`keywords`, perhaps changed) and read its sizes. Raises UserError."""
+    page = systems.load(system)
+    settings, options, _ = config.resolve(page, **given)
+    crew = crew_of(options)
+    wired = page.build(settings, crew)
+    settings = replace(settings, **wired.resolved)
+    values = config.to_json(settings)
+    preset = config.to_json(_presets.settings(page, options.preset))
+    named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
+    changed = {k: v for k, v in named.items() if preset[k] != v}
+    acts, learner = next(r for r in crew.roles if r.envs or r.agents), _learner(crew)
+    envs = acts.agents.envs if acts.agents else acts.envs
+    assert envs is not None
+    assert learner.spec is not None
+    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
+    timed = sum(r.n for r in crew.roles if r.envs or r.agents or r.source)
+    sizes = (lanes, T, B, updates_per_turn(crew), reuses(crew), timed)
+    return WiredSystem(system, dict(given), changed, values, kind_of(envs), *sizes, envs, wired, learner.spec)
+
+
+def updates_per_turn(crew: Crew) -> int:
+    """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
+    role = _learner(crew)
+    passes = role.spec.passes if role.spec else None
+    return passes.updates if passes and role.envs and not role.apart and not passes.target_kl else 1
+
+
+def reuses(crew: Crew) -> bool:
+    """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
+    role = _learner(crew)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.acted)
+
+
+def _learner(crew: Crew) -> Role:
+    """Of several roles that learn the first."""
+    return next(r for r in crew.roles if r.spec is not None)
+
+
+# What `polyplay bench` found, for a terminal: at most 80 columns.
+
+
+HEADS = {"env": "env", "infer": "acting", "learn": "learn", "overhead": "overhead", "idle": "idle"}
+LEGEND = (
+    "In %: where the time of all cores went. overhead: all else that the run did. others: other programs. "
+    "idle: cores at rest.\n"
+    "waits: the part of the workers' time in which they slept for one another; none of them spins."
+)
+
+
+def print_table(document: Row, console: Console) -> None:
+    machine = document["machine"]
+    head = f"{machine['cpu']}, {document['cores']} cores · {document['env']} · {document['precision']}"
+    console.print(Text(f"polyplay bench: {head}", style="bold"))
+    console.print(Text(f"\n{document['network']}: agent steps/s, and where the core time goes in %"))
+    console.print(_systems(document["systems"]))
+    console.print(Text(LEGEND, style="bright_black"))
+    console.print()
+    grid = Table.grid(padding=(0, 2))
+    for row in document["systems"]:
+        for i, line in enumerate(lines(row)):
+            grid.add_row(Text(row["system"] if i == 0 else "", style="bold"), line)
+    for note in document["notes"]:
+        grid.add_row(Text("note", style="bold yellow"), Text(note))
+    console.print(grid)
+
+
+def _systems(rows: Sequence[Row]) -> Table:
+    disturbed = any(r["shares"]["others"] >= 0.01 for r in rows if "error" not in r)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    made.add_column("system", style="bold", no_wrap=True)
+    shares = [*HEADS, *(["others"] if disturbed else [])]
+    for heading in ("steps/s", *(HEADS.get(k, k) for k in shares), "waits"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        if "error" in row:
+            made.add_row(row["system"], "failed")
+            continue
+        parts = [f"{100 * row['shares'][k]:.0f}" for k in shares]
+        made.add_row(row["system"], f"{row['sps']:,.0f}", *parts, f"{row['wait_share']:.0%}")
+    return made
+
+
+def lines(row: Row) -> list[Text]:
+    """A system's bottleneck and settings, in words."""
+    if "error" in row:
+        return [Text(f"failed: {row['error'].splitlines()[0]}", style="bold red")]
+    settings = [f"{flag(k)} {v}" for k, v in row["settings"].items() if k != "network"]
+    quick = ["--preset quick"] if row["keywords"].get("preset") == "quick" else []
+    passes = f" in {row['epochs']} passes" if row["epochs"] > 1 else ""
+    sizes = f"acts for {row['acting_batch']:.3g} at once, learns from {row['rows_per_update']}{passes}"
+    return [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
+
+
+# The verb `polyplay bench`. Imports no torch before its words are read.
+
+
+WIDTH = 100  # columns, at most
+ABOUT = "Measures how fast systems are on this machine, and where their time goes; without SYSTEM all of them."
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Run nothing else on the machine meanwhile, or the results are meaningless."""
+
+    env: str = "ALE/Pong-v5"
+    """environment, as in train"""
+    network: str | None = None
+    """the systems' network (none: a3c for images, else mlp)"""
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"
+    """number type of the systems' networks, as in train"""
+    cores: Count | None = None
+    """use this many cores of the machine, as in train (none: all that this process may use)"""
+    seconds: Seconds = 3.5
+    """how long each system is measured"""
+    json: str | None = None
+    """write everything to this file"""
+
+    def __post_init__(self) -> None:
+        if self.json is not None and not Path(self.json).absolute().parent.is_dir():
+            folder = Path(self.json).parent
+            raise UserError(f"--json: {self.json} given, but there is no directory {folder}; make it first")
+
+
+def command(words: list[str], means: Measures | None = None) -> int:
+    """Prints the tables; the exit status. `means` replaces what measures, for tests."""
+    from polyplay.runs.terminal import default_console
+
+    about = f"{ABOUT} Systems: {', '.join(MEASURED)}."
+    names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
+    document = _measure(names, options, means)
+    if options.json is not None:
+        write_json(Path(options.json), document)
+    console = default_console()
+    console.width = min(console.width, WIDTH)
+    print_table(document, console)
+    return int(any("error" in row for row in document["systems"]))
+
+
+def _measure(names: list[str], options: BenchOptions, means: Measures | None) -> Row:
+    from polyplay import systems
+    from polyplay.workers.process import keep_to
+
+    if len(set(names)) < len(names):
+        raise UserError(f"bench takes each system once, {' '.join(names)} given")
+    chosen = names or MEASURED
+    for name in chosen:
+        can = ", ".join(MEASURED)
+        if systems.is_population(systems.load(name)):  # a UserError where there is none
+            raise UserError(f"bench: {name} given, whose members are runs of other systems; allowed: {can}")
+        if name not in MEASURED:
+            replay = "Replay" in systems.load(name).ROW["between"]
+            why = "learns from a replay" if replay else "trains several agents"
+            raise UserError(f"bench: {name} given, which {why}: not measured yet; allowed: {can}")
+    keep_to(options.cores)  # and so do all that are started from here
+    from polyplay.cli.bench_measure import Bench, Measures
+
+    means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
+    return Bench(chosen, options, means).run()

@@ -1,1 +1,0 @@
-"""A page that a verb serves to this machine only: its port, who may ask, what all pages share."""

@@ -1,0 +1,223 @@
+"""play: its words, moves of a game.
+
+The command line of `polyplay play`. Its page needs polyplay[watch].
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.games import board_rules, records
+from polyplay.games.board_pool import PREFIX
+from polyplay.games.boards import Game, Go, KInARow
+from polyplay.games.go import owners
+from polyplay.games.records import CELLS, GOES_ON, LOST, NEVER, WON, ResignOptions
+from polyplay.runs.directory import read_config
+
+if TYPE_CHECKING:
+    from polyplay.cli.play_session import PlaySession
+    from polyplay.search.search import SearchPolicy
+
+# The moves of a game so far, with the position before each. Imports no torch.
+
+
+def legal_moves(board: Game, record: np.ndarray) -> list[int]:
+    room = np.zeros(board.actions, np.int16)
+    return [int(action) for action in room[: board_rules.legal(board.numbers, record, room)]]
+
+
+class MoveList:
+    """A game from its start."""
+
+    def __init__(self, board: Game):
+        self.board = board
+        self.moves, self.records, self.result = list[int](), [board.new()], GOES_ON
+
+    @property
+    def record(self) -> np.ndarray:
+        """int8 [record]: the position now."""
+        return self.records[-1]
+
+    @property
+    def mover(self) -> int:
+        """Whose turn it is: 0 the first player's, 1 the second's."""
+        return records.mover(self.record)
+
+    @property
+    def legal(self) -> list[int]:
+        return legal_moves(self.board, self.record) if self.result == GOES_ON else []
+
+    @property
+    def winner(self) -> int | None:
+        return {WON: 1 - self.mover, LOST: self.mover}.get(self.result)
+
+    @property
+    def margin(self) -> float | None:
+        """By how much, where a game that is over is won by points."""
+        return None if self.result == GOES_ON else self.board.margin(self.record)
+
+    def owners(self) -> list[int]:
+        """Of a game of Go that is over whose each cell is: 1 the first player's, 2 the second's, 0 nobody's."""
+        if self.result == GOES_ON or not isinstance(self.board, Go):
+            return []
+        out = np.empty(self.board.cells, np.int8)
+        owners(self.board.numbers, self.record, out)
+        return [int(owner) for owner in out]
+
+    def play(self, action: int) -> None:
+        """Raises ValueError: the move is not legal."""
+        if action not in self.legal:
+            raise ValueError("this move is not legal")
+        record = self.record.copy()
+        self.result = board_rules.play(self.board.numbers, record, action)
+        self.moves.append(action)
+        self.records.append(record)
+
+    def undo(self, n: int) -> None:
+        """Take back the last n moves."""
+        if n:
+            del self.moves[-n:], self.records[-n:]
+            self.result = GOES_ON
+
+    def line(self) -> list[int]:
+        """The cells of the lines that won, in no order; none: nobody has won."""
+        if self.result != WON or not isinstance(self.board, KInARow):
+            return []
+        before, cells = self.records[-2][CELLS:], self.record[CELLS:]
+        row, column = divmod(int(np.flatnonzero(before != cells)[0]), self.board.columns)
+        found = {row * self.board.columns + column}
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            run = self._run(row, column, down, right) + self._run(row, column, -down, -right)
+            if len(run) + 1 >= self.board.k:
+                found.update(run)
+        return sorted(found)
+
+    def _run(self, row: int, column: int, down: int, right: int) -> list[int]:
+        """Cells of the same stones one behind another from that cell on, without it."""
+        cells, found = self.record[CELLS:].reshape(self.board.rows, self.board.columns), list[int]()
+        stone = cells[row, column]
+        row, column = row + down, column + right
+        while 0 <= row < self.board.rows and 0 <= column < self.board.columns and cells[row, column] == stone:
+            found.append(row * self.board.columns + column)
+            row, column = row + down, column + right
+        return found
+
+
+MOST = 100_000  # simulations of a search
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Serves a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or answers
+    another Go program.
+    """
+
+    gtp: bool = False
+    """speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs"""
+
+    port: int = 8766
+    """port of the page, http://127.0.0.1:PORT"""
+    checkpoint: str | None = None
+    """checkpoint to play with: best, or the number its name begins with (none: the newest)"""
+    simulations: int | None = None
+    """of a search, at the start; 0: the bare network (none: as many as in training)"""
+    resign: str = "auto"
+    """with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never"""
+    trust: bool = False
+    """open a run that was made by another user or machine and imports a module for its environment or network"""
+
+    def __post_init__(self) -> None:
+        check_port(self.port)
+        ResignOptions.parse(self.resign)
+        if self.resign != "auto" and not self.gtp:
+            raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
+        if self.simulations is not None and not 0 <= self.simulations <= MOST:
+            raise UserError(f"--simulations: {self.simulations} given, allowed: 0 to {MOST}")
+
+
+def command(words: list[str]) -> None:
+    """Serves until Ctrl-C."""
+    directory, options, _ = run_and_options(PageOptions, words, "play")
+    config = read_config(directory, whole=True)
+    if not str(config["config"].get("env", "")).startswith(PREFIX):
+        raise no_game(directory, config)
+    if options.gtp:
+        answer_gtp(directory, options, config)
+        return
+    check_extra("play")
+    with listen(options.port) as listener, closing(open_session(directory, options, config)) as session:
+        from polyplay.cli.play_page import application
+
+        print(f"{session.board.title} against {directory}: http://127.0.0.1:{options.port}/")
+        print("Ctrl-C stops the page", flush=True)
+        serve_page(listener, application(session, options.port))
+
+
+def no_game(directory: Path, config: Row) -> UserError:
+    given = f"{directory} is a run of {config['system']} on {config['config'].get('env')}"
+    return UserError(
+        f"play: {given}; allowed: a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
+    )
+
+
+def answer_gtp(directory: Path, options: PageOptions, config: Row) -> None:
+    """Until `quit` or the end of stdin. Raises UserError."""
+    from polyplay import __version__
+    from polyplay.cli.gtp import GtpEngine, main
+    from polyplay.games.boards import Go
+
+    def engine() -> GtpEngine:
+        player, first, found = open_player(directory, options, config)
+        if not isinstance(player.board, Go):
+            raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
+        version = f"{__version__}, {checkpoint.update_of(found)} updates"
+        return GtpEngine(player, first, version, resign_value(options.resign, found))
+
+    main(engine)
+
+
+def resign_value(given: str, found: Path) -> float:
+    """The value below which an agent gives a game up, by --resign and its checkpoint."""
+    from polyplay.search.self_play import learned_value
+
+    fixed = ResignOptions.parse(given).v
+    return NEVER if given == "off" else learned_value(found) if fixed is None else fixed
+
+
+def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySession:
+    """The agent and a game at its start. Raises UserError."""
+    from polyplay.cli.play_session import PlaySession
+
+    player, first, found = open_player(directory, options, config)
+    if not player.board.placed:
+        given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
+        raise UserError(f"{given}; allowed: games where they are; `polyplay evaluate` and `tournament` play all")
+    about = {"run": str(directory), "system": config["system"], "updates": checkpoint.update_of(found), "most": MOST}
+    return PlaySession(player, first, about)
+
+
+def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, Path]:
+    """The agent, its simulations and its checkpoint. Raises UserError: none is usable, or the agent does not search."""
+    from polyplay.acting.play import load_player
+    from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
+    from polyplay.search.search import SearchPolicy
+    from polyplay.workers import process
+
+    page, settings, run_options, _ = load_run(directory, options.trust)
+    found = choose_checkpoint(directory, options.checkpoint)
+    system = wire_system(page, settings, crew_of(replace(run_options, device="cpu")))
+    process.tune(1)
+    player = load_player(system, found)
+    if not isinstance(player, SearchPolicy):
+        raise no_game(directory, config)
+    first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
+    return player, first, found

@@ -1,1 +1,0 @@
-"""The Go Text Protocol, version 2: Go programs ask on stdin, the agent answers on stdout."""

@@ -1,0 +1,211 @@
+"""A game between a person and an agent: a thread searches every position and makes the agent's moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+
+import numpy as np
+
+from polyplay.cli.play import MoveList
+from polyplay.core.errors import NotFinite
+from polyplay.core.files import Row
+from polyplay.games.mcts import solver, unsolved
+from polyplay.games.records import GOES_ON, mover
+from polyplay.search import Search
+from polyplay.search.search import SearchPolicy
+
+LEAVES = 8  # at once: one game alone makes small batches
+SHARE = 16  # simulations for each of these leaves, or fewer leaves
+EVERY = 0.03  # seconds between two looks at a search that goes on
+
+Verdict = tuple[int, int]  # 1 the mover wins, 0 a draw, -1 loses; moves of both until the end
+
+
+class PlaySession:
+    """One game. `about`: what the page says of the agent. Methods are for any thread; those that change something raise
+    ValueError where that can't be done now.
+    """
+
+    def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
+        self.policy, self.board, self.about, self.simulations = policy, policy.board, about, simulations
+        self.game, self.person = MoveList(self.board), 0
+        self.found, self.trouble = dict[int, Row](), ""  # what searches found, by ply
+        self.version, self.closed, self.changed = 0, False, threading.Condition()
+        self.why_unsolved, self.solved = unsolved(self.board), dict[bytes, dict[int, Verdict]]()  # by record
+        self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
+        self.thread.start()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self._change()
+        self.thread.join()
+
+    # -------------------------------------------------------------------------------- what a person does
+
+    def move(self, action: int, ply: int) -> None:
+        """The person's move in the position after `ply` moves."""
+        with self.changed:
+            if self.game.result != GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
+                raise ValueError("it is not your turn")
+            self.game.play(action)
+            self._change()
+
+    def undo(self) -> None:
+        """Back to the person's turn before."""
+        with self.changed:
+            n = self._undoable()
+            if not n:
+                raise ValueError("there is no move of yours to take back")
+            self.game.undo(n)
+            self.found = {ply: found for ply, found in self.found.items() if ply <= len(self.game.moves)}
+            self._change()
+
+    def restart(self, person: int) -> None:
+        """A new game, in which the person is the first player (0) or the second (1)."""
+        with self.changed:
+            self.game, self.person, self.found = MoveList(self.board), person, {}
+            self._change()
+
+    def take_side(self, person: int) -> None:
+        """The person goes on with these stones, and the agent with the others."""
+        with self.changed:
+            self.person = person
+            self._change()
+
+    def simulate(self, simulations: int) -> None:
+        """Search with so many simulations from now on, this position too."""
+        with self.changed:
+            self.simulations = simulations
+            self._change()
+
+    def _undoable(self) -> int:
+        """How many moves to take back; 0: none can be."""
+        plies = range(len(self.game.moves) - 1, -1, -1)
+        turns = (ply for ply in plies if mover(self.game.records[ply]) == self.person)
+        return len(self.game.moves) - next(turns, len(self.game.moves))
+
+    def _change(self) -> None:
+        self.version += 1
+        self.trouble = ""
+        self.changed.notify_all()
+
+    # -------------------------------------------------------------------------------- what the agent does
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed or self._wanted())
+                if self.closed:
+                    return
+                version, simulations, record = self.version, self.simulations, self.game.record.copy()
+            try:
+                self._search(version, simulations, record)
+            except Exception as e:  # the page would wait for ever
+                known = isinstance(e, NotFinite)
+                if not known:
+                    traceback.print_exc()
+                with self.changed:
+                    if self.version == version:
+                        self.trouble = str(e) if known else f"the search failed with {type(e).__name__}: {e}"
+
+    def _wanted(self) -> bool:
+        """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
+        if self.game.result != GOES_ON or self.trouble:
+            return False
+        found = self.found.get(len(self.game.moves))
+        return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
+
+    def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
+        """Search a position as long as it is the game's, and move if it is the agent's turn."""
+        if self.policy.options.simulations != simulations or self.policy.options.leaves != leaves_of(simulations):
+            self.policy.simulate(simulations, leaves_of(simulations))
+        shown = -EVERY
+        for search in self.policy.grow(record[None]):
+            over = len(search.finished().games) > 0
+            if not over and time.monotonic() < shown + EVERY:
+                continue
+            shown = time.monotonic()
+            with self.changed:
+                if self.version != version:
+                    return
+                self.found[len(self.game.moves)] = report(search) | {"over": over}
+                if over and self.game.mover != self.person:
+                    self.game.play(int(search.choose(search.finished())[0]))
+                    self._change()
+
+    # -------------------------------------------------------------------------------- what a page shows
+
+    def state(self) -> Row:
+        with self.changed:
+            game, board, ply = self.game, self.board, len(self.game.moves)
+            return {
+                "about": self.about,
+                "board": {"title": board.title, "rows": board.rows, "columns": board.columns, "goal": board.goal},
+                "gravity": board.gravity,
+                "slanted": board.slanted,
+                "counted": board.counted,
+                "pass": board.cells if board.passes else -1,
+                "names": [board.move_name(action) for action in range(board.actions)],
+                "cells": board.stones(game.record).tolist(),
+                "moves": list(game.moves),
+                "mover": game.mover,
+                "person": self.person,
+                "legal": game.legal,
+                "over": game.result != GOES_ON,
+                "winner": game.winner,
+                "margin": game.margin,
+                "owners": game.owners(),
+                "line": game.line(),
+                "undo": self._undoable() > 0,
+                "simulations": self.simulations,
+                "thinking": self._wanted(),
+                "now": self.found.get(ply),
+                "before": self.found.get(ply - 1),
+                "values": [self._value(i) for i in range(ply + 1)],
+                "solver": self._solved(),
+                "trouble": self.trouble,
+            }
+
+    def _solved(self) -> Row:
+        """The verdicts on the moves of this position."""
+        record, key = self.game.record, self.game.record.tobytes()
+        if not self.why_unsolved and self.game.result == GOES_ON and key not in self.solved:
+            self.solved[key] = verdicts(record)
+        return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
+
+    def _value(self, ply: int) -> float | None:
+        """For the first player: by the search, or the result."""
+        if ply == len(self.game.moves) and self.game.result != GOES_ON:
+            return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
+        return self.found[ply]["value"] if ply in self.found else None
+
+
+def verdicts(record: np.ndarray) -> dict[int, Verdict]:
+    """By every legal move, of a position of connect four that goes on."""
+    found = solver()
+    return {move: (int(np.sign(score)), found.plies(record, score)) for move, score in found.scores(record).items()}
+
+
+def leaves_of(simulations: int) -> int:
+    return max(1, min(LEAVES, simulations // SHARE))
+
+
+def report(search: Search) -> Row:
+    """What a search of one game has found so far, by action. q is for who is to move, values for the first player."""
+    found = search.look(np.array([0]))
+    sign = 1 - 2 * mover(found.records[0])
+    return {
+        "asked": search.options.simulations,
+        "done": int(search.tree.plays["done"][0]),
+        "mover": mover(found.records[0]),
+        "legal": np.flatnonzero(found.legal[0]).tolist(),
+        "visits": found.visits[0].tolist(),
+        "priors": found.priors[0].round(4).tolist(),
+        "q": found.q[0].round(4).tolist(),
+        "value": round(sign * float(found.value[0]), 4),
+        "raw": round(sign * float(found.raw[0]), 4),
+        "variation": search.principal_variation(0, int(search.choose(found)[0])),
+    }

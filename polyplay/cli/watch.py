@@ -1,0 +1,332 @@
+"""watch: reads a run's directory for its page.
+
+Reads a run's directory for the page: only what is new since the last time, in bounded memory. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+from polyplay.cli import bench
+from polyplay.cli.arguments import check_extra, check_port, listen, parse_words, serve_page
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row, is_number, is_row, parse_json, read_object
+from polyplay.core.machine import cores
+from polyplay.evaluation.scores import read_scores
+from polyplay.runs.directory import METRICS, WIRING, read_config
+from polyplay.runs.session import lock_holder
+
+# What limits a run, by its own reports, with the advice of `polyplay bench`. Imports no torch.
+
+
+BARS = {  # by what limits: its name on the page, and its number in a report
+    "env": ("environment", "time_env"),
+    "infer": ("acting", "time_infer"),
+    "learn": ("learning", "time_learn"),
+    "overhead": ("replay", "time_replay"),
+}
+KINDS = ("env", "infer", "learn", "replay", "wait")
+
+
+@dataclass(frozen=True)
+class ReportedSystem:
+    """What advice asks of a system, from the files of its run."""
+
+    values: Row
+    kind: str
+    envs: Any
+
+
+def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
+    """Time shares and CPU over several reports, each weighted by its seconds; None where no report has a number."""
+    reports, shares = list(reports), Row()
+    for name in (*(f"time_{kind}" for kind in KINDS), "cpu"):
+        found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
+        whole = sum(seconds for _, seconds in found)
+        shares[name] = sum(share * seconds for share, seconds in found) / whole if found else None
+    return shares
+
+
+def core_time(row: Row, crowd: float = 1.0) -> bench.CoreTime | None:
+    """Where the time of all cores goes, if other programs took none: cores are idle where the workers wait, or where
+    there are fewer workers than cores; otherwise they do what the workers do, in proportion. crowd: workers per core.
+    None where a number is missing.
+    """
+    if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
+        return None
+    times = {k: float(row[f"time_{k}"]) for k in KINDS}
+    busy = sum(times[k] for k in KINDS if k != "wait")
+    if busy <= 0.0:
+        return None
+    used = min(1.0, max(row["cpu"], busy * crowd))
+    part = {k: used * times[k] / busy for k in KINDS}
+    parts = {k: part[k] for k in ("env", "infer", "learn")}
+    return bench.CoreTime(**parts, overhead=part["replay"], others=0.0, idle=1.0 - used)
+
+
+def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
+    """What limits the run, with the number that its bar shows, and an option to try; "" before a report tells.
+
+    row: `mean_shares` of the last reports.
+    """
+    workers = sum(role["n"] for role in wiring.get("roles", ()))
+    where = core_time(row, workers / cores() if workers else 1.0)
+    if where is None:
+        return ""
+    name, title = bench.bottleneck(where), str(config.get("env", ""))
+    wired = ReportedSystem(config, str(wiring.get("pool", "")), SimpleNamespace(title=title))
+    change = bench.change(name, wired)
+    if name == "idle":
+        return f"cores are idle for {100 * where.idle:.0f} % of the time: {change}"
+    word, share = BARS[name]
+    return f"{word} takes {100 * row[share]:.0f} % of the workers' time: {change}"
+
+
+POINTS = 2000  # of a curve at most
+EPISODES = 10  # the last ones
+WINDOW = 100  # games of a mean return
+REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
+GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
+CHUNK = 1 << 20
+TAIL = 1 << 14  # bytes of episodes.jsonl that are looked at
+
+
+@dataclass
+class ThinnedCurve:
+    """Rows by report or game, thinned to every second, fourth, … where there are too many; the newest is always in."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    every: int = 1
+    seen: int = 0
+    newest: tuple[Any, ...] | None = None
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """The first number of a row is steps: what a resumption does again takes the place of what was there."""
+        while self.rows and self.rows[-1][0] > row[0]:
+            self.rows.pop()
+        if self.newest and self.newest[0] == row[0]:  # games that ended at the same time
+            self.newest = row
+            if self.rows and self.rows[-1][0] == row[0]:
+                self.rows[-1] = row
+            return
+        self.newest = row
+        if self.seen % self.every == 0:
+            self.rows.append(row)
+        self.seen += 1
+        if len(self.rows) >= POINTS:
+            self.rows, self.every = self.rows[::2], 2 * self.every
+
+    def points(self) -> list[tuple[Any, ...]]:
+        last = [self.newest] if self.newest and (not self.rows or self.rows[-1] != self.newest) else []
+        return [*self.rows, *last]
+
+
+class LineReader:
+    """Lines that were added to a file of JSON lines. `read` answers None where the file was cut or made anew: all
+    that was read before is void.
+    """
+
+    def __init__(self, path: Path, numbers: tuple[str, ...]):
+        self.path, self.numbers, self.offset, self.file = path, numbers, 0, (0, 0)
+
+    def read(self) -> list[Row] | None:
+        """The next whole lines, of at most CHUNK bytes; none: there is nothing new."""
+        try:
+            with self.path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                before, self.file = self.file, (found.st_dev, found.st_ino)
+                if self.offset and (before != self.file or found.st_size < self.offset):
+                    self.offset = 0
+                    return None
+                file.seek(self.offset)
+                data = file.read(CHUNK)
+        except OSError:
+            void, self.offset = self.offset > 0, 0
+            return None if void else []
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) == CHUNK:
+            end = CHUNK  # no line is that long
+        self.offset += end
+        return [row for line in data[:end].splitlines() if is_row(row := parse_json(line), self.numbers)]
+
+
+def last_episodes(path: Path) -> list[Row]:
+    """The newest first, from the end of the file."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, os.fstat(file.fileno()).st_size - TAIL)
+            file.seek(start)
+            lines = file.read(TAIL).split(b"\n")[1 if start else 0 : -1]
+    except OSError:
+        return []
+    keys = ("wall_seconds", "steps", "episodic_return", "episodic_length")
+    rows = [row for line in lines[-3 * EPISODES :] if is_row(row := parse_json(line), keys)]
+    return [{k: row[k] for k in (*keys, "lane") if k in row} for row in reversed(rows[-EPISODES:])]
+
+
+def is_self_play(values: Row) -> bool:
+    """Whether these settings are of an agent that plays both sides of a board game, so that returns say nothing."""
+    return str(values.get("env", "")).startswith("game:") and "simulations" in values
+
+
+class RunReader:
+    """One run; `state` reads what is new and answers with everything that the page shows of it."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.reports = LineReader(directory / "metrics.jsonl", METRICS)
+        self.games = LineReader(directory / "episodes.jsonl", GAME)
+        self.config = read_config(directory)
+        self._forget_reports()
+        self._forget_games()
+
+    def state(self) -> Row:
+        self._read_all(self.reports, self._add_report, self._forget_reports)
+        self._read_all(self.games, self._add_game, self._forget_games)
+        with contextlib.suppress(UserError):  # it was deleted: the last one stands
+            self.config = read_config(self.directory)
+        summary, wiring = self._object("summary.json"), self._object(WIRING)
+        values = self.config["config"]
+        standing, shares = self._standing(summary), mean_shares(self.recent)
+        limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
+        plays_itself = is_self_play(values)
+        curve = self.of_games if self.of_games.newest and not plays_itself else self.of_reports
+        return {
+            "name": self.directory.name,
+            "directory": str(self.directory),
+            "system": self.config["system"],
+            "env": str(values.get("env", "")),
+            **standing,
+            "wiring": wiring,
+            "now": self.row,
+            "best": summary.get("episodic_return_mean_best"),
+            "curve": curve.points(),
+            "shares": shares,
+            "self_play": self._self_play() if plays_itself else None,
+            "episodes": last_episodes(self.directory / "episodes.jsonl"),
+            "checkpoints": self._checkpoints(),
+            "limit": limit,
+            "settings": self._settings(),
+        }
+
+    @staticmethod
+    def _read_all(lines: LineReader, add: Callable[[Row], None], forget: Callable[[], None]) -> None:
+        """Pass on what is new, up to the end of the file."""
+        before = -1
+        while before != lines.offset:
+            before, rows = lines.offset, lines.read()
+            if rows is None:
+                forget()
+                before = -1
+            for row in rows or ():
+                add(row)
+
+    def _forget_reports(self) -> None:
+        self.of_reports, self.row = ThinnedCurve(), Row()
+        self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
+
+    def _forget_games(self) -> None:
+        self.of_games, self.returns = ThinnedCurve(), deque[float](maxlen=WINDOW)
+
+    def _add_report(self, row: Row) -> None:
+        self.recent.append((row, row["wall_seconds"] - self.row.get("wall_seconds", 0.0)))
+        self.row = row
+        shown = "value_accuracy" if is_self_play(self.config["config"]) else "episodic_return_mean"
+        self.of_reports.add((row["steps"], row["wall_seconds"], row.get(shown)))
+
+    def _add_game(self, row: Row) -> None:
+        self.returns.append(row["episodic_return"])
+        self.of_games.add((row["steps"], row["wall_seconds"], fmean(self.returns)))
+
+    def _self_play(self) -> Row:
+        """What takes the place of returns where an agent plays itself: how good its values are, and the newest score
+        against random play, if one was measured.
+        """
+        played: list[Row] = []
+        with contextlib.suppress(UserError):
+            scores = read_scores(self.directory)
+            played = [score for place in ("final", "best", "snapshots") for score in scores[place].values()]
+        against = [score for score in played if score.get("against") == "random"]
+        newest = max(against, key=lambda score: str(score.get("finished", "")), default=None)
+        points = None if newest is None else newest["episodic_return_mean"] * newest["episodes"]
+        return {
+            "value_accuracy": self.row.get("value_accuracy"),
+            "points": points,
+            "games": newest and newest["episodes"],
+            "measure": f"polyplay evaluate {self.directory} --protocol versus --against random",
+        }
+
+    def _standing(self, summary: Row) -> Row:
+        """Whether it goes on, and why it ended."""
+        if lock_holder(self.directory) is not None:
+            return {"standing": "running" if self.row else "starting", "running": True, "reason": ""}
+        if summary:
+            kind = "finished" if summary.get("exit_code") == 0 else "ended"
+            return {"standing": kind, "running": False, "reason": str(summary.get("reason", ""))}
+        return {"standing": "not running", "running": False, "reason": "no process of this machine writes there"}
+
+    def _object(self, name: str) -> Row:
+        try:
+            return read_object(self.directory / name)
+        except (OSError, ValueError):
+            return {}
+
+    def _checkpoints(self) -> list[Row]:
+        found = []
+        for path in reversed(checkpoint.everything(self.directory)):
+            try:
+                found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
+            except OSError:  # pruned meanwhile
+                continue
+        return found
+
+    def _settings(self) -> list[Row]:
+        sources = self.config.get("sources", {})
+        values = {**self.config["config"], **self.config.get("options", {})}
+        return [{"name": k, "value": _text(v), "source": str(sources.get(k, "default"))} for k, v in values.items()]
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
+
+
+# The command line of `polyplay watch`. Needs polyplay[watch].
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
+
+    port: int = 8765
+    """port of the page, http://127.0.0.1:PORT"""
+
+    def __post_init__(self) -> None:
+        check_port(self.port)
+
+
+def command(words: list[str]) -> None:
+    """Serves until Ctrl-C."""
+    runs, options, _ = parse_words(WatchOptions, words, "polyplay watch RUN …", "RUN: directories of runs.", True)
+    if not runs:
+        raise UserError("watch takes the directory of a run first: polyplay watch runs/… [--port N]")
+    directories = [Path(run) for run in runs]
+    for directory in directories:
+        read_config(directory)
+    check_extra("watch")
+    with listen(options.port) as listener:
+        from polyplay.cli.pages import application
+
+        token, n = secrets.token_urlsafe(24), len(directories)
+        print(f"watching {n} run{'s' * (n != 1)}: http://127.0.0.1:{options.port}/#token={token}")
+        print("Ctrl-C stops the page; the runs continue", flush=True)
+        serve_page(listener, application(directories, token, options.port))

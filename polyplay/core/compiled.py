@@ -1,0 +1,226 @@
+"""Compiled loops, and random numbers for them.
+
+Compiled loops that are compiled anew when a file changes that their machine code was made from. Imports no torch.
+
+A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself.
+Where no folder for that cache can be written, each process compiles its loops, and that is said once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+from numba.core.event import Event, Listener, register
+from numpy import generic
+
+from polyplay.core import processes
+
+UNCACHED = (
+    "every process compiles its loops anew, for up to half a minute, because Numba's cache can't be written: set "
+    "NUMBA_CACHE_DIR to a folder that can"
+)
+
+WAIT = 60.0  # seconds for another process that compiles the same loop
+
+
+class CompileState:
+    """Of this process. uncached: a loop has no cache; told: the person knows."""
+
+    uncached = told = False
+
+
+class _Compiling(Listener):
+    """What is in the cache is not compiled."""
+
+    def on_start(self, event: Event) -> None:
+        for call in processes.on_compile:
+            call()
+        if CompileState.uncached and not CompileState.told and not processes.served:
+            CompileState.told = True
+            print(f"polyplay: {UNCACHED}", file=sys.stderr)
+
+    def on_end(self, event: Event) -> None:
+        pass
+
+
+register("numba:compile", _Compiling())
+inlined = njit(inline="always", error_model="numpy")  # a part of whatever loop calls it
+
+
+def cached_njit(**options: Any) -> Callable[[Any], Any]:
+    """`njit(cache=True, nogil=True, error_model="numpy", **options)`, cached by all files it depends on."""
+    how = {"nogil": True, "error_model": "numpy", **options}
+
+    def decorate(function: FunctionType) -> Any:
+        try:
+            loop = njit(cache=True, **how)(function)
+        except RuntimeError:  # there is no folder that can be written
+            CompileState.uncached = True
+            return njit(**how)(function)
+        _compile_once(loop)
+        # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
+        index = getattr(getattr(loop, "_cache", None), "_cache_file", None)
+        if index is not None and hasattr(index, "_source_stamp"):
+            index._source_stamp = source_stamp(function)
+        return loop
+
+    return decorate
+
+
+class CompileLock:
+    """A lock between processes, by a file beside a loop's cache. Where none can be written there is no lock."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BinaryIO | None = None
+
+    def acquire(self) -> None:
+        """Wait for the lock, but not for a process that hangs."""
+        until = time.monotonic() + WAIT
+        try:
+            self._file = file = self.path.open("wb")
+            while time.monotonic() < until:
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                time.sleep(0.02)
+        except OSError:
+            return
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _compile_once(loop: Any) -> None:
+    """Have one process compile a loop, and others wait for what it saves. A loop that the disk has no room for is
+    compiled by each.
+    """
+    cache = getattr(loop, "_cache", None)
+    if (save := getattr(cache, "save_overload", None)) is None:
+        return
+    load, lock = cache.load_overload, CompileLock(Path(cache._cache_file._index_path).with_suffix(".lock"))  # type: ignore[union-attr]
+
+    def load_or_lock(signature: Any, context: Any) -> Any:
+        if (found := load(signature, context)) is None:
+            lock.acquire()
+            if (found := load(signature, context)) is not None:
+                lock.release()
+        return found
+
+    def attempt(signature: Any, data: Any) -> None:
+        try:
+            save(signature, data)
+        except OSError:
+            CompileState.uncached = True
+        finally:
+            lock.release()
+
+    cache.load_overload, cache.save_overload = load_or_lock, attempt  # type: ignore[union-attr]
+
+
+def source_stamp(function: FunctionType) -> str:
+    """Hash of a function's file, of the files of the loops that it can reach, and of the numbers imported there."""
+    files: set[Path] = set()
+    numbers: list[str] = []
+    _collect(function, files, numbers)
+    digest = hashlib.sha256(repr(sorted(numbers)).encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> None:
+    path = Path(function.__code__.co_filename)
+    if path in files:
+        return
+    files.add(path)
+    for name, value in function.__globals__.items():
+        for loop in vars(value).values() if _is_ours(value) else (value,):
+            if isinstance(loop, Dispatcher):
+                _collect(loop.py_func, files, numbers)
+        if isinstance(value, bool | int | float | generic):
+            numbers.append(f"{name}={value!r}")
+
+
+def _is_ours(value: object) -> bool:
+    """A module of Polyplay, whose loops may be called as its attributes."""
+    return isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")
+
+
+# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.
+
+
+compiled = cached_njit()
+
+
+def is_compiled(loop: Dispatcher) -> bool:
+    """Whether a compiled loop was compiled on this machine before, and its file is the same since."""
+    code, cache = loop.py_func.__code__, loop.stats.cache_path
+    path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.*.nbi"
+    return cache is not None and any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(cache).glob(name))
+
+
+_A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_11, _27, _30, _31, _32 = (np.uint64(x) for x in (11, 27, 30, 31, 32))
+_LOW, _ONE = np.uint64(0xFFFFFFFF), np.uint64(1)
+
+
+@inlined
+def bits(key: np.uint64, n: np.uint64) -> np.uint64:
+    """Number `n` (uint64) of `key` (uint64), 64 bits: SplitMix64 (Steele et al. 2014)."""
+    x = key + n * _A
+    x = (x ^ (x >> _30)) * _B
+    x = (x ^ (x >> _27)) * _C
+    return x ^ (x >> _31)
+
+
+@inlined
+def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
+    least = ((_LOW - limit) + _ONE) % limit
+    while True:
+        product = (bits(key, n) >> _32) * limit
+        n += _ONE
+        if (product & _LOW) >= least:
+            return product >> _32, n
+
+
+@compiled
+def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
+    """float64 [n] in [0, 1), 53 bits each: numbers begin … begin + n - 1."""
+    out = np.empty(n)
+    for i in range(n):
+        out[i] = np.float64(bits(key, begin + np.uint64(i)) >> _11) * 2.0**-53
+    return out
+
+
+class CounterRng:
+    """A key and how many of its numbers were used."""
+
+    def __init__(self, seed: int):
+        self.key = np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0]
+        self.used = np.uint64(0)
+
+    def take(self, n: int) -> np.uint64:
+        """The first of `n` numbers that are the caller's."""
+        begin = self.used
+        self.used = np.uint64(int(begin) + n)
+        return begin
+
+    def save(self) -> dict[str, int]:
+        return {"key": int(self.key), "used": int(self.used)}
+
+    def load(self, saved: dict[str, int]) -> None:
+        self.key, self.used = np.uint64(saved["key"]), np.uint64(saved["used"])

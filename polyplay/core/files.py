@@ -1,0 +1,206 @@
+"""Files that are whole or not there: atomic writes, and lines of JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from polyplay.core.errors import UserError
+
+Row = dict[str, Any]
+
+
+class AppendFile:
+    """A file that grows by whole pieces: one write each, and if the disk is full nothing of a piece stays. If it is
+    deleted meanwhile, also with its directory, all of it comes back with the next piece.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as e:
+            raise UserError(f"cannot write {path}: {e.strerror}; is the run's directory yours?") from None
+
+    def write(self, data: bytes) -> None:
+        """Raises OSError."""
+        self.restore()
+        before = os.fstat(self.fd).st_size
+        try:
+            if os.write(self.fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(self.fd, before)
+            raise
+
+    def restore(self, chunk: int = 1 << 20) -> None:
+        """Write anew what was deleted: the open file still has it. Raises OSError."""
+        if self.path.exists():
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "xb") as copy:
+            try:
+                for at in range(0, os.fstat(self.fd).st_size, chunk):
+                    copy.write(os.pread(self.fd, chunk, at))
+                copy.flush()
+            except OSError:
+                self.path.unlink()
+                raise
+        self.close()
+        self.fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
+
+    def flush(self) -> None:
+        """Nothing to do: no piece is ever held back."""
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+class JsonLines:
+    """A file of JSON lines. A line torn by a kill or a power cut is cut off when it is opened again."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = AppendFile(path)
+        os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
+
+    def write(self, *rows: Mapping[str, object]) -> None:
+        """One write, however many rows. Raises OSError."""
+        self.file.write("".join(json.dumps(to_plain(row), allow_nan=False) + "\n" for row in rows).encode())
+
+    def close(self) -> None:
+        self.file.close()
+
+
+LIMITS = {  # what a system says, and what it means
+    errno.EFBIG: "files may be no larger here: raise the limit (`ulimit -f`)",
+    errno.EMFILE: "this process may open no more: raise the limit (`ulimit -n`)",
+    errno.ENFILE: "the machine may open no more: end other programs",
+    errno.EAGAIN: "no more processes or threads may be started: raise the limit (`ulimit -u`)",
+    errno.ENOMEM: "there is too little memory: end other programs, or let there be fewer workers",
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "your share of the disk is used up: free some space",
+    errno.EROFS: "nothing can be written there: name another directory (--run)",
+}
+
+
+def refusal_text(e: BaseException) -> str:
+    """What the system says, without its number, and what to do where that is known."""
+    number, said = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
+    return f"{said}; {LIMITS[number]}" if number in LIMITS else said
+
+
+class LogWrites:
+    """Writes that a run can do without: what a full disk does not take is left out, and said once per file."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.warn, self.warned = warn, set[str]()
+
+    def attempt(self, name: str, write: Callable[[], None]) -> None:
+        """Write something of the file `name`."""
+        try:
+            write()
+        except OSError as e:
+            self.fail(name, refusal_text(e))
+        except UserError as e:  # it could not be opened
+            self.fail(name, str(e))
+
+    def fail(self, name: str, why: str) -> None:
+        if name not in self.warned:
+            self.warned.add(name)
+            self.warn(f"{name}: {why}; the run continues, lines that did not fit are missing")
+
+
+def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
+    """Length of the file up to and with its last newline."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        begin = max(0, end - chunk)
+        at = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
+
+
+def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
+    """The rows of a file of JSON lines, also of one being written; none if there is no file. A damaged line is left
+    out: what is no object, or lacks one of these numbers.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # being written; what follows would be the rest of it
+            if is_row(row := parse_json(line), numbers):
+                yield row
+
+
+def parse_json(text: bytes | str) -> Any:
+    """What JSON says; None if it is damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_object(path: Path) -> Row:
+    """A JSON object from a file. Raises OSError, and ValueError: it is something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
+def is_row(value: object, numbers: tuple[str, ...]) -> bool:
+    """An object that has all of these numbers."""
+    return isinstance(value, dict) and all(is_number(value.get(name)) for name in numbers)
+
+
+def is_number(value: object) -> bool:
+    """A finite number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def to_plain(value: object) -> Any:
+    """`value` as JSON can hold it: scalars of arrays and tensors unwrapped, NaN and infinity as None."""
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "item"):
+        return to_plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Atomic, see write_bytes."""
+    write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Atomic: after a crash or on a full disk there is the old file or the new one. Raises OSError."""
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

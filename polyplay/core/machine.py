@@ -1,0 +1,125 @@
+"""This machine: cores, versions, a team of threads.
+
+What machine this is: cores, processor, versions, commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from polyplay.core.files import Row
+
+PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
+
+
+def stamp() -> Row:
+    """When, where and with what: versions, machine, commit."""
+    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    machine = {"platform": platform.platform(), "cpu": _cpu(), "cores": cores()}
+    return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def take_share(index: int, n: int) -> None:
+    """From now on this thread, and what it starts, runs on its share of the cores: of `n` that divide them the part of
+    number `index`. Only where a process can be bound to cores.
+    """
+    if n > 1 and hasattr(os, "sched_setaffinity"):
+        there = sorted(os.sched_getaffinity(0))
+        own = {core for k, core in enumerate(there) if k * n // len(there) == index}
+        os.sched_setaffinity(0, own or {there[index % len(there)]})
+
+
+@contextlib.contextmanager
+def share(n: int) -> Iterator[None]:
+    """Meanwhile there are as many cores as one of `n` has."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    take_share(0, n)
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Commit of polyplay's own code if it runs from a checkout, with "-dirty" if that was changed."""
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        for command in ([*git, "ls-files", "--error-unmatch", here.name], describe):
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True
+            )
+        return done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# A few threads that divide a piece of work and meet once, when all of it is done.
+
+
+R = TypeVar("R")
+# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
+# with fewer of which waking threads costs more than they save
+LEAST, LARGE = 8, 100_000
+
+
+def members(rows: int, threads: int, weights: int) -> int:
+    """How many of so many threads divide a batch of `rows` among them, evenly."""
+    if weights < LARGE:
+        return 1
+    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
+
+
+class Team:
+    """`n` threads, the caller's among them. begin: what each of the others does first."""
+
+    def __init__(self, n: int, begin: Callable[[], None]):
+        self.n = n
+        self._others = ThreadPoolExecutor(n - 1, "team", begin)
+
+    def each(self, work: Callable[[int], R]) -> list[R]:
+        """What work(i) gives for i = 0 … n-1, each in a thread of its own, 0 in the caller's."""
+        begun = [self._others.submit(work, i) for i in range(1, self.n)]
+        return [work(0), *(w.result() for w in begun)]
+
+    def begin(self, work: Callable[[], R]) -> Future[R]:
+        """Have one of the other threads do it, in order, while the caller goes on."""
+        return self._others.submit(work)
+
+    def part(self, i: int, size: int) -> slice:
+        """Of 0 … size, what belongs to thread i."""
+        return slice(size * i // self.n, size * (i + 1) // self.n)

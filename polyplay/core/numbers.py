@@ -1,0 +1,176 @@
+"""Keyed random numbers, statistics of scores, value rescaling.
+
+Median, mean and interquartile mean of scores over games and runs, with stratified bootstrap intervals.
+
+As Agarwal et al. 2021 (rliable): a game's score in the median and the mean is its runs' mean; the interquartile mean is
+that of all runs of all games, without the lowest and the highest quarter; the bootstrap draws runs anew within every
+game, never games. Pure, deterministic by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+# Action noise from a counter: uniform numbers keyed by (seed, lane, step), so there is no generator state to save.
+#
+# The same key gives the same number whatever the grouping of lanes, and drawing an action again with newer weights
+# uses the same number. Imports no torch.
+
+
+SPLITMIX, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser (Steele et al. 2014), wrapping at 64 bits."""
+    x = (x ^ (x >> _30)) * _B
+    x = (x ^ (x >> _27)) * _C
+    return x ^ (x >> _31)
+
+
+def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
+    """float32 [..., n] in (0, 1) for lane numbers and step numbers that broadcast to [...]."""
+    key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
+    lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
+    step = mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
+    bits = mix(step[..., None] + np.arange(1, n + 1, dtype=np.uint64) * SPLITMIX)
+    return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1
+
+
+class LaneUniforms:
+    """The noise of fixed lanes, made for many steps at once: one row of it costs less than a microsecond."""
+
+    STEPS = 64
+
+    def __init__(self, seed: int, lanes: np.ndarray, n: int):
+        self.seed, self.lanes, self.n = seed, lanes, n
+        self.begin, self.block = -self.STEPS, np.zeros((0,), np.float32)
+
+    def row(self, step: int) -> np.ndarray:
+        """float32 [B, n] of step number `step`."""
+        if not self.begin <= step < self.begin + self.STEPS:
+            self.begin = step
+            steps = np.arange(step, step + self.STEPS)
+            self.block = uniform(self.seed, self.lanes[None, :], steps[:, None], self.n)
+        return self.block[step - self.begin]
+
+
+REPS = 2000
+LEVEL = 0.95
+CHUNK = 1 << 22  # numbers drawn at once
+
+
+@dataclass(frozen=True)
+class Estimate:
+    value: float
+    low: float | None = None  # None: every game has one run, so the spread of runs is unknown
+    high: float | None = None
+
+
+def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
+    """[…, n] → […]: without the lowest and the highest ⌊part · n⌋."""
+    n = scores.shape[-1]
+    cut = int(part * n)
+    return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
+
+
+STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # of a list by game of [reps, runs] → [reps]
+    "median": lambda games: np.median(np.stack([g.mean(-1) for g in games]), 0),
+    "mean": lambda games: np.stack([g.mean(-1) for g in games]).mean(0),
+    "iqm": lambda games: trimmed_mean(np.concatenate(games, -1)),
+}
+
+
+def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
+    """{"median", "mean", "iqm"} of {game: the scores of its runs}, with percentile intervals."""
+    games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
+    if not games or not all(g.size for g in games):
+        raise ValueError("every game needs at least one score")
+    values = {name: float(of(games)[0]) for name, of in STATISTICS.items()}
+    if all(g.shape[1] == 1 for g in games):
+        return {name: Estimate(value) for name, value in values.items()}
+    rng = np.random.default_rng(seed)
+    drawn = [g[0][rng.integers(g.shape[1], size=(reps, g.shape[1]))] for g in games]  # runs, with replacement
+    ends = {name: _ends(of(drawn)) for name, of in STATISTICS.items()}
+    return {name: Estimate(value, *ends[name]) for name, value in values.items()}
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
+    """(low, high) of the mean of one evaluation's returns; None for a single game."""
+    x = np.asarray(returns, np.float64)
+    return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
+
+
+def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
+    """float64 [n]: the mean of each value and up to `window` - 1 before it."""
+    sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
+    begin = np.maximum(0, end - window)
+    return (sums[end] - sums[begin]) / (end - begin)
+
+
+def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether the difference of two evaluations' means may be none: 0 lies within its bootstrap interval."""
+    rng = np.random.default_rng(0)
+    low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
+    return low <= 0.0 <= high
+
+
+def _means(x: np.ndarray, rng: np.random.Generator, reps: int) -> np.ndarray:
+    """float64 [reps]: means of x [n] drawn anew, a part at a time."""
+    step = max(1, CHUNK // x.size)
+    parts = [min(step, reps - at) for at in range(0, reps, step)]
+    return np.concatenate([x[rng.integers(x.size, size=(n, x.size))].mean(-1) for n in parts])
+
+
+# Value rescaling h and its inverse (Pohlen et al. 2018; R2D2), elementwise, of NumPy arrays and of tensors, and the
+# units of values.
+
+
+Array: TypeAlias = Any  # whatever has arithmetic
+
+
+def rescale(x: Array, eps: float = 1e-3) -> Array:
+    """h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, any shape, as x/(√(|x| + 1) + 1) + ε·x: nothing cancels, so small values
+    keep all their digits.
+    """
+    return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
+
+
+def unscale(y: Array, eps: float = 1e-3) -> Array:
+    """h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), any shape.
+
+    With u = 2|y|/(√(…) + 1 + 2ε) the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2): no difference of near numbers
+    is left. As written first, float32 loses four of its seven digits near |y| = 1.
+    """
+    root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
+    u = 2.0 * y / (root + (1.0 + 2.0 * eps))
+    return u * (abs(u) + 2.0)
+
+
+@dataclass(frozen=True)
+class ValueUnits:
+    """Units of a network's values: its learner multiplies rewards by `reward_scale`, and with a `rescale` above 0 the
+    network learns h of values with that ε.
+    """
+
+    reward_scale: float = 1.0
+    rescale: float = 0.0
+
+    def in_environment(self, value: Array, policy: object) -> Array:
+        """Values as discounted sums of the environment's rewards. A policy with `returns` has learned another factor of
+        rewards. Limits of rewards, as of `clip`, cannot be undone.
+        """
+        if self.rescale:
+            value = unscale(value, self.rescale)
+        if (returns := getattr(policy, "returns", None)) is not None:
+            value = value / returns.scale()
+        return value if self.reward_scale == 1.0 else value / self.reward_scale

@@ -1,0 +1,351 @@
+"""Blocks, rings, semaphores and locks in shared memory.
+
+Shared memory: anonymous blocks, their layout, and objects whose arrays lie in one. Imports no torch.
+
+Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
+Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
+held across processes, so a killed worker cannot keep one. The semaphore calls are the memory fences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import multiprocessing
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+from functools import cached_property
+from multiprocessing import reduction, resource_sharer
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from polyplay.core import tree
+
+Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
+LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
+
+
+_FENCE = threading.Lock()
+
+
+def memory_barrier() -> None:
+    """What this thread has written is there before what it writes next; so with what it reads."""
+    with _FENCE:
+        pass
+
+
+class SharedBlock:
+    """Anonymous shared memory. Hand it to a worker as an argument; it maps the same bytes there."""
+
+    def __init__(self, nbytes: int):
+        self.nbytes = max(int(nbytes), 1)
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("polyplay")
+        else:  # macOS: a file without a name
+            self.fd, path = tempfile.mkstemp()
+            os.unlink(path)
+        os.ftruncate(self.fd, self.nbytes)
+
+    @cached_property
+    def memory(self) -> mmap.mmap:
+        """Mapped when it is first used: a mapping holds a second descriptor."""
+        return mmap.mmap(self.fd, self.nbytes)
+
+    def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
+        """The array of `shape` and `dtype` at byte `offset`."""
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(self.memory, np.dtype(dtype), count, offset).reshape(shape)
+
+    def __reduce__(self) -> tuple:
+        return _open_block, (reduction.DupFd(self.fd), self.nbytes)
+
+    def __del__(self) -> None:
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            os.close(fd)  # the mapping outlives the descriptor
+
+
+def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
+    block = SharedBlock.__new__(SharedBlock)
+    block.fd, block.nbytes = fd.detach(), nbytes
+    return block
+
+
+class Layout:
+    """Hands out offsets of one block, a cache line apart: `a = layout.add(shape, dtype)`, then `layout.block()`."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def add(self, shape: tuple[int, ...] | int, dtype: DTypeLike) -> Place:
+        at = self.size
+        count = int(np.prod(shape, dtype=np.int64))
+        self.size = -(-(at + count * np.dtype(dtype).itemsize) // LINE) * LINE
+        return shape, dtype, at
+
+    def block(self) -> SharedBlock:
+        return SharedBlock(self.size)
+
+
+class SharedObject:
+    """Arrays in one block, and trees of arrays: attributes by their names, which `_attach` makes anew in each process.
+
+    `LOCAL`: other attributes that it makes, which do not travel either.
+    """
+
+    LOCAL: tuple[str, ...] = ()
+    _places: tree.Tree = ()  # of the arrays, by their names
+
+    def __init__(self, **arrays: tree.Tree):
+        """arrays: shape and number type of each, or a tree of these."""
+        layout = Layout()
+        self._places = tree.map(lambda array: layout.add(*array), arrays)
+        self.block = layout.block()
+        self._attach()
+
+    def _attach(self) -> None:
+        """Make what is this process's own."""
+        self.__dict__.update(tree.map(lambda place: self.block.array(*place), self._places))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        return self.block.nbytes
+
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k not in self.LOCAL and k not in self._places}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._attach()
+
+
+# Token counts in shared memory: what a worker waits on. POSIX semaphores, which are the memory fences too.
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_clockwait = getattr(_libc, "sem_clockwait", None)
+_EINTR = 4
+RELAY = 32  # a semaphore takes so many bytes of its line; then comes the number of the link that gets its tokens
+
+
+class Semaphore:
+    """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
+
+    POSIX's unnamed semaphore, `LINE` bytes of a block. (macOS has none: there `Semaphores` makes named ones.)
+    relays: semaphores of links to other machines. Where who waits is on one of these, its link gets the tokens.
+    """
+
+    def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
+        self._cell, self._relays = cell, relays
+        self._at = ctypes.c_void_p(cell.ctypes.data)
+        self._relay = cell[RELAY : RELAY + 8].view(np.int64)
+        if create and _libc.sem_init(self._at, 1, 0):
+            raise OSError(ctypes.get_errno(), "sem_init failed")
+
+    def post(self, n: int = 1) -> None:
+        if self._relays is not None and (relay := int(self._relay[0])):
+            self._relays[relay - 1].post()
+            return
+        for _ in range(n):
+            _libc.sem_post(self._at)
+
+    def relay(self, to: int | None) -> None:
+        """From now on this link gets the tokens; None: who waits is on this machine."""
+        self._relay[0] = 0 if to is None else to + 1
+
+    @property
+    def relayed(self) -> int | None:
+        """The link that gets the tokens; None: who waits is on this machine."""
+        return int(self._relay[0]) - 1 if self._relay[0] else None
+
+    def wait(self, timeout: float) -> bool:
+        """Take a token; False when none came within `timeout` seconds."""
+        if _libc.sem_trywait(self._at) == 0:
+            return True
+        if timeout <= 0:
+            return False
+        clock = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
+        until = time.clock_gettime(clock) + timeout
+        spec = _Timespec(int(until), int((until % 1.0) * 1e9))
+        wait, given = (_clockwait, (self._at, clock)) if _clockwait else (_libc.sem_timedwait, (self._at,))
+        while wait(*given, ctypes.byref(spec)):
+            if ctypes.get_errno() != _EINTR:
+                return False
+        return True
+
+
+class _NamedSemaphore:
+    """The same with multiprocessing's named semaphore, for platforms without unnamed ones."""
+
+    relayed = None
+
+    def __init__(self) -> None:
+        self._semaphore = multiprocessing.get_context("spawn").Semaphore(0)
+
+    def post(self, n: int = 1) -> None:
+        for _ in range(n):
+            self._semaphore.release()
+
+    def wait(self, timeout: float) -> bool:
+        return self._semaphore.acquire(timeout=max(timeout, 0.0))
+
+
+class Semaphores(SharedObject):
+    """`n` semaphores in one block."""
+
+    LOCAL = ("_all",)
+    relays: Semaphores | None = None  # of the links to other machines, where there are any
+    _cells: np.ndarray
+
+    def __init__(self, n: int, named: bool = not sys.platform.startswith("linux")):
+        self.n = n
+        self._named = [_NamedSemaphore() for _ in range(n)] if named else None
+        super().__init__(_cells=((0 if named else n, LINE), np.uint8))
+        for cell in self._cells:
+            Semaphore(cell, create=True)
+
+    def _attach(self) -> None:
+        super()._attach()
+        self._all: list[Any] = self._named or [Semaphore(cell, relays=self.relays) for cell in self._cells]
+
+    def relay_by(self, links: Semaphores) -> None:
+        """Who waits on one of these may be on another machine."""
+        self.relays = links
+        self._attach()
+
+    def __getitem__(self, i: int) -> Semaphore:
+        return self._all[i]
+
+
+# Numbers from one producer to one consumer, in shared memory and in order.
+
+
+class Ring:
+    """Numbers from one producer to one consumer, in order. `get` answers None when empty; waiting is a Semaphore's.
+
+    cells: int64 [capacity + 2 · 8]; head and tail lie a cache line apart. bell: gets a token with every number.
+    """
+
+    def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
+        self._head, self._tail, self._ring, self._bell = cells[0:1], cells[8:9], cells[16:], bell
+
+    @staticmethod
+    def cells(capacity: int) -> int:
+        return 16 + capacity
+
+    def put(self, number: int) -> None:
+        tail = int(self._tail[0])
+        if tail - int(self._head[0]) >= len(self._ring):
+            raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
+        self._ring[tail % len(self._ring)] = number
+        self._tail[0] = tail + 1
+        if self._bell is not None:
+            self._bell.post()
+
+    def take(self, use: np.ndarray, holder: int) -> int | None:
+        """The next number, None: there is none. Who holds it is written to `use` before it leaves the ring."""
+        head = int(self._head[0])
+        if head == int(self._tail[0]):
+            return None
+        number = int(self._ring[head % len(self._ring)])
+        use[number] = holder
+        self._head[0] += 1
+        return number
+
+    def peek(self) -> list[int]:
+        """What is in it now; for the producer after a crash, and for reports."""
+        head, tail = int(self._head[0]), int(self._tail[0])
+        return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
+
+    def __len__(self) -> int:
+        return int(self._tail[0]) - int(self._head[0])
+
+
+# Locks across processes and threads that end with their holder. Imports no torch.
+#
+# Each is a lock of the operating system on a byte of a file without a name: the system releases it
+# when the process that holds it ends, however that ends, so a killed worker cannot keep one.
+
+
+# Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
+_SET = getattr(fcntl, "F_OFD_SETLK", None)
+NOBODY = -1
+
+
+class RobustLocks(SharedObject):
+    """`n` locks. Each worker, thread or process, calls `join` for an end of its own."""
+
+    LOCAL = ("_locks",)
+    _holders: np.ndarray
+
+    def __init__(self, n: int):
+        super().__init__(_holders=(n, np.int64))
+        self._holders[:] = NOBODY
+
+    def _attach(self) -> None:
+        super()._attach()
+        self._locks = [threading.Lock() for _ in self._holders]  # among threads, where the system's are processes'
+
+    def holder(self, index: int) -> int:
+        """Who acquired it last and has not released it; a dead one is still named."""
+        return int(self._holders[index])
+
+    def join(self, who: int) -> LockHolder:
+        return LockHolder(self, who)
+
+
+class LockHolder:
+    """One worker's end of some RobustLocks."""
+
+    def __init__(self, locks: RobustLocks, who: int):
+        self.locks, self.who = locks, who
+        # an open file of its own: locks are the open file's, and there may be several workers in this process
+        self._fd = os.open(f"/proc/self/fd/{locks.block.fd}", os.O_RDWR) if _SET is not None else -1
+
+    def acquire(self, index: int) -> bool:
+        """Whether it is ours from now on; False: somebody else has it."""
+        if _SET is None and not self.locks._locks[index].acquire(blocking=False):
+            return False
+        try:
+            self._set(fcntl.F_WRLCK, fcntl.LOCK_EX | fcntl.LOCK_NB, index)
+        except (BlockingIOError, PermissionError):
+            if _SET is None:
+                self.locks._locks[index].release()
+            return False
+        self.locks._holders[index] = self.who
+        return True
+
+    def release(self, index: int) -> None:
+        self.locks._holders[index] = NOBODY
+        self._set(fcntl.F_UNLCK, fcntl.LOCK_UN, index)
+        if _SET is None:
+            self.locks._locks[index].release()
+
+    def _set(self, kind: int, elsewhere: int, index: int) -> None:
+        """Lock or unlock a byte: `kind` as Linux calls it for open files, `elsewhere` as others do for processes."""
+        if _SET is not None:
+            fcntl.fcntl(self._fd, _SET, _flock(kind, index))
+        else:
+            fcntl.lockf(self.locks.block.fd, elsewhere, 1, index)
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _flock(kind: int, at: int) -> bytes:
+    """struct flock: type, whence, start, length, pid (0, as these locks ask for)."""
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, at, 1, 0)

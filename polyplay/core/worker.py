@@ -1,0 +1,449 @@
+"""A worker's context: counters, control, schedules, edges.
+
+What the main process and schedulers set while a run goes on: hyperparameters, save, finish, numbers of workers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from polyplay.core.errors import SEATS, Closed
+from polyplay.core.shared_memory import SharedObject
+
+# What crosses between workers, as the crew, the diagram and the plan see it: they ask this, and know no class.
+
+
+# how a role holds an edge: it writes into it, takes from it, publishes weights or reads them, updates through it, or
+# serves it; of a league: it seats players, makes past selves, or rates
+End = Literal["out", "source", "publish", "params", "update", "server", "plays", "posts", "rates"]
+
+
+class Arrow(NamedTuple):
+    """A line of the diagram: from roles that hold the edge by one of `givers` to those that do by one of `takers`."""
+
+    label: str
+    givers: tuple[End, ...]
+    takers: tuple[End, ...]
+
+
+class Edge(Protocol):
+    memory: ClassVar[str]  # the part of the memory estimate that it counts in
+    patience: float  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+
+    @property
+    def nbytes(self) -> int: ...  # of shared memory
+    def label(self) -> str: ...
+    def arrows(self) -> list[Arrow]: ...
+    def close(self) -> None: ...  # every wait, now and later, raises Closed
+
+
+class Source(Protocol):
+    """What a learner, or a worker that holds a replay, takes from."""
+
+    @property
+    def edge(self) -> Edge: ...
+    def describe(self) -> list[str]: ...  # a line each for the diagram
+
+
+# What every worker counts, in shared memory: one row each, written by its worker alone. Imports no torch.
+
+
+EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
+SECONDS = ("env", "infer", "learn", "replay", "wait")
+LOAD = ("lag_sum", "lag_count", "lag_max", "depth_sum", "depth_count", "served", "calls", "simulations")
+COLUMNS = [*EVENTS, *SECONDS, *LOAD]
+SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin holds everything beyond
+LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
+EPISODES = 2048  # finished games a worker may report between two readings of the main process
+EPISODE = ("return", "length", "lane", "agent", "wall")
+METRICS = 48
+
+
+class WorkerCounters:
+    """One worker's counters. They only grow, and only their worker writes them: a reader takes differences."""
+
+    def __init__(self, counters: Counters, i: int):
+        self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
+        self.games, self.metrics = counters.games[i], counters.metrics[i]
+        self._at, self._names = counters.columns, counters.names
+
+    def add(self, column: str, amount: float) -> None:
+        self.values[self._at[column]] += amount
+
+    def set(self, column: str, value: float) -> None:
+        self.values[self._at[column]] = value
+
+    def get(self, column: str) -> float:
+        return float(self.values[self._at[column]])
+
+    def timed(self, column: str) -> Stopwatch:
+        """In `with`: the seconds within are added to a column, also where they end in an exception."""
+        return Stopwatch(self, column)
+
+    def stamp(self) -> None:
+        self.values[0] = time.monotonic()
+        self.values[1] += 1
+
+    def lag(self, lags: np.ndarray) -> None:
+        """Count policy lags, in optimiser updates, one per row learnt."""
+        if lags.size == 0:
+            return
+        self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
+        self.add("lag_sum", float(lags.sum()))
+        self.add("lag_count", lags.size)
+        self.set("lag_max", max(self.get("lag_max"), float(lags.max())))
+
+    def served(self, n: int) -> None:
+        """A service was called for `n` at once."""
+        self.sizes[min(n, SIZES - 1)] += 1
+        self.add("served", n)
+        self.add("calls", 1)
+
+    def depth(self, n: int) -> None:
+        """`n` wait in the queue that the worker looks at."""
+        self.add("depth_sum", n)
+        self.add("depth_count", 1)
+
+    def episode(self, ret: float, length: float, lane: int, agent: int = 0) -> None:
+        n = int(self.get("episodes"))
+        self.games[n % EPISODES] = (ret, length, lane, agent, time.time())
+        self.add("episodes", 1)
+
+    def losses(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self.tally(name, value, 1)
+
+    def tally(self, name: str, total: float, n: float) -> None:
+        """Add the sum of `n` values to a metric, which is reported as their mean."""
+        i = self._names.get(name)
+        if i is not None:
+            self.metrics[i] += total, n
+
+
+class Stopwatch:
+    __slots__ = ("began", "column", "counters")
+
+    def __init__(self, counters: WorkerCounters, column: str):
+        self.counters, self.column = counters, column
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.counters.add(self.column, time.perf_counter() - self.began)
+
+
+class Counters(SharedObject):
+    """Counters of every worker in shared memory: one row each."""
+
+    values: np.ndarray
+    lags: np.ndarray
+    sizes: np.ndarray
+    games: np.ndarray
+    metrics: np.ndarray
+
+    def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
+        if len(metrics) > METRICS:
+            raise ValueError(f"at most {METRICS} metrics, got {len(metrics)}")
+        self.workers = workers
+        self.columns = {name: i for i, name in enumerate(COLUMNS)}
+        self.names = {name: i for i, name in enumerate(metrics)}
+        super().__init__(
+            values=((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
+            lags=((workers, LAGS), np.int64),
+            sizes=((workers, SIZES), np.int64),
+            games=((workers, EPISODES, len(EPISODE)), np.float64),
+            metrics=((workers, METRICS, 2), np.float64),
+        )
+
+    def row(self, i: int) -> WorkerCounters:
+        return WorkerCounters(self, i)
+
+    def column(self, name: str) -> np.ndarray:
+        """[workers] the present values of one column."""
+        return self.values[:, self.columns[name]]
+
+
+# What values a hyperparameter has in the course of a run, piecewise constant. Pure; imports no torch.
+
+
+@dataclass(frozen=True)
+class SchedulePoint:
+    """A value, and from where on: a part of the run, or so many agent steps learnt from."""
+
+    value: float
+    at: float
+    part: bool
+
+    def steps(self, total: float) -> float:
+        """From how many agent steps on it holds, in a run of `total`."""
+        return self.at * total if self.part else self.at
+
+
+@dataclass(frozen=True)
+class HyperparameterSchedule:
+    """Values of the hyperparameter `name`, in the order in which they hold, each until the next."""
+
+    name: str
+    points: tuple[SchedulePoint, ...]
+
+    def reached(self, learnt: float, total: float) -> SchedulePoint | None:
+        """The point whose value holds after `learnt` agent steps of `total`; None: the first is yet to come."""
+        return next((point for point in reversed(self.points) if point.steps(total) <= learnt), None)
+
+
+class Hyperparameters(SharedObject):
+    """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
+
+    _names: dict[str, int]
+    _values: np.ndarray
+
+    def __init__(self, **values: float):
+        self.configured = values  # whatever they become
+        self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
+        self._names = {name: i for i, name in enumerate(values)}
+        super().__init__(_values=(len(values), np.float64))
+        self._values[:] = list(values.values())
+
+    def __getattr__(self, name: str) -> float:
+        names = self.__dict__.get("_names", {})
+        if name not in names:
+            raise AttributeError(f"no hyperparameter {name!r}; there are: {', '.join(names) or 'none'}")
+        return float(self._values[names[name]])
+
+    def set(self, name: str, value: float) -> None:
+        getattr(self, name)
+        self._values[self._names[name]] = value
+
+    def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
+        """Give what is scheduled its value after `learnt` agent steps of `total`: the configured one before its first
+        point. The points that hold now, by name.
+        """
+        held = {s.name: s.reached(learnt, total) for s in self.schedules}
+        for name, point in held.items():
+            self.set(name, self.configured[name] if point is None else point.value)
+        return {name: point for name, point in held.items() if point is not None}
+
+    @property
+    def scheduled(self) -> dict[str, float]:
+        """The present values of what is scheduled."""
+        return {s.name: getattr(self, s.name) for s in self.schedules}
+
+    def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
+        """Values of a checkpoint, of a run that was configured with `configured` (None: nobody wrote that down): what
+        was scheduled goes on, unless another value is configured now.
+        """
+        for name in values.keys() & self._names.keys():
+            if configured is None or configured.get(name) == self.configured[name]:
+                self.set(name, values[name])
+
+    def all(self) -> dict[str, float]:
+        return {name: float(self._values[i]) for name, i in self._names.items()}
+
+
+class RunControl(SharedObject):
+    """What the main process wants of every worker: run on, save, finish, or drop everything."""
+
+    _flags: np.ndarray
+    HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
+    REPEATS = 1024  # saves of one update, at most, that are told apart
+
+    def __init__(self) -> None:
+        self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
+        self.show: Any = None  # weights.on_request, for an evaluator beside training
+        self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
+        super().__init__(_flags=(8, np.int64))
+
+    halted = property(lambda self: bool(self._flags[self.HALT]))
+    saves = property(lambda self: int(self._flags[self.SAVE]))
+
+    @property
+    def finishing(self) -> bool:
+        return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
+
+    @property
+    def until(self) -> float:
+        """Agent steps at which learners save and end, although the run has more; inf: it has not."""
+        return float(self._flags[self.PAUSE]) or math.inf
+
+    def pause_at(self, steps: int) -> None:
+        """Learners save and end once so many agent steps were learnt from, counted from the start of the run."""
+        self._flags[self.PAUSE] = steps
+
+    def halt(self) -> None:
+        """Everybody drops what they do: every wait raises Closed."""
+        self._flags[self.HALT] = 1
+
+    def finish(self) -> None:
+        """Learners save at their next update and end."""
+        self._flags[self.FINISH] = 1
+
+    def save(self) -> None:
+        """Learners save at their next update."""
+        self._flags[self.SAVE] += 1
+
+    def take(self, mark: float) -> None:
+        """The parts of the save with this mark (a learner's counter `saved`) are no longer needed where they are."""
+        self._flags[self.TAKEN] = round(mark * self.REPEATS)
+
+    @property
+    def taken(self) -> float:
+        """The mark of the save whose parts were taken last."""
+        return float(self._flags[self.TAKEN]) / self.REPEATS
+
+    def rescue(self, index: int) -> None:
+        """The run has failed: everybody stops, and this learner saves what is whole before it does."""
+        self._flags[self.RESCUE] = index + 1
+        self.halt()
+
+    @property
+    def rescuer(self) -> int | None:
+        """The learner that is to save what is whole; None: none is."""
+        index = int(self._flags[self.RESCUE])
+        return index - 1 if index else None
+
+    def check(self) -> None:
+        if self._flags[self.HALT]:
+            raise Closed
+
+
+@dataclass(frozen=True)
+class Adjustable:
+    """A number that may change while the run goes on, from `low` to `high`; one more should make a difference.
+
+    `set` asks for a number and returns at once; `get` answers how many there are now. Crew.dial makes one of a role.
+    """
+
+    name: str
+    low: int
+    high: int
+    get: Callable[[], int]
+    set: Callable[[int], None]
+
+
+# The context of a worker: which one it is, its seed, its counters, and what the crew wants of it.
+
+
+ENDING = 1.0  # seconds that a rollout may still take when the run ends; one that takes longer is dropped
+
+
+def seed_of(seed: int, incarnation: int) -> int:
+    """The seed of environments and noise: a replacement must not repeat the episodes of the worker before it."""
+    return seed + 1_000_003 * incarnation
+
+
+def next_incarnation(incarnation: int | None, resumes: int) -> int:
+    """The incarnation of the next worker at a seat; None: it is the first. Multiples of 1000 begin with the run (or a
+    resumed one); after 999 replacements the numbers repeat.
+    """
+    replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
+    return replaced + 1000 * resumes
+
+
+class RoleSize(SharedObject):
+    """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
+
+    dismissed: np.ndarray  # by seat: whether its worker is to leave
+    _cells: np.ndarray
+
+    def __init__(self, n: int = 0):
+        super().__init__(_cells=(8, np.int64), dismissed=(SEATS, np.int64))
+        self._cells[:2] = n
+
+    wanted = property(lambda self: int(self._cells[0]))
+
+    def ask(self, n: int) -> None:
+        self._cells[0] = n
+
+    def get(self) -> int:
+        """Workers that there are now, those that have not left yet included."""
+        return int(self._cells[1])
+
+    def count(self, n: int) -> None:
+        self._cells[1] = n
+
+
+@dataclass
+class WorkerContext:
+    OWN: ClassVar[tuple[str, ...]] = (
+        "counters",
+        "say",
+        "rescue",
+        "write_part",
+        "number",
+    )  # of the worker's own process
+
+    role: str
+    index: int  # among the workers of this role
+    n: int  # workers of this role
+    row: int  # of the counters
+    seed: int  # of the run
+    all_counters: Counters
+    control: RunControl
+    directory: Path | None = None  # where checkpoints and reports of this run go
+    resume: Path | None = None  # the checkpoint this run goes on from
+    anew: bool = False  # without what it has of lanes and of rollouts in flight
+    incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
+    threads: int = 1  # compute threads
+    trace: bool = False  # write every update's loss
+    precision: str = "float32"  # of networks, see nets.precision
+    device: str = "cpu"  # that it computes on: see polyplay.nets.device
+    reuse: bool = True  # learn from what was computed while acting, where the weights are the same
+    heads: RoleSize | None = None  # of this role
+    drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
+    meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
+    patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+    # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
+    say: Callable[[str, str], None] = lambda kind, text: None
+    served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
+    ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not
+    rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
+    # where checkpoints are made between two rounds of turns: write its part of the one of that number;
+    write_part: Callable[[int], None] | None = None
+    number: Callable[[], int] | None = None  # and of a learner, the number of one that is made now
+
+    @cached_property
+    def counters(self) -> WorkerCounters:
+        return self.all_counters.row(self.row)
+
+    @property
+    def noise_seed(self) -> int:
+        """Action noise is keyed by this and by the lanes' numbers."""
+        return seed_of(self.seed, self.incarnation)
+
+    env_seed = noise_seed
+
+    @property
+    def serial(self) -> bool:
+        """Whether all workers take turns in one thread: nothing comes while this one waits."""
+        return self.patience == 0.0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker is to leave: its role has fewer workers from now on."""
+        return self.heads is not None and bool(self.heads.dismissed[self.index])
+
+    def late(self, left: float = 0.0) -> bool:
+        """Whether the run ends, and what this worker does is not waited for: it takes `left` seconds more, or has had
+        its time.
+        """
+        if not self.control.finishing:
+            return False
+        self.ending_since = self.ending_since or time.monotonic()
+        return max(left, time.monotonic() - self.ending_since) > ENDING
+
+    def turn(self) -> None:
+        """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
+        self.counters.stamp()
+        self.control.check()
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name not in self.OWN}

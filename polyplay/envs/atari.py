@@ -1,0 +1,680 @@
+"""Atari: options, presets, protocols, start states, ale-py's vector environment.
+
+Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
+
+Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
+
+- its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
+- with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
+  `lives` count ourselves, so that `over` is exact;
+- its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
+- where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
+  steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
+  observation is the real one;
+- `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+  hang.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import gymnasium
+import numpy as np
+
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field, Tree
+from polyplay.envs.base_pool import TAKEN, BasePool
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.envs.spaces import Discrete, describe_fields
+
+# Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
+#
+#     {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": "human", "source": "who played, when, how",
+#      "starts": [{"actions": ["NOOP*12", "FIRE", "RIGHT*4"], "seed": 0, "ram": "sha256 of the RAM there"},
+#                 {"state": "base64 of ALEState.serialize()", "frames": 5120}]}
+#
+# A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
+# state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
+# "ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
+# The papers' own start states were never released. Imports no torch.
+
+
+FORMAT, VERSION = "polyplay-starts", 1
+KINDS = ("human", "substitute")
+
+
+@dataclass(frozen=True)
+class Start:
+    """presses: (button, frames it is held) from a reset on; frames: played before the agent takes over."""
+
+    presses: tuple[tuple[int, int], ...]
+    frames: int
+    seed: int = 0
+    ram: str = ""  # SHA-256 of the RAM after the presses; "": not checked
+    state: bytes = b""  # of the emulator, instead of presses
+
+
+@dataclass(frozen=True)
+class Starts:
+    path: str
+    game: str
+    kind: str
+    source: str
+    starts: tuple[Start, ...]
+    digest: str  # SHA-256 of the file
+
+
+def load_starts(path: str, game: str = "") -> Starts:
+    """Read a file of start states; `game`: the ROM's name that it has to be of. Raises UserError on one line."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as e:
+        raise UserError(f"--starts: cannot read {path}: {e.strerror}; give a file of start states") from None
+    found = _parse(path, data)
+    if game and found.game != game:
+        raise UserError(f"--starts: {path} has start states of {found.game}, the run plays {game}")
+    return found
+
+
+@lru_cache(maxsize=4)
+def _parse(path: str, data: bytes) -> Starts:
+    try:
+        content = json.loads(data)
+    except ValueError as e:
+        raise UserError(f"--starts: {path} is no JSON: {e}") from None
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+        raise UserError(f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
+    if content.get("kind") not in KINDS:
+        raise UserError(f'--starts: {path}: "kind" is {content.get("kind")!r}, allowed: {", ".join(KINDS)}')
+    for name in ("game", "source"):
+        if not isinstance(content.get(name), str) or not content[name]:
+            raise UserError(f'--starts: {path}: "{name}" is {content.get(name)!r}, it must be text')
+    rows = content.get("starts")
+    if not isinstance(rows, list) or not rows:
+        raise UserError(f'--starts: {path}: "starts" must be a list of at least one start')
+    starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
+    return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
+
+
+def _start(row: object, where: str) -> Start:
+    if not isinstance(row, dict) or ("actions" in row) == ("state" in row):
+        raise UserError(f'{where}: has to be an object with either "actions" or "state"')
+    seed, ram = row.get("seed", 0), row.get("ram", "")
+    if not _whole(seed) or not isinstance(ram, str):
+        raise UserError(f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
+    if "actions" in row:
+        words = row["actions"]
+        if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
+            raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
+        presses = tuple(_press(word, where) for word in words)
+        return Start(presses, sum(n for _, n in presses), seed, ram)
+    if not _whole(row.get("frames")):
+        raise UserError(f'{where}: a "state" needs "frames", how many frames were played before it')
+    try:
+        state = base64.b64decode(row["state"], validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise UserError(f'{where}: "state" is no base64') from None
+    return Start((), row["frames"], seed, ram, state)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _press(word: str, where: str) -> tuple[int, int]:
+    import ale_py
+
+    button, _, frames = word.partition("*")
+    known = ale_py.Action.__members__
+    if button not in known or not (frames or "1").isdigit():
+        raise UserError(f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
+    return known[button].value, int(frames or 1)
+
+
+def spelled(buttons: list[str]) -> list[str]:
+    """Buttons frame by frame as the words of a file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    runs = [(button, len(list(same))) for button, same in groupby(buttons)]
+    return [button if n == 1 else f"{button}*{n}" for button, n in runs]
+
+
+def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, object]]) -> bytes:
+    """The bytes of such a file."""
+    head = {"format": FORMAT, "version": VERSION, "game": game, "kind": kind, "source": source}
+    rows = ",\n  ".join(json.dumps(start) for start in starts)
+    return (json.dumps(head)[:-1] + f', "starts": [\n  {rows}\n]}}\n').encode()
+
+
+# How an Atari game is played and shown: the options, and what each paper or its released code chose, by name.
+#
+# A preset fixes everything that concerns frames and episodes. Rewards stay raw: the loss clips them.
+
+
+LEAST = dict.fromkeys(("frameskip", "size", "stack", "max_frames", "stride"), 1)
+LEAST |= dict.fromkeys(("width", "noop_min", "noop_max", "crop"), 0)
+
+
+@dataclass(frozen=True)
+class Atari:
+    """Options of `Envs` for ALE games. Defaults are the common A2C/IMPALA protocol, presets choose
+    their own.
+    """
+
+    frameskip: int = 4  # frames that an action lasts
+    sticky: float = 0.0  # chance that a frame repeats the action before (Machado et al. 2018: 0.25)
+    full_actions: bool = False  # all 18 actions instead of the game's own
+    size: int = 84  # pixels of the height, and of the width where that is 0
+    width: int = 0
+    stack: int = 4  # newest frame last
+    # planes before the first frame: "zero", "repeat" that frame, "play" no-ops until full
+    stack_reset: Literal["zero", "repeat", "play"] = "zero"
+    maxpool: bool = True  # pixelwise maximum of the last two frames
+    noop_max: int = 30  # an episode starts after noop_min … noop_max-1 frames of no-ops, drawn evenly
+    fire_reset: bool = True  # the first of these frames presses FIRE, in games that have it
+    # "terminate": a lost life is terminated (not over), the game goes on with a NOOP
+    life_loss: Literal["ignore", "terminate"] = "ignore"
+    max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
+    # what follows needs the plain emulator wherever it differs from here:
+    noop_min: int = 0
+    start: str = "noops"  # how a game starts, see `emulator.script`: "noops", buttons such as "FIRE*4"
+    life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
+    # "ale": its palette, before the maximum; else after it, from colours: see `resize`
+    gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
+    crop: int = 0  # rows cut off at the bottom of the screen
+    # area, bilinear, nearest as OpenCV's, or pillow: its smoothed bilinear
+    resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
+    # "native": ale-py's vector environment; "plain": its emulator, driven by us
+    pipeline: Literal["auto", "native", "plain"] = "auto"
+    starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                words = " or ".join(map(repr, allowed)) if len(allowed) == 2 else f"one of {', '.join(allowed)}"
+                raise UserError(f"option {name}={getattr(self, name)!r} must be {words}")
+        if not 0 <= self.sticky <= 1:
+            raise UserError(f"option sticky={self.sticky} must lie between 0 and 1")
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise UserError(f"option {name}={getattr(self, name)} must be at least {least}")
+        if self.noop_min >= max(self.noop_max, 1):
+            raise UserError(f"options noop_min={self.noop_min}, noop_max={self.noop_max}: the first must be smaller")
+        if self.starts and self.sticky:
+            raise UserError(f"options starts={self.starts!r}, sticky={self.sticky}: start states need sticky=0")
+        if self.pipeline == "native" and self.beyond:
+            raise UserError(f"option pipeline='native': ale-py's vector environment has no {self.beyond}; use 'plain'")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an observation: planes, height, width."""
+        return self.stack, self.size, self.width or self.size
+
+    @property
+    def beyond(self) -> str:
+        """What ale-py's vector environment cannot do of this, as `option=value`; "" where it can do all."""
+        plain = ("noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
+        changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
+        return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
+
+    @property
+    def native(self) -> bool:
+        """Whether ale-py's vector environment serves it, else the plain emulator."""
+        return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
+
+
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Atari).items() if get_args(hint)}
+
+# Whole protocols: nothing that a paper fixes is left to a default that may change.
+_COMMON: dict[str, object] = {"frameskip": 4, "sticky": 0.0, "full_actions": False, "size": 84, "stack": 4}
+_COMMON |= {"maxpool": True, "max_frames": 108_000}
+_NATURE = _COMMON | {"noop_max": 31, "fire_reset": False, "stack_reset": "zero", "life_loss": "terminate"}
+_DEEPMIND = _COMMON | {"noop_max": 30, "fire_reset": True, "stack_reset": "zero", "life_loss": "terminate"}
+_ACCEL = _NATURE | {"size": 104, "width": 80, "crop": 2, "resize": "bilinear"}
+_ACCEL |= {"start": "NOOP FIRE UP noops", "life_start": "NOOP FIRE UP"}
+
+PRESETS: dict[str, dict[str, object]] = {  # options of Atari; what is not named has its default
+    # google-deepmind/dqn and alewrap as released: run_gpu, GameEnvironment.lua, GameScreen.lua, Scale.lua
+    "dqn2015": _NATURE | {"gray": "luma", "start": "noops NOOP*2", "life_start": "noops NOOP*2", "noop_max": 30},
+    # google-deepmind/dqn_zoo: processors.py, gym_atari.py, dqn/run_atari.py
+    "dqn_zoo": _NATURE | {"gray": "luma_cut", "resize": "pillow", "noop_min": 1},
+    # muupan/async-rl ale.py, the reproduction; Mnih et al. 2016 released no code
+    "a3c": _NATURE | {"gray": "luma_swapped", "resize": "bilinear", "life_start": "noops"},
+    # NVlabs/GA3C Environment.py, ProcessAgent.py with gym's PongDeterministic-v0 of February 2017
+    "ga3c": _COMMON | {
+        "sticky": 0.25, "maxpool": False, "noop_max": 0, "fire_reset": False, "stack_reset": "play",
+        "life_loss": "ignore", "gray": "luma", "resize": "bilinear", "max_frames": 400_000,
+    },
+    # OpenAI baselines' wrap_deepmind, as far as ale-py's vector environment does it; system a2c
+    "baselines": _DEEPMIND,
+    # OpenAI baselines as released: atari_wrappers.py, and VecFrameStack of run.py
+    "wrap_deepmind": _NATURE | {
+        "gray": "opencv", "noop_min": 1, "start": "noops FIRE*4,#2*4", "life_start": "NOOP*4 FIRE*4,#2*4",
+    },
+    # astooke/accel_rl atari_env.py as it runs: cv2.resize gets its flag in the place of dst
+    "accel": _ACCEL,
+    # astooke/accel_rl atari_env.py as it reads
+    "accel_nearest": _ACCEL | {"resize": "nearest"},
+    # astooke/rlpyt atari_env.py; it cuts a row at the top and one at the bottom instead of two there
+    "rlpyt": _ACCEL | {"start": "NOOP noops", "life_start": "NOOP"},
+    # Espeholt et al. 2018, appendix G, as far as ale-py's vector environment does it; system impala
+    "impala": _DEEPMIND | {"stack_reset": "repeat"},
+    # Horgan et al. 2018, by what Kapturowski et al. 2019 and reproductions say of it; resizing is ours
+    "apex": _NATURE | {"full_actions": True, "max_frames": 50_000},
+    # Kapturowski et al. 2019, section 2.3 and appendix; resizing is ours
+    "r2d2": _NATURE | {"full_actions": True, "life_loss": "ignore"},
+    # google/dopamine atari_lib.py; Machado et al. 2018
+    "dopamine": _NATURE | {"sticky": 0.25, "noop_max": 0, "life_loss": "ignore"},
+}  # fmt: skip
+
+
+def atari_preset(name: str) -> dict[str, object]:
+    """The options of a preset. Raises UserError: there is none of that name."""
+    if name not in PRESETS:
+        raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
+    return dict(PRESETS[name])
+
+
+# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one. Imports no torch.
+
+
+OLD = re.compile(r"(?:ale_py:)?([a-z]\w*?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", re.IGNORECASE)
+OLD_VERSION = re.compile(r"-v\d+$")
+OLD_KINDS = {"noframeskip": "NoFrameskip", "deterministic": "Deterministic"}
+OLD_PRESETS = {"0": " --atari dopamine, with its sticky actions", "4": " --atari baselines, as most wrap it"}
+
+
+def game_of(name: str) -> str:
+    """The Atari game in an id of any form and case; "": it has none, ale-py is missing, or an environment of another
+    package has that name.
+    """
+    found = OLD.fullmatch(name)
+    if found is None or (name in gymnasium.registry and not _is_ales(name)):
+        return ""
+    word, titles = found[1].replace("_", "").lower(), {title.lower(): title for title in games()}
+    return titles[word] if word in titles and word not in _other_names() else ""
+
+
+def replacement(name: str, shown: bool) -> str:
+    """Why an id of old is refused, with the options to write instead; "": it is none. shown: its observations are
+    something else than the whole screen, by obs_type=ram or a wrapper.
+    """
+    found = OLD.fullmatch(name)
+    if found is None or found[4] not in (None, *OLD_PRESETS) or not (game := game_of(name)):
+        return ""
+    if found[2]:
+        kind = OLD_KINDS.get((found[3] or "").lower(), "")
+        return f"which ale-py no longer has: write --env {game}{kind}-v{found[4] or 4} --env-kwargs obs_type=ram"
+    return (
+        "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{OLD_PRESETS.get(found[4] or '', '')}"
+    )
+
+
+def register(name: str) -> None:
+    """Register ale-py's environments, if the name is one of them and they are not registered yet."""
+    if name not in gymnasium.registry and game_of(name):
+        import ale_py  # noqa: F401 — importing it registers them
+
+
+def current_names() -> list[str]:
+    """All registered ids without those of old, and all games of ALE."""
+    known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
+    return [*known, *(f"ALE/{title}-v5" for title in games())]
+
+
+def games() -> Mapping[str, str]:
+    """Of ale-py; empty without it."""
+
+    try:
+        return native_games()
+    except UserError:
+        return {}
+
+
+def _is_ales(id_: str) -> bool:
+    return str(gymnasium.registry[id_].entry_point).startswith("ale_py")
+
+
+def _other_names() -> set[str]:
+    """Names without versions, in small letters, of registered environments of other packages."""
+    return {OLD_VERSION.sub("", id_).lower() for id_ in gymnasium.registry if not _is_ales(id_)}
+
+
+STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}
+NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
+
+
+def native_games() -> dict[str, str]:
+    """ROM name by the name in its id: {"MsPacman": "ms_pacman", …}. Raises UserError where ale-py is
+    missing.
+    """
+    try:
+        from ale_py import roms
+    except ImportError as e:
+        raise UserError(f"ALE games need ale-py ({e}): pip install polyplay[atari]") from None
+    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in NO_SINGLE_PLAYER}
+
+
+def rom(name: str) -> str:
+    """'ALE/MsPacman-v5' → 'ms_pacman'. The id names only the game. Raises UserError: no such game."""
+    known = native_games()
+    game = name.removeprefix("ALE/")
+    head, dash, version = game.rpartition("-v")
+    game = head if dash and version.isdigit() else game
+    for title, found in known.items():
+        if game.lower() in (title.lower(), found):
+            return found
+    if game.lower() in NO_SINGLE_PLAYER:
+        raise UserError(f"{name}: this game has no single-player mode")
+    hint = closest_names(f"ALE/{game}-v5", [f"ALE/{title}-v5" for title in known])
+    raise UserError(f"--env: unknown Atari game {name!r}{hint} (one of {len(known)})")
+
+
+@lru_cache(maxsize=64)
+def actions_of(game: str, full: bool) -> tuple[str, ...]:
+    """Names of the actions of a game, in their order; `full`: all 18."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.loadROM(str(ale_py.roms.get_rom_path(game)))
+    return tuple(a.name for a in (ale.getLegalActionSet() if full else ale.getMinimalActionSet()))
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """The spec of an ALE game. Raises UserError: unknown game or option, ale-py missing."""
+    game, o = rom(envs.title), options(Atari, envs.options, envs.title)
+    actions = actions_of(game, o.full_actions)
+    obs = Field(o.shape, "uint8")
+    lives = "ignored" if o.life_loss == "ignore" else "terminates for the learner, the game goes on"
+    lives += f" with {o.life_start} and a new stack" if o.life_loss == "terminate" and o.life_start else ""
+    text = {
+        "game": game,
+        "frameskip": f"{o.frameskip}{', maximum of the last two frames' if o.maxpool else ''}",
+        "sticky": f"{o.sticky:g}",
+        "actions": f"{len(actions)} ({'all' if o.full_actions else 'minimal'}): {' '.join(actions)}",
+        "stack": f"{o.stack}, {STACKS[o.stack_reset]} after a reset",
+        "no-ops": _start_native(o, actions),
+        "life loss": lives,
+        "observation": f"{describe_fields(obs)} gray{_picture(o)}",
+        "max frames": str(o.max_frames),
+        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
+    }
+    return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frameskip, describe=text)
+
+
+def _start_native(o: Atari, actions: tuple[str, ...]) -> str:
+    if o.starts:
+        return f"none; start states of {o.starts}"
+    fire = " with FIRE first" if o.fire_reset and "FIRE" in actions else ""
+    text = f"{o.noop_min}–{max(o.noop_max - 1, 0)} frames{fire}"
+    return text if o.start == "noops" else f"{text}, in {o.start!r}" if "noops" in o.start else o.start or "none"
+
+
+def _picture(o: Atari) -> str:
+    """What of a picture is not ale-py's own way."""
+    parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
+    return "".join(f", {part}" for part in parts if part)
+
+
+class NativePool(BasePool):
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
+
+    Greedy(n) uses ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a truncated game),
+    and all of them must be answered before the next recv, so lanes cannot be parked there.
+    """
+
+    unsaved = "ale-py's vector environment cannot save a game"
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs, rows={})  # ale-py's own arrays
+        self.options = options(Atari, envs.options, envs.title)
+        self._width, self._asynchronous = self._turns.width, not envs.fixed
+        self._batch = self._turns.most if not envs.fixed else self._width
+        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
+        game = rom(envs.title)
+        self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
+        actions = actions_of(game, self.options.full_actions)
+        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
+        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
+        self._began = [False] * envs.groups
+        n = envs.lanes  # per lane, of its last row:
+        self._age = np.zeros(n, np.int64)  # steps since its game began
+        self._lives = np.zeros(n, np.int32)
+        self._over = np.ones(n, bool)  # the next row begins a game
+        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
+        self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
+        self._order: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
+        if self.fixed:
+            self._turns.back(range(n))  # recv() waits for them
+
+    def _vector(self, game: str, threads: int) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        o, (planes, height, width) = self.options, self.options.shape
+        return AtariVectorEnv(
+            game,
+            self._width,
+            batch_size=0 if self.fixed else self._batch,
+            num_threads=threads,
+            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
+            repeat_action_probability=o.sticky,
+            full_action_space=o.full_actions,
+            img_height=height,
+            img_width=width,
+            stack_num=planes,
+            frameskip=o.frameskip,
+            maxpool=o.maxpool,
+            noop_max=o.noop_max,
+            use_fire_reset=o.fire_reset,
+            episodic_life=False,
+            life_loss_info=False,
+            reward_clipping=False,
+        )
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
+        self._check_open()
+        if self.fixed:
+            return super().recv()
+        if (self._turns.where == TAKEN).any():
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        lanes, rows = self._receive_ready()
+        self._turns.back(lanes.tolist())
+        self._turns.take()  # just these
+        return lanes, rows
+
+    def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
+        vector = self._vectors[group]
+        if self._began[group]:
+            obs, reward, dead, _, info = vector.recv()
+            return obs, reward, dead, info
+        self._began[group] = True
+        obs, info = vector.reset(seed=self._seeds[group * self._width :][: self._width])
+        return obs, np.zeros(len(obs), np.int32), np.zeros(len(obs), bool), info
+
+    def _rows_of(self, lanes: Lanes) -> Batch:
+        assert isinstance(lanes, slice)
+        group = lanes.start // self._width
+        obs, reward, dead, info = self._raw(group)
+        late = self._late[lanes]
+        if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
+            reward[late], dead[late] = 0, False
+            obs, info = self._vectors[group].reset(options={"reset_mask": late.copy()})
+        return self._finish(lanes, obs, reward, dead, info["lives"])
+
+    def _receive_ready(self) -> tuple[np.ndarray, Batch]:
+        while True:
+            obs, reward, dead, info = self._raw(0)
+            lanes = self._order = info["env_id"].astype(np.int64)
+            shown = ~self._late[lanes]
+            self._late[lanes] = False  # ale-py's own end of a game that we ended: its next row is the reset
+            if shown.any():
+                break
+            self._vectors[0].send(np.zeros(self._batch, np.int64))
+        rows = (lanes, obs, reward, dead, info["lives"])
+        rows = rows if shown.all() else tuple(x[shown] for x in rows)
+        return rows[0], self._finish(*rows)
+
+    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+        """Our flags of these rows, from what the lanes' last rows were."""
+        begins = self._over[at].copy()
+        age = np.where(begins, 0, self._age[at] + 1)
+        late = (age >= self._steps) & ~dead
+        over = dead | late
+        first, terminated = begins, dead
+        if self.options.life_loss == "terminate":
+            first = begins | self._cut[at]
+            cut = (lives < self._lives[at]) & (lives > 0) & ~begins & ~dead
+            self._cut[at] = cut & ~late
+            terminated = dead | cut
+        self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
+        if self.options.stack_reset == "repeat":
+            _repeat(obs, age)
+        return {
+            "obs": obs,
+            "reward": reward.astype(np.float32),
+            "terminated": terminated,
+            "truncated": late,
+            "first": first,
+            "over": over,
+        }
+
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool: in ale-py's asynchronous mode `lanes` must be exactly those of the last recv."""
+        self._check_open()
+        taken = int((self._turns.where == TAKEN).sum())
+        if not self.fixed and self._turns.count(lanes) != taken:
+            raise ValueError(f"send() answers exactly the lanes of the last recv(), {taken} of them, got {lanes}")
+        super().send(lanes, action)
+
+    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
+        if not self.fixed:
+            all_actions = np.zeros(self.lanes, np.int64)
+            all_actions[numbers] = action
+            action, numbers = all_actions[self._order], self._order
+        ignored = self._cut[numbers] | self._late[numbers]
+        if ignored.any():
+            action = np.where(ignored, self._noop, action)
+        self._vectors[int(numbers[0]) // self._width].send(action)
+
+    def close(self) -> None:
+        super().close()
+        self._vectors.clear()
+
+
+def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
+    """Fill the empty planes of young games with their first frame, in place."""
+    newest = obs.shape[1] - 1
+    for i in np.flatnonzero(age < newest):
+        empty = newest - int(age[i])
+        obs[i, :empty] = obs[i, empty]
+
+
+# How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
+#
+# A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
+# agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
+
+
+Options = dict[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    name: str
+    episodes: int  # the source's own number
+    what: str
+    baselines: tuple[str, ...] = ()  # sets of random and human scores that its scores may be normalised with
+    options: Options = field(default_factory=dict)  # of Atari
+    board: bool = False  # of board games: evaluation/matches plays it
+
+
+_PLAIN: Options = {"start": "noops", "life_start": "", "fire_reset": False, "life_loss": "ignore", "pipeline": "auto"}
+_PLAIN |= {"sticky": 0.0, "noop_min": 0, "noop_max": 31, "max_frames": 108_000}
+_SHORT: Options = {**_PLAIN, "max_frames": 18_000}
+_FILE = "start states of a file, 108,000 frames with those before the start; only what follows counts"
+_STICKY = "sticky actions of 0.25, no no-ops, 108,000 frames"
+
+ALL = (
+    Protocol("run", 30, "as the run's own games start and end"),
+    # Mnih et al. 2015; Nair et al. 2015; van Hasselt et al. 2016 (100 games)
+    Protocol("null-op", 30, "0 to 30 no-ops, 18,000 frames (5 minutes)", ("nature", "noop57"), _SHORT),
+    # Wang et al. 2016; Schaul et al. 2016 and most that came after
+    Protocol("null-op-30min", 100, "0 to 30 no-ops, 108,000 frames (30 minutes)", ("noop57", "nature"), _PLAIN),
+    # google-deepmind/dqn_zoo; OpenAI baselines' NoopResetEnv
+    Protocol("null-op-1-30", 100, "1 to 30 no-ops, 108,000 frames", ("noop57", "nature"), {**_PLAIN, "noop_min": 1}),
+    # Nair et al. 2015; van Hasselt et al. 2016
+    Protocol("human-starts", 100, _FILE, ("human-starts",), {**_PLAIN, "noop_max": 0}),
+    # Machado et al. 2018; google/dopamine (the number of games is ours)
+    Protocol("sticky", 100, _STICKY, ("noop57",), {**_PLAIN, "sticky": 0.25, "noop_max": 0}),
+    # ours: of board games
+    Protocol("versus", 100, "a match from random openings, with both colours", board=True),
+)
+PROTOCOLS = {p.name: p for p in ALL}
+
+
+def protocol(name: str) -> Protocol:
+    """Raises UserError: there is none of that name."""
+    if name not in PROTOCOLS:
+        raise UserError(f"--protocol: {name!r} given{closest_names(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def game(envs: Envs) -> str | None:
+    """The ROM's name of an Atari run: "ms_pacman"."""
+    return rom(envs.title) if envs.title.startswith("ALE/") else None
+
+
+def is_board(envs: Envs) -> bool:
+    """Whether this is a board game by name, whose rules are known."""
+    return envs.title.startswith("game:")
+
+
+def _check(how: Protocol, envs: Envs) -> None:
+    """Raises UserError: the protocol is not for these environments."""
+    here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else game(envs))]
+    if how.name not in here:
+        kind = "board games (game:NAME)" if how.board else "Atari games"
+        raise UserError(
+            f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; allowed here: {', '.join(here)}"
+        )
+
+
+def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
+    """The run's environments as the protocol plays them, and the start states. Raises UserError."""
+    if starts is not None and how.name != "human-starts":
+        raise UserError(f"--starts {starts} is for --protocol human-starts, {how.name} given")
+    _check(how, envs)
+    if how.name == "run" or how.board:
+        return envs, None
+    options, title = {**envs.options, **how.options}, str(game(envs))
+    if how.name != "human-starts":
+        return replace(envs, options=options), None
+    if starts is None:
+        raise UserError(
+            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/guides/evaluation.md says; "
+            "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
+        )
+    found = load_starts(starts, title)
+    late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]
+    if late:
+        most = options["max_frames"]
+        raise UserError(f"--starts: {starts}, start {late[0]}: more than {most - 1} frames were played before it")
+    return replace(envs, options={**options, "starts": starts}), found
+
+
+def label(how: Protocol, starts: Starts | None) -> str:
+    """The protocol as every table names it: start states that are no human's are called so."""
+    return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

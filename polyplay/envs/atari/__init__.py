@@ -1,1 +1,0 @@
-"""Atari games: the emulator, its screens, and how papers play it."""

@@ -1,0 +1,453 @@
+"""One Atari game over ale-py's emulator.
+
+One Atari game over ale-py's plain emulator: every option of `Atari`, and a state that can be saved and restored.
+
+Where ale-py's vector environment has the options too, this plays by the same rules. Its no-ops and sticky actions have
+the same distribution, from draws of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial, reduce
+from itertools import zip_longest
+from math import gcd
+
+import gymnasium
+import numpy as np
+
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch
+from polyplay.envs.atari import Atari, Start, Starts, load_starts, rom
+from polyplay.envs.pool import CUT, closest_names, options
+
+# Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
+#
+# Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so
+# that
+# the same screen gives the same plane on every machine. Pictures are [height, width], in colour [height, width, 3].
+
+
+Picture = np.ndarray
+Taps = tuple[np.ndarray, np.ndarray]  # which pixels of an axis, and their weights: both [taps, size of the result]
+
+
+# ------------------------------------------------------------------------------------------- gray
+
+
+def opencv_gray(rgb: Picture) -> Picture:
+    """OpenCV's COLOR_RGB2GRAY: weights of 15 bits, rounded. uint8."""
+    whole = rgb.astype(np.int32)
+    return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
+
+
+def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
+    """A weighted sum of red, green and blue: float32 as it is, uint8 cut to whole numbers."""
+    r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
+    return (r + g + b).astype(dtype)
+
+
+luminance = partial(_weighted, (0.299, 0.587, 0.114), np.float32)
+GRAYS: dict[str, Callable[[Picture], Picture]] = {
+    "opencv": opencv_gray,
+    "luma": luminance,
+    "luma_cut": partial(_weighted, (0.299, 0.587, 1 - (0.299 + 0.587)), np.uint8),
+    "luma_swapped": partial(_weighted, (0.2126, 0.0722, 0.7152), np.uint8),  # Rec. 709's, green and blue exchanged
+}
+
+
+# ------------------------------------------------------------------------------------- resampling
+
+
+@cache
+def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
+    """A function from pictures of one size to uint8 pictures of another, none of whose sides is longer."""
+    if (height, width) == (to_height, to_width):
+        return _rounded
+    rows, columns = height / to_height, width / to_width
+    whole = rows == int(rows) and columns == int(columns)
+    if kind == "nearest":
+        return _nearest((height, width), (to_height, to_width))
+    if kind == "pillow":
+        return partial(_fixed, _pillow_taps(height, to_height), _pillow_taps(width, to_width))
+    if whole and (kind == "area" or rows == columns == 2):  # OpenCV takes areas where bilinear halves both sides
+        return partial(_blocks, int(rows), int(columns))
+    if kind == "bilinear":
+        return _bilinear(_pairs(height, to_height), _pairs(width, to_width))
+    return partial(_floating, _area_taps(height, to_height), _area_taps(width, to_width))
+
+
+def _rounded(picture: Picture) -> Picture:
+    """To uint8, halves to even as OpenCV's cvRound."""
+    return picture if picture.dtype == np.uint8 else np.rint(picture).astype(np.uint8)
+
+
+def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], Picture]:
+    rows, columns = (
+        np.minimum((np.arange(m) * (1.0 / (m / n))).astype(np.int64), n - 1) for n, m in zip(size, to, strict=True)
+    )
+    return lambda picture: _rounded(picture[rows[:, None], columns])
+
+
+def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
+    """Means of whole blocks; of 2 x 2 bytes OpenCV rounds halves up, otherwise to even."""
+    wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
+    total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
+    if rows == columns == 2 and picture.dtype == np.uint8:
+        return ((total + 2) >> 2).astype(np.uint8)
+    return np.rint(np.float32(total) * np.float32(1.0 / (rows * columns))).astype(np.uint8)
+
+
+def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
+    """Σ over taps of picture[tap] · weight, in the order of the taps."""
+    return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
+
+
+def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
+    return _rounded(_along(_along(picture.astype(np.float32), columns, 1), rows, 0))
+
+
+def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
+    """Taps of every pixel, filled up with weight 0."""
+    both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
+    return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
+
+
+def _area_taps(size: int, to: int) -> Taps:
+    """OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): how much of each pixel a cell covers."""
+    scale = 1.0 / (to / size)
+    found = []
+    for i in range(to):
+        begin, end = i * scale, i * scale + scale
+        cell = min(scale, size - begin)
+        last = min(math.floor(end), size - 1)
+        first = min(math.ceil(begin), last)
+        taps = [(first - 1, (first - begin) / cell)] if first - begin > 1e-3 else []
+        taps += [(j, 1.0 / cell) for j in range(first, last)]
+        if end - last > 1e-3:
+            taps.append((last, min(min(end - last, 1.0), cell) / cell))
+        found.append(taps)
+    return _stacked(found, np.float32)
+
+
+def _pairs(size: int, to: int) -> Taps:
+    """The two neighbours of every pixel's centre, weights float32 (OpenCV's INTER_LINEAR)."""
+    scale = 1.0 / (to / size)
+    centre = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
+    left = np.floor(centre).astype(np.int64)
+    part = centre - left.astype(np.float32)
+    part[left < 0], part[left >= size - 1] = 0.0, 0.0
+    left = left.clip(0, size - 1)
+    return np.stack([left, np.minimum(left + 1, size - 1)]), np.stack([np.float32(1) - part, part])
+
+
+def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
+    """OpenCV's INTER_LINEAR: of bytes with weights of 11 bits (resize.cpp, VResizeLinear), of floats as it is."""
+    (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
+    across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
+
+    def resize(picture: Picture) -> Picture:
+        if picture.dtype != np.uint8:
+            return _floating(rows, columns, picture)
+        wide = _along(picture.astype(np.int32), across, 1) >> 4
+        return ((((wide[above] * beta[0]) >> 16) + ((wide[below] * beta[1]) >> 16) + 2) >> 2).astype(np.uint8)
+
+    return resize
+
+
+def _pillow_taps(size: int, to: int) -> Taps:
+    """Pillow's BILINEAR (Resample.c, precompute_coeffs): a triangle as wide as two cells; weights of 22 bits."""
+    scale = size / to
+    found = []
+    for i in range(to):
+        centre = (i + 0.5) * scale
+        first, last = max(int(centre - scale + 0.5), 0), min(int(centre + scale + 0.5), size)
+        weights = [max(1.0 - abs((j - centre + 0.5) / scale), 0.0) for j in range(first, last)]
+        found.append(
+            [(j, int(0.5 + w / sum(weights) * (1 << 22))) for j, w in zip(range(first, last), weights, strict=True)]
+        )
+    return _stacked(found, np.int32)
+
+
+def _fixed(rows: Taps, columns: Taps, picture: Picture) -> Picture:
+    wide = (_along(_rounded(picture).astype(np.int32), columns, 1) + (1 << 21)) >> 22
+    return ((_along(wide, rows, 0) + (1 << 21)) >> 22).astype(np.uint8)
+
+
+NOOP = 0
+Step = tuple[int, int] | None  # a button and the frames that it is pressed; None: no-ops, as many as are drawn
+State = dict[str, np.ndarray]
+Begun = tuple[np.ndarray, Batch]  # what reset() returns
+
+
+def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
+    """The words of `start` and `life_start`, for a game with the actions `own`.
+
+    "noops" draws; "FIRE" presses for a frame, "FIRE*4" for four, "#2" the third of the game's actions. Words joined by
+    commas belong together. Buttons that the game does not have are left out, with what is joined to them.
+    Raises UserError: no such word.
+    """
+    import ale_py
+
+    known, steps = ale_py.Action.__members__, []  # type: dict[str, ale_py.Action], list[Step]
+    for word in text.split():
+        presses: list[Step] = [None] if word == "noops" else []
+        for press in word.split(",") if word != "noops" else ():
+            button, _, frames = press.partition("*")
+            place = int(button[1:]) if button[:1] == "#" and button[1:].isdigit() else -1
+            if (place < 0 and button not in known) or not (frames or "1").isdigit():
+                hint = closest_names(button, ["noops", *known])
+                raise UserError(f"{title}: option start or life_start: {word!r} is no word of it{hint}")
+            button = own[place] if 0 <= place < len(own) else button
+            if button not in (*own, "NOOP"):
+                break
+            presses.append((known[button].value, int(frames or 1)))
+        steps += presses
+    return steps
+
+
+class Painter:
+    """Screens [height, width] of gray values, or [height, width, 3] of colors → planes.
+
+    From one step to the next most of a screen stays, so only rows that changed are made anew, in blocks of rows that
+    meet the plane's own (210 rows make 84: 42 blocks of 5, each of them 2): that is 1.5 times as fast a step. Raises
+    UserError: planes larger than the screen.
+    """
+
+    def __init__(self, o: Atari, height: int, width: int, title: str):
+        _, to_height, to_width = o.shape
+        self.height = height - o.crop
+        if to_height > self.height or to_width > width:
+            size, screen = f"{to_height}x{to_width}", f"{self.height}x{width}"
+            raise UserError(f"{title}: option size={size} is larger than the screen of {screen}")
+        self.gray = GRAYS.get(o.gray)
+        # float32 knows a row's place exactly if eighths of a row are all that it needs
+        exact = (8 * self.height) % to_height == 0 and o.resize != "pillow"
+        self.n = gcd(self.height, to_height) if exact else 1
+        self.sizes = o.resize, self.height // self.n, width, to_height // self.n, to_width
+        self.shape = (height, width) if self.gray is None else (height, width, 3)
+        self.plane = np.zeros((to_height, to_width), np.uint8)
+        self.parts = self.plane.reshape(self.n, -1)
+        self.last = np.zeros((self.n, self.sizes[1] * int(np.prod(self.shape[1:]))), np.uint8)
+        self.empty = True
+
+    def __call__(self, screen: np.ndarray) -> np.ndarray:
+        """The plane of a screen, valid until the next one's."""
+        now = screen[: self.height].reshape(self.n, -1)
+        words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row has 160 pixels
+        at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
+        if len(at):
+            kind, height, width, to_height, to_width = self.sizes
+            self.last[at], self.empty = now[at], False
+            picture = now[at].reshape(len(at) * height, *self.shape[1:])
+            picture = picture if self.gray is None else self.gray(picture)
+            resize = resizer(kind, len(at) * height, width, len(at) * to_height, to_width)
+            self.parts[at] = resize(picture).reshape(len(at), -1)
+        return self.plane
+
+
+class AtariEnv(gymnasium.Env):
+    """Observations uint8 [stack, height, width], rewards raw. Where lost lives count, `info["polyplay.cut"]` marks
+    one: the game goes on, the next step ignores its action.
+    """
+
+    def __init__(self, title: str, given: Mapping[str, object]):
+        import ale_py
+
+        o = self._options = options(Atari, given, title)
+        self._rom = str(ale_py.roms.get_rom_path(rom(title)))
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)  # ours, since a saved state lacks the last action
+        self._ale.loadROM(self._rom)  # takes long; what follows needs a loaded game
+        moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
+        own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
+        self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
+        self._fire = o.fire_reset and "FIRE" in own
+        self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games have none
+        self._steps = -(-o.max_frames // o.frameskip)  # of one game
+        height, width = self._ale.getScreenDims()
+        self._paint = Painter(o, height, width, title)
+        self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
+        self._read_last = 2 if o.maxpool else 1
+        self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last frame, and the one before
+        self._stack = np.zeros(o.shape, np.uint8)
+        self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
+        self._random = np.random.Generator(np.random.SFC64(0))
+        self._starts, self._lane, self._games = load_starts(o.starts, rom(title)) if o.starts else None, 0, 0
+        self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(own))
+
+    # -------------------------------------------------------------------------------- Gymnasium's side
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> Begun:
+        """A new game; with a seed as the first of its kind."""
+        super().reset(seed=seed)
+        if self._starts is not None:
+            frames = self._begin(self._starts)
+        else:
+            frames = 0
+            if seed is not None or not self._seeded:
+                self._seed(int(self.np_random.integers(2**31)) if seed is None else seed % 2**31)
+            self._new_game()
+            self._play(self._start, over=self._new_game)
+        self._fill()
+        self._age, self._lives, self._cut = -(-frames // self._options.frameskip), self._ale.lives(), False
+        return self._stack.copy(), {}
+
+    def polyplay_lane(self, number: int) -> None:
+        """The lane sets its number in the run."""
+        self._lane = number
+
+    def _begin(self, file: Starts) -> int:
+        """Play to the next start state; the frames before it. Raises UserError: it leads to another state than the
+        file says.
+        """
+        number = (self._lane + self._games * self._options.stride) % len(file.starts)
+        self._games += 1
+        start, where = file.starts[number], f"--starts: {file.path}, start {number}"
+        self._seed(start.seed)
+        self._new_game()
+        steps: list[Step] = list(start.presses)
+        if start.state:
+            try:
+                self._restore(start.state)
+            except SystemError:  # ale-py's way to refuse it
+                raise UserError(f"{where}: no state of ALE's") from None
+            steps = [(NOOP, 1)]  # a restored emulator has no picture before its next frame
+        self._play(steps)
+        if wrong := self._flaw(start):
+            raise UserError(f"{where}: {wrong}")
+        return start.frames
+
+    def _flaw(self, start: Start) -> str:
+        if self._ale.game_over():
+            return "the game is over there"
+        if start.frames >= self._options.max_frames:
+            return f"{start.frames} frames were played there, the longest game has {self._options.max_frames}"
+        ram = hashlib.sha256(self._ale.getRAM().tobytes()).hexdigest()
+        return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
+        """`frameskip` frames; after a lost life what `life_start` says, whatever the action."""
+        if self._cut and self._life:
+            reward = self._play(self._life)
+            self._fill()
+        else:
+            reward = self._hold(self._still if self._cut else self._moves[action], self._options.frameskip)
+            self._push()
+        self._age += 1
+        lives, dead = self._ale.lives(), self._ale.game_over()
+        late = self._age >= self._steps and not dead
+        lost = self._options.life_loss == "terminate" and 0 < lives < self._lives and not dead
+        self._cut, self._lives = lost and not late, lives
+        return self._stack.copy(), float(reward), dead, late, {CUT: True} if lost else {}
+
+    # ------------------------------------------------------------------------------------- the emulator
+
+    def _seed(self, seed: int) -> None:
+        self._ale.setInt("random_seed", seed)
+        self._ale.loadROM(self._rom)
+        self._random = np.random.Generator(np.random.SFC64(seed))
+        self._seeded = True
+
+    def _new_game(self) -> None:
+        self._ale.reset_game()
+        self._last = NOOP
+
+    def _act(self, button: int) -> int:
+        """One frame; its reward."""
+        sticky = self._options.sticky
+        if not sticky or self._random.random() >= sticky:
+            self._last = button
+        return self._ale.act(self._last)
+
+    def _hold(self, button: int, frames: int) -> int:
+        """Up to `frames` frames, of which the last two are read; their reward."""
+        reward = 0
+        for left in range(frames, 0, -1):
+            reward += self._act(button)
+            if self._ale.game_over():
+                break
+            if left <= self._read_last:
+                self._read(self._screens[left - 1])
+        return reward
+
+    def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
+        """A script; its reward. Where the game ends call `over` and go on, or stop. Leaves the last screen read, and
+        the one before where a button was held.
+        """
+        reward, held = 0, False
+        for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
+            reward += self._hold(button, frames)
+            held = frames > 1
+            if self._ale.game_over():
+                held = False
+                if over is None:
+                    break
+                over()
+        self._read(self._screens[0])
+        if not held:
+            self._screens[1] = 0
+        return reward
+
+    def _noops(self) -> list[tuple[int, int]]:
+        """noop_min … noop_max-1 of them, FIRE being one."""
+        o = self._options
+        n = o.noop_min + int(self._random.random() * (max(o.noop_max, 1) - o.noop_min))
+        return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
+
+    def _restore(self, saved: bytes) -> None:
+        import ale_py
+
+        emulator = ale_py.ALEState(saved)
+        self._ale.reset_game()
+        if emulator.getEpisodeFrameNumber():  # ale-py 0.12's state lacks whether a first frame was drawn (its #732)
+            self._ale.act(NOOP)
+        self._ale.restoreState(emulator)
+
+    # -------------------------------------------------------------------------------------- the picture
+
+    def _push(self) -> None:
+        """The plane of the last screens, as newest of the stack."""
+        if self._options.maxpool:
+            np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
+        self._stack[:-1] = self._stack[1:]
+        self._stack[-1] = self._paint(self._screens[0])
+
+    def _fill(self) -> None:
+        """A new stack."""
+        how = self._options.stack_reset
+        self._stack[:] = 0
+        self._push()
+        if how == "repeat":
+            self._stack[:] = self._stack[-1]
+        for _ in range(len(self._stack) - 1 if how == "play" else 0):
+            self._hold(self._still, self._options.frameskip)
+            self._push()
+
+    # ---------------------------------------------------------------------------------------- its state
+
+    def get_state(self) -> State:
+        """Everything that decides what follows. The size of "emulator" varies by a few bytes."""
+        saved = self._ale.cloneState(include_rng=True).serialize()
+        return {
+            "emulator": np.frombuffer(saved, np.uint8).copy(),
+            "screens": self._screens.copy(),
+            "stack": self._stack.copy(),
+            "counters": np.array([self._age, self._lives, self._cut, self._last, self._seeded], np.int64),
+            **({} if self._starts is None else {"games": np.array(self._games)}),
+            "random": self._random.bit_generator.state["state"]["state"].copy(),
+        }
+
+    def set_state(self, state: State) -> None:
+        """Go on from a state of the same game with the same options, to the bit."""
+        self._restore(state["emulator"].tobytes())
+        self._games = int(state.get("games", 0))
+        self._screens[...], self._stack[...] = state["screens"], state["stack"]
+        self._age, self._lives, self._cut, self._last, self._seeded = state["counters"].tolist()
+        drawn = self._random.bit_generator.state
+        drawn["state"]["state"] = state["random"]
+        self._random.bit_generator.state = drawn

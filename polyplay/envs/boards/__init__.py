@@ -1,1 +1,0 @@
-"""Board games: compiled rules on records of fixed size."""

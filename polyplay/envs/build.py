@@ -1,0 +1,502 @@
+"""A Gymnasium environment by its name; vector modes; MiniGrid.
+
+One Gymnasium environment, or a vector of them: found by its name, built, and described.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import os
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from polyplay.core import user_modules
+from polyplay.core.errors import UserError
+from polyplay.core.user_modules import look_up
+from polyplay.envs import atari, masks, pettingzoo, pool, rules, spaces
+from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, Factory, closest_names, title_of
+from polyplay.envs.process_state import seed_torch
+from polyplay.envs.spaces import ATTRIBUTE, conditional_actions, declared_uses
+
+# MiniGrid's observations as numbers that are names, not amounts.
+
+
+class Symbols(gymnasium.ObservationWrapper):
+    """Of each cell in view the object, colour and state, and where the agent looks: every one of a few, for one-hot
+    inputs. The mission, a text, is left out. What MiniGrid environments have around them unless --wrapper names others.
+    """
+
+    note = "the mission, a text, is left out"
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+
+        shown = env.observation_space
+        assert isinstance(shown, gymnasium.spaces.Dict)
+        kinds = np.array([len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(STATE_TO_IDX.values()) + 1])
+        shape = shown["image"].shape
+        assert shape is not None
+        cells = gymnasium.spaces.MultiDiscrete(np.broadcast_to(kinds, shape), dtype=np.uint8)
+        self.observation_space = gymnasium.spaces.Dict({"image": cells, "direction": shown["direction"]})
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        return {"image": observation["image"], "direction": observation["direction"]}
+
+
+# Vector environments as their factories make them, opened in a mode that keeps an episode's last observation.
+#
+# NEXT_STEP does, and DISABLED does; SAME_STEP gives it in info.
+
+
+OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
+
+RESETS = {
+    AutoresetMode.NEXT_STEP: "its own, in the next step",
+    AutoresetMode.DISABLED: "by us, lane by lane",
+    None: "",
+}
+
+
+def factory_keywords(make: Factory) -> set[str]:
+    """The keywords that a factory takes, by its signature."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return set()
+    return ({"num_envs", "autoreset_mode", "vector_kwargs"} & set(parameters)) - set(getattr(make, "keywords", ()))
+
+
+def build_vector(make: Factory, n: int) -> gymnasium.Env | VectorEnv:
+    """What a factory makes. It is called for `n` environments, in mode NEXT_STEP, then DISABLED, as far as its
+    signature has these keywords; else without.
+    """
+    known = factory_keywords(make)
+    if not known:
+        return make()
+    width = {"num_envs": n} if "num_envs" in known else {}
+    for wanted in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED) if known - width.keys() else ():
+        mode = {"autoreset_mode": wanted}
+        with contextlib.suppress(Exception):
+            env = make(**width, **(mode if "autoreset_mode" in known else {"vector_kwargs": mode}))
+            if autoreset_mode(env) is wanted:
+                return env
+            env.close()
+    env = make(**width)
+    if not width or isinstance(env, VectorEnv):
+        return env
+    env.close()  # a single environment, whose num_envs means something else
+    return make()
+
+
+def autoreset_mode(env: object) -> AutoresetMode | None:
+    """How a vector environment resets; None where it does not say, or is none."""
+    if isinstance(env, VectorEnv):
+        with contextlib.suppress(ValueError):
+            return AutoresetMode(env.metadata.get("autoreset_mode"))
+    return None
+
+
+def resets_lanes(env: VectorEnv) -> bool:
+    """Whether it can reset some lanes at any time, whatever its mode: Gymnasium's own can."""
+    return isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+
+def describe_resets(env: VectorEnv) -> str:
+    """How the episodes of its lanes begin, and what no row shows of them."""
+    mode = autoreset_mode(env)
+    if mode is not AutoresetMode.SAME_STEP:
+        return RESETS[mode]
+    more = "is reset once more" if resets_lanes(env) else "makes the first step of its next episode unseen"
+    return f"its own, in the same step: a lane that ends while others go on {more}"
+
+
+def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
+    """A single environment, or a vector environment of one lane (of as many as it has). What Gymnasium makes in
+    SAME_STEP only becomes a single one, whose lanes are stepped by themselves. Raises UserError.
+    """
+    env = build_vector(make, 1)
+    if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
+        raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
+    if not isinstance(env, VectorEnv) or autoreset_mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        return env
+    name, found, kind, bare = type(env.unwrapped).__name__, env.spec, autoreset_mode(env), env is env.unwrapped
+    simple = bare and found is not None and found.entry_point is not None
+    if kind is not None and not simple:
+        return env
+    with contextlib.suppress(Exception):
+        env.close()
+    if kind is None:
+        say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
+        raise UserError(f"{title}: {name} does not say how it resets; {say}")
+    assert found is not None
+    return _single(found)
+
+
+def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:
+    """One environment of those that gymnasium.make_vec made."""
+    found = copy.deepcopy(found)
+    kwargs, found.kwargs = found.kwargs, {}
+    env = gymnasium.make(found, disable_env_checker=True, **{k: v for k, v in kwargs.items() if k not in OURS})
+    for wrap in kwargs.get("wrappers", ()):
+        env = wrap(env)
+    return env
+
+
+def mask_note(title: str) -> UserError:
+    """The message about action masks, which are read lane by lane."""
+    return UserError(f"{title}: has action masks, which vector environments can't have here; give a single one of it")
+
+
+def check_lanes(envs: Envs, spec: EnvSpec) -> None:
+    """Raises UserError: a vector environment that can't have these lanes."""
+    if not envs.fixed:
+        raise UserError(f"{envs.title}: a vector environment steps all its lanes at once, without {envs.batching}")
+    n = envs.lanes // envs.groups
+    if spec.width not in (0, n):
+        raise UserError(
+            f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function "
+            f"a parameter num_envs, or choose lanes so that each group has {spec.width}"
+        )
+
+
+# Whether an object is an environment; if not, what to write instead.
+
+
+KINDS = "gymnasium.Env, and no PettingZoo environment that has possible_agents"
+OLD = "gym's before 0.26"
+NEW = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
+
+
+def not_an_env(made: Any) -> str:
+    """Why what a function returned is no environment, and what to do; "": it is one."""
+    if isinstance(made, type):
+        return f"gave the class {made.__name__}, no environment: return {made.__name__}()"
+    if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
+        return ""
+    if not isinstance(made, gymnasium.Env | VectorEnv):
+        return _no_env(made)
+    return _space_flaw(made) or _old_reset(made)
+
+
+def _no_env(made: Any) -> str:
+    name = type(made).__name__
+    if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
+        ways = "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…)"
+        return f"gave {name}, an environment of gym, which gymnasium replaced: {ways}"
+    methods = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
+    if not methods or hasattr(made, "agent_iter"):
+        return f"gave {rules.describe_value(made) if made is None else name}, which is no {KINDS}"
+    if not _takes_seed(made):
+        ways = f"shimmy.GymV21CompatibilityV0 wraps it, or inherit from gymnasium.Env and write {NEW}"
+        return f"reset() and step() of {name} are {OLD}: {ways}"
+    return f"{name} is no gymnasium.Env: inherit from it, class {name}(gymnasium.Env)"
+
+
+def _space_flaw(env: Any) -> str:
+    """What is wrong with a space that an environment does not have."""
+    single = "single_" if isinstance(env, VectorEnv) else ""
+    for which in (f"{single}observation_space", f"{single}action_space"):
+        space, name = getattr(env, which, None), type(env.unwrapped).__name__
+        if isinstance(space, gymnasium.Space):
+            continue
+        if type(space).__module__.partition(".")[0] == "gym":
+            return f"{which} of {name} is a space of gym, which gymnasium replaced: import gymnasium as gym"
+        is_what = "None" if space is None else f"{rules.describe_value(space)}, no space"
+        return f"{which} of {name} is {is_what}: set it in __init__, as in gymnasium.spaces.Discrete(2)"
+    return ""
+
+
+def _old_reset(env: Any) -> str:
+    inner = env.unwrapped
+    if _takes_seed(inner):
+        return ""
+    return f"reset() of {type(inner).__name__} takes no seed, as {OLD}: write {NEW}"
+
+
+def _takes_seed(env: Any) -> bool:
+    try:
+        parameters = signature(env.reset).parameters
+    except (TypeError, ValueError):  # of compiled code: its first reset tells
+        return True
+    return "seed" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # by package: wrappers, unless others are named
+VERSION = re.compile(r"-v\d+$")
+MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
+UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+ALLOWED = {  # by option
+    "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
+    "--wrapper": "module:callable, a function that takes an environment and returns one",
+    "polyplay_bots": "module:callable, a function of observations and masks that returns actions",
+}
+
+# --------------------------------------------------------------------------------------- by its name
+
+
+def factory(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
+    """A function that builds one environment, or a vector of them; its signature is the one that `name` has besides
+    `kwargs`. Raises UserError: no such environment, module or attribute.
+    """
+    wrappers = kwargs.get(WRAPPERS)
+    shown = bool(wrappers) or kwargs.get("obs_type") == "ram"
+    if isinstance(name, str) and (instead := atari.replacement(name, shown)):
+        raise _refusal("--env", name, instead)
+    if wrappers:
+        plain = {k: v for k, v in kwargs.items() if k != WRAPPERS}
+        return _wrapped(_unwrapped(name, plain), wrappers)
+    make = _unwrapped(name, kwargs)
+    return _wrapped(make, USUAL[where]) if (where := _module(name)) in USUAL else make
+
+
+def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
+    """As `factory`, but for wrappers."""
+    if callable(name):
+        return partial(name, **kwargs)
+    if name.startswith("ALE/"):
+        from polyplay.envs.atari_emulator import AtariEnv
+
+        return lambda: AtariEnv(name, kwargs)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return _registered(name, kwargs)
+    found = _import(module, name)
+    if VERSION.search(attribute) or (attribute in gymnasium.registry and not hasattr(found, attribute)):
+        return _registered(attribute, kwargs)
+    return partial(imported(name), **kwargs)
+
+
+def _module(name: str | Factory) -> str:
+    """The package that a registered environment is of; "": it is not registered."""
+    known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
+    return str(known.entry_point).partition(".")[0] if known else ""
+
+
+def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
+    """What builds the environment inside its wrappers. Raises UserError: there is no such wrapper."""
+    around = [(name, imported(name, "--wrapper")) for name in wrappers]
+
+    def build() -> gymnasium.Env:
+        env = make()
+        for name, wrap in around:
+            env = _put_around(env, name, wrap)
+        return env
+
+    return build
+
+
+def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
+    """Raises UserError: the wrapper raises, or returns no environment."""
+    try:
+        found: gymnasium.Env = wrap(env)
+    except UserError:
+        raise
+    except Exception as e:
+        raise _refusal("--wrapper", name, f"it raised {one_line(e)}") from e
+    if flaw := not_an_env(found):
+        raise _refusal("--wrapper", name, f"it returned {rules.describe_value(found)}" if found is None else flaw)
+    return found
+
+
+def _refusal(option: str, name: str, why: str) -> UserError:
+    return UserError(f"{option}: {name} given, {why}; allowed: {ALLOWED[option]}")
+
+
+def imported(name: str, option: str = "--env") -> Callable[..., Any]:
+    """What "module:attribute" names. Raises UserError: no such module or attribute, or one that cannot be called."""
+    module, _, attribute = name.partition(":")
+    found = _import(module, name, option)
+    try:
+        make = look_up(found, attribute)
+    except AttributeError:
+        public = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
+        raise _refusal(option, name, f"{module} has no {attribute!r}{closest_names(attribute, public)}") from None
+    if not callable(make):
+        raise _refusal(option, name, f"{attribute} is no callable but {type(make).__name__}")
+    return make
+
+
+def _import(module: str, name: str, option: str = "--env") -> ModuleType:
+    return user_modules.import_module(module, name, option, ALLOWED[option])
+
+
+def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
+    atari.register(name)
+    known = gymnasium.registry.get(name)
+    if known is None and (hint := user_modules.file_hint(name)):
+        raise _refusal("--env", name, hint)
+    if known is None and all(VERSION.sub("", k) != name for k in gymnasium.registry):  # nor without its version
+        raise UserError(f"--env: unknown environment {name!r}{_hint(name)}; allowed: {ALLOWED['--env']}")
+    if known is not None and known.entry_point is None:  # there are only vectors of it
+
+        def many(num_envs: int = 1) -> gymnasium.vector.VectorEnv:
+            return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+
+        return many
+    return partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
+
+
+def _hint(name: str) -> str:
+    if name.startswith(("MiniGrid-", "BabyAI-")):
+        return f", did you mean 'minigrid:{name}'?"
+    if game := atari.game_of(name):
+        return f", did you mean 'ALE/{game}-v5'?"
+    TOYS = importlib.import_module("polyplay.games.toys").TOYS
+
+    return closest_names(name, [*atari.current_names(), *(f"toy:{toy}" for toy in TOYS)])
+
+
+# ------------------------------------------------------------------------------ built and described
+
+
+def build_env(make: Factory, title: str) -> Any:
+    """One environment, or the vector environment that `make` makes. Raises UserError on one line: it can't be built, or
+    is no gymnasium.Env.
+    """
+    try:
+        env = single_lane(make, title)
+        flaw = not_an_env(env)
+    except UserError:
+        raise
+    except BaseException as e:
+        raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
+    seed_torch()
+    if flaw:
+        raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
+    return pettingzoo.parallel_of(env)
+
+
+def inspect_env(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
+    """The description of an environment, or of a lane of a vector one or of one of several players. Raises UserError: a
+    space that is not supported, or a vector environment with action masks.
+    """
+    if pettingzoo.is_parallel(env):
+        return pettingzoo.inspect_players(env, title)
+    limit = getattr(env.spec, "max_episode_steps", None)
+    if not isinstance(env, VectorEnv):
+        seen, acted = env.observation_space, env.action_space
+    else:
+        seen, acted = env.single_observation_space, env.single_action_space
+        if any(masks.mask_method(part) for part in (env, *getattr(env, "envs", ())[:1])):
+            raise mask_note(title)
+        limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
+    shown = masks.without_mask(seen)
+    try:
+        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
+    action = conditional_actions(action, declared_uses(env), f"{title}: {ATTRIBUTE}")
+    text = {
+        "environment": title,
+        "observation": spaces.describe_fields(obs) + (f" ({note})" if (note := getattr(env, "note", "")) else ""),
+        "actions": spaces.describe_actions(action),
+        "time limit": f"{limit} steps" if limit else "the environment's own",
+    }
+    mask = masks.declared_mask(action, seen, title)
+    if mask is not None:
+        if isinstance(env, VectorEnv):
+            raise mask_note(title)
+        text["action mask"] = "from the observation"
+    own = {"observation": pool.space_to_json(shown), "action": pool.space_to_json(acted)}
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+
+
+def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
+    """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
+    title = title_of(name)
+    make = factory(name, options)
+    begun = time.perf_counter()
+    try:
+        with user_modules.held_back():
+            env = build_env(make, title)
+    except UserError as e:
+        raise _unknown_keyword(e.__cause__, name, options) or e from None
+    took = time.perf_counter() - begun
+    try:
+        spec = _described(env, make, title)
+    finally:
+        with contextlib.suppress(Exception, SystemExit):
+            env.close()
+    if took < rules.QUICK:
+        rules.check_second(lambda: build_env(make, title), env, title)
+    return spec
+
+
+def _described(env: Any, make: Factory, title: str) -> EnvSpec:
+    """`env`, which `make` made, also by what it shows at a reset. Raises UserError."""
+    spec = inspect_env(env, title)
+    if isinstance(env, VectorEnv):
+        text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
+        width = 0 if "num_envs" in factory_keywords(make) else env.num_envs
+        return replace(spec, describe=text, vector=True, width=width)
+    if spec.kinds:
+        mask, team = pettingzoo.seen_in_info(env, spec, title)
+        spec = replace(spec, mask=spec.mask if mask is None else mask, team_reward=team)
+        return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
+    if spec.mask is None:
+        mask, source = masks.shown_mask(spec.action, env, title)
+        text = {"action mask": source} if mask is not None or (source := masks.passed_over(env)) else {}
+        return replace(spec, mask=mask, describe={**spec.describe, **text})
+    return spec
+
+
+def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
+    """The message for one of `options` that the environment does not take, or for some that it needs; None: that is not
+    `why` it was not built.
+    """
+    if isinstance(why, TypeError) and (lacks := MISSING.search(str(why))) and _is_ours(why):
+        needed = [f"{word}=VALUE" for word in re.findall(r"'(\w+)'", lacks[1])]
+        which = f"--env-kwargs {' '.join(needed)}"
+        return UserError(f"--env-kwargs: nothing given, which {title_of(name)} needs to be built: {which}")
+    found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
+    if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
+        return None
+    known = _keywords(name)
+    which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
+    return UserError(f"--env-kwargs: {found[1]} given, which {title_of(name)} does not take{which}; leave it out")
+
+
+def _is_ours(e: BaseException) -> bool:
+    """Whether it was raised by the call of what we were given, not somewhere inside of it."""
+    frames = traceback.extract_tb(e.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(user_modules.OURS)
+
+
+def _keywords(name: str | Factory) -> list[str]:
+    """What can be given to an environment by name, as far as its own signature says that."""
+    known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
+    try:
+        make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
+        make = load_env_creator(make) if isinstance(make, str) else make
+        own = signature(make).parameters.values()
+    except (TypeError, ValueError, UserError):
+        return []
+    named = [p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named += ["max_episode_steps"] if known else []  # of gymnasium.make
+    return [*named, *(["…"] if named and any(p.kind == p.VAR_KEYWORD for p in own) else [])]
+
+
+def one_line(e: BaseException) -> str:
+    """'ValueError: text (file.py:12)' of the innermost frame."""
+    if isinstance(e, SystemExit):
+        return f"it {user_modules.ending(e)}"
+    text = " ".join(str(e).split())
+    frames = traceback.extract_tb(e.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(e).__name__}{': ' if text else ''}{text}{where}"

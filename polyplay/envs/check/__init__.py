@@ -1,1 +1,0 @@
-"""Whether an environment keeps to the rules, and how fast it is."""

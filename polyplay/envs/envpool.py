@@ -1,0 +1,216 @@
+"""EnvPool's environments by name, `envpool:Pong-v5`: its threads step; fixed groups get its arrays uncopied.
+
+Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; bench/epool.py checks it again):
+
+- it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
+  episodic_life=True that row is no reset and `elapsed_step` goes on, so a row is first if the one before it ended;
+- there `terminated` means a lost life, and info["terminated"] that the game is over;
+- `truncated` is set at max_episode_steps even where the episode terminates there: info is right, in Atari;
+- its seeds are fixed when it is made, reset(seed=) is ignored;
+- num_threads=0 means min(batch_size, cores), one thread with batch_size=1: we always give a number;
+- with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: Greedy receives one by one;
+- a bound that was never set is the smallest positive number of its type, which would clip every negative action to 0.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces as gym
+
+from polyplay.core import tree
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.machine import cores
+from polyplay.core.tree import Batch, Spec, Tree
+from polyplay.envs import spaces
+from polyplay.envs.base_pool import STEPPING, BasePool
+from polyplay.envs.build import one_line
+from polyplay.envs.inline_pool import action_writer
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
+
+OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
+QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
+SKIPPING = ("envpool.atari", "envpool.vizdoom")  # whose frame_skip counts frames of a game
+
+
+def _module() -> Any:
+    try:
+        import envpool
+    except ImportError as e:
+        raise UserError(
+            f"envpool: environments need EnvPool ({one_line(e)}): pip install 'polyplay[envpool]'"
+        ) from None
+    return envpool
+
+
+class EnvPoolTask(NamedTuple):
+    """EnvPool's description of a task, with our options."""
+
+    config: Batch
+    observation_space: gym.Space  # of one environment
+    action_space: gym.Space
+    module: str
+
+
+def ask(envs: Envs) -> EnvPoolTask:
+    """Raises UserError: EnvPool missing, unknown task or option."""
+    pool, name = _module(), envs.title.removeprefix("envpool:")
+    known = pool.list_all_envs()
+    if name not in known:
+        raise UserError(
+            f"--env: {envs.title}: EnvPool has no such task{closest_names(name, known)} (one of {len(known)})"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Gymnasium, about its bounds
+            _check_options(envs, pool.make_spec(name).config._asdict())
+            spec = pool.make_spec(name, **envs.options)
+            action = _action_space(spec.gymnasium_action_space, envs.title)
+            module = pool.registration.registry.specs[name][0]
+            return EnvPoolTask(spec.config._asdict(), spec.gymnasium_observation_space, action, module)
+    except UserError:
+        raise
+    except Exception as e:
+        raise UserError(f"{envs.title}: could not be described: {one_line(e)[:300]}") from e
+
+
+def _check_options(envs: Envs, known: Batch) -> None:
+    for name in set(OURS) & set(envs.options):
+        raise UserError(f"{envs.title}: option {name!r} cannot be set: Polyplay sets it")
+    check_options(envs.options, {k: v for k, v in known.items() if k not in OURS}, envs.title)
+    if envs.options.get("reward_clip"):
+        raise UserError(
+            f"{envs.title}: option reward_clip=True loses the score; leave it out, the learner limits rewards"
+        )
+
+
+def _action_space(space: gym.Space, title: str) -> gym.Space:
+    """The action space with bounds that were never set made infinite. Raises UserError."""
+    if not isinstance(space, gym.Discrete | gym.Box):
+        raise UserError(
+            f"{title}: actions {space} are not supported with EnvPool; supported are Discrete and Box of floats"
+        )
+    if isinstance(space, gym.Discrete) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where(space.low == limits.tiny, -np.inf, space.low)
+    return gym.Box(low.astype(space.dtype), np.where(space.high == limits.max, np.inf, space.high).astype(space.dtype))
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """The spec of an EnvPool task; none of its environments is made. Raises UserError."""
+    task = ask(envs)
+    config = task.config
+    if config.get("max_num_players", 1) > 1:
+        raise UserError(f"{envs.title}: is a game of {config['max_num_players']} players; one is supported")
+    obs, action = spaces.observation(task.observation_space, envs.title), spaces.action(task.action_space, envs.title)
+    limit = int(config["max_episode_steps"])
+    shown = config if task.module == "envpool.atari" else envs.options
+    text = {
+        "environment": envs.title,
+        "observation": spaces.describe_fields(obs),
+        "actions": str(action),
+        "time limit": f"{limit} steps" if limit < 2**31 - 1 else "the environment's own",
+        "options": ", ".join(f"{k} {v}" for k, v in shown.items() if k not in QUIET) or "EnvPool's defaults",
+    }
+    skip = int(config.get("frame_skip", 1)) if task.module in SKIPPING else 1
+    return EnvSpec(obs, action, frames_per_step=skip, describe=text, classes=spaces.classes(task.observation_space))
+
+
+def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
+    """From EnvPool's batch of observations to ours: Discrete values from 0, our dtypes. Raises EnvFailure."""
+    if isinstance(space, gym.Dict):
+        inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
+        return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
+    start = int(space.start) if isinstance(space, gym.Discrete) else 0
+
+    def read(obs: np.ndarray) -> np.ndarray:
+        if obs.shape != (n, *spec.shape):
+            raise EnvFailure(f"observation breaks its space: declared {[n, *spec.shape]}, given {list(obs.shape)}")
+        return (obs - start if start else obs).astype(spec.dtype, copy=False)
+
+    return read
+
+
+class EnvPoolPool(BasePool):
+    """A Pool over EnvPool, for one thread; a group is an EnvPool of its own. Errors of its C++ end the process.
+
+    Greedy(n) gives n lanes, all that are being stepped if those are fewer: EnvPool cannot say who is ready.
+    """
+
+    unsaved = "EnvPool cannot save a game"
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs)
+        self._width, self._asynchronous = self._turns.width, not envs.fixed
+        self._batch = self._width if envs.fixed else 1
+        task = ask(envs)
+        self._read = reader(task.observation_space, self.spec.obs, self._batch)
+        self._atari = task.module == "envpool.atari"
+        self._act = action_writer(task.action_space, self._batch)
+        self._ended = np.ones(envs.lanes, bool)  # the lane's next row is a first one
+        seeds = lane_seeds(seed, lane, envs.lanes).tolist()
+        starts = range(0, envs.lanes, self._width)
+        self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
+        if self.fixed:
+            self._turns.back(range(envs.lanes))  # recv() waits for them
+
+    def _pool(self, envs: Envs, seeds: list[int]) -> Any:
+        task, threads = envs.title.removeprefix("envpool:"), envs.workers or min(cores(), self._width)
+        own = {"num_envs": self._width, "batch_size": self._batch, "num_threads": threads, "seed": seeds}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # as above; it builds its spaces when they are asked for
+                made = _module().make_gymnasium(task, **own, **envs.options)
+                made.observation_space  # noqa: B018
+        except Exception as e:
+            raise UserError(f"{envs.title}: could not be built: {one_line(e)[:300]}") from e
+        made.async_reset()
+        return made
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
+        self._check_open()
+        if not self.fixed:
+            stepping = int((self._turns.where == STEPPING).sum())
+            for _ in range(min(self._turns.most, stepping)):
+                lane, row = self._receive(0, None)
+                tree.write(self._rows, lane, row)
+                self._turns.back(lane.tolist())
+        return super().recv()
+
+    def _rows_of(self, lanes: Lanes) -> Batch:
+        if isinstance(lanes, slice):
+            return self._receive(lanes.start // self._width, lanes)[1]
+        return super()._rows_of(lanes)
+
+    def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
+        """The next batch of a group: lanes and rows. `expected`: which lanes these must be, in their order."""
+        obs, reward, terminated, truncated, info = self._pools[group].recv()
+        lanes = info["env_id"].astype(np.int64) if expected is None else expected
+        if expected is not None and (info["env_id"] != np.arange(self._width)).any():
+            raise EnvFailure(f"{self.title}: EnvPool gave lanes {info['env_id']} out of order")
+        ended = terminated | truncated
+        dead = info["terminated"].astype(bool) if self._atari else terminated
+        first = self._ended[lanes].copy()
+        self._ended[lanes] = ended
+        return lanes, {
+            "obs": self._read(obs),
+            "reward": np.where(first, 0.0, reward).astype(np.float32),
+            "terminated": terminated | (dead & truncated),
+            "truncated": truncated & ~dead,
+            "first": first,
+            "over": dead | truncated,
+        }
+
+    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
+        group = int(numbers[0]) // self._width
+        self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
+
+    def close(self) -> None:
+        """Give them up; they wait for their own threads."""
+        super().close()
+        self._pools.clear()

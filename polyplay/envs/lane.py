@@ -1,0 +1,541 @@
+"""One environment and its rows on a board: a lane, or a match of several players.
+
+One Gymnasium environment and its rows on a pool's board.
+
+A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
+episode. One that raises is closed; the pool counts that, and orders it again: it is built and reset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs import masks, pettingzoo, rules, saved_state, spaces
+from polyplay.envs.board import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs.build import build_env, imported, inspect_env, one_line
+from polyplay.envs.pool import CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
+from polyplay.envs.spaces import SpaceViolation, fields
+
+# A turn of what a pool orders, a lane or a match: its next rows, or a note of what went wrong instead.
+
+
+HERE = os.path.dirname(__file__) + os.sep  # the room envs/
+START = 60.0  # seconds that starting a process and building an environment may take at least
+
+
+@dataclass(frozen=True)
+class LaneJob:
+    """What a worker needs; `maker` is cloudpickled (name, options)."""
+
+    maker: bytes
+    title: str
+    spec: EnvSpec
+    seed: int
+    lane: int  # number of the pool's first lane in the run
+    step_timeout: float
+
+
+class Unbuilt(Exception):
+    """An environment that could not be built at first: the user's mistake."""
+
+
+class Unit(Protocol):
+    """One environment, and the row or rows that it writes."""
+
+    env: Any  # None: it is not built, or was closed
+    job: LaneJob
+    board: SharedRows
+    lane: int  # its number in orders and notes
+    allow: Callable[[float], None]
+    who: str
+    stage: str  # the rule that an exception breaks now
+    last: Tree  # the actions that were chosen last
+    remark: str  # about a row that is good
+    remarked: bool
+
+    def advance(self) -> None: ...
+    def save(self) -> Batch: ...
+    def load(self, saved: Batch) -> None: ...
+    def close(self) -> None: ...
+
+
+def take_turn(unit: Unit) -> int:
+    """Make the next row, or rows: the unit's number, or `~number` with a note on the board. An environment that raises
+    is closed: the next turn begins it anew.
+    """
+    try:
+        unit.advance()
+    except Unbuilt as e:
+        return _note(unit, UNBUILT, str(e))
+    except spaces.SpaceViolation as e:
+        return _note(unit, BROKEN, f"{unit.who}: {rules.rule_message(e)}")
+    except BaseException as e:
+        text = _report(unit, e)
+        unit.close()
+        return _note(unit, FAILED, text)
+    if unit.remark and not unit.remarked:
+        unit.remarked = True
+        return _note(unit, ROUNDED, unit.remark)
+    return unit.lane
+
+
+def _note(unit: Unit, kind: int, text: str) -> int:
+    unit.board.note(unit.lane, kind, text)
+    return ~unit.lane
+
+
+def _report(unit: Unit, e: BaseException) -> str:
+    """One clear line, then the end of the environment's own traceback."""
+    e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
+    frames = traceback.extract_tb(e.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(HERE)] or frames
+    trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
+    last = None if unit.last is None else tree.map(lambda a: np.asarray(a).tolist(), unit.last)
+    head = f"{unit.who} (seed {unit_seed(unit)}, last action {last}): "
+    end = "".join(traceback.format_exception_only(e))[:500].strip()
+    text = (head + one_line(e))[:480]
+    return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(unit.stage)}'}\n{trace}{end}"
+
+
+def unit_seed(unit: Unit) -> int:
+    """Of the first reset; another one after every restart and return, so that it doesn't run into the same fault, or
+    play the same games.
+    """
+    return lane_seed(unit.board, unit.job, unit.lane)
+
+
+def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
+    """As `unit_seed`, of one of the pool's lanes."""
+    again = int(board.faults[lane] + 1_000 * board.joins[lane])
+    return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
+
+
+def check_generator(unit: Unit, env: object, seed: int) -> None:
+    """Raises SpaceViolation: another environment of the pool, given another seed, draws from the same generator."""
+    board = unit.board
+    source = board.seeds[unit.lane] = rules.rng_of(env)
+    twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
+    if len(twins) > 1:
+        a, b = (unit.job.lane + int(i) for i in twins[:2])
+        text = f"lanes {a} and {b} got different seeds but draw from the same generator"
+        raise spaces.SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
+
+
+# Scripted players: they see what their seats see, or the game itself, and learn nothing.
+
+
+class Seats(NamedTuple):
+    """Where lanes sit in which matches, for bots that play by the state of the game."""
+
+    game: Any
+    states: Batch  # arrays [matches, …] of all of the pool's matches; only to be read
+    match: np.ndarray  # int64 [n]: of each lane
+    seat: np.ndarray  # int64 [n]
+
+
+# observations [n, …] and masks, None without any, and where its attribute plays_state is true Seats: actions [n]
+Bot = Callable[..., Tree]
+SeatedBot = Callable[[Tree, Tree | None], Tree]  # one that has its lanes
+
+
+def load_bot(spec: EnvSpec, name: str) -> Bot:
+    """Raises UserError: its callable is not there, raises, or returns something else. One that plays by the state is
+    tried by seat_bot.
+    """
+    bot: Bot = imported(spec.bots[name], "polyplay_bots")
+    if not _plays_state(bot):
+        _try(bot, spec, 2, f"{name}: {spec.bots[name]}")
+    return bot
+
+
+def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
+    """The bot on these lanes of the pool. Raises UserError: it plays by states that this pool does not have, raises, or
+    returns something else.
+    """
+    if not _plays_state(bot):
+        return bot
+    seats_of, name = getattr(pool, "seats_of", None), title_of(bot)
+    if seats_of is None:
+        needs = "allowed: bots that play by observations, or a toy: or arena: environment of several players"
+        raise UserError(f"polyplay_bots: {name} plays by the game's state, which these environments lack; {needs}")
+
+    def play(obs: Tree, mask: Tree | None) -> Tree:
+        return bot(obs, mask, seats_of(lanes))
+
+    _try(play, pool.spec, len(range(pool.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes), name)
+    return play
+
+
+def _plays_state(bot: Bot) -> bool:
+    return bool(getattr(bot, "plays_state", False))
+
+
+def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:
+    """Raises UserError: it raises on n blank observations, or returns no actions for them."""
+    mask = None if spec.mask is None else tree.map(lambda x: x | True, tree.zeros(spec.mask, (n,)))
+    want = [(n, *field.shape) for _, field in tree.leaves(fields(spec.action))]
+    try:
+        given = [np.shape(x) for _, x in tree.leaves(bot(tree.zeros(spec.obs, (n,)), mask))]
+    except Exception as e:
+        raise UserError(f"polyplay_bots: {name} raised {one_line(e)}") from e
+    if given != want:
+        raise UserError(f"polyplay_bots: {name} returned actions of shape {given} for {n} players, allowed: {want}")
+
+
+class Lane:
+    """One environment and its rows on the board."""
+
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
+        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
+        self.who = f"{job.title}, lane {job.lane + lane}"
+        self.env: gymnasium.Env | None = None
+        self.over = True  # reset at the next turn
+        self.cut = False  # the next row begins an episode of the same game
+        self.seeded = False
+        self.last: Tree = None
+        self.stage = "build"  # the rule that an exception breaks now
+        self.remark, self.remarked = "", False  # about a row that is good
+        self.told = False  # that a time limit is not told as one
+
+    def advance(self) -> None:
+        """Make the lane's next row. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+        if self.over:
+            self._reset()
+            return
+        self.allow(self.job.step_timeout)
+        action = tree.at(self.board.action, self.lane)
+        self.last, self.stage = action, "step"
+        result = self.env.step(self.act(action))  # type: ignore[union-attr]
+        obs, reward, terminated, truncated, info = rules.read_step(result)
+        self.show(obs, info, terminated, truncated)
+        if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
+            self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
+        first, cut = self.cut, isinstance(info, dict) and CUT in info
+        self._flags(reward, terminated, truncated, first, cut)
+
+    def show(self, obs: object, info: object, terminated: bool, truncated: bool) -> None:
+        """Write an observation, and its mask, into the lane's row. Raises SpaceViolation."""
+        last = terminated or truncated
+        try:
+            self.write(obs)
+        except spaces.SpaceViolation as e:
+            raise rules.final_observation_flaw(e, terminated) if last else e from None
+        self.allowed(obs, info, last)
+
+    def _reset(self) -> None:
+        if self.env is None:
+            self.prepare()
+        self.allow(self.job.step_timeout)
+        self.stage = "reset"
+        seed = None if self.seeded else unit_seed(self)
+        obs, info = rules.read_reset(self.env.reset(seed=seed))  # type: ignore[union-attr]
+        if seed is not None:
+            check_generator(self, self.env, seed)
+        self.seeded = True
+        self.show(obs, info, False, False)
+        near = rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
+        self.remark = near and f"{self.job.title}: {near}"
+        self._flags(0.0, False, False, True)
+
+    def prepare(self) -> None:
+        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
+        self.stage = "build"
+        self.allow(max(START, self.job.step_timeout))
+        try:
+            env = self.env = build_env(self.make, self.job.title)
+            rules.take(env, self, self.job.title)
+        except UserError as e:
+            if self.board.faults[self.lane] == 0:
+                raise Unbuilt(str(e)) from e
+            raise
+        spec = inspect_env(env, self.job.title)
+        if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
+            first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (self.job.spec, spec))
+            raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
+        set_lane = getattr(env, "polyplay_lane", None)
+        if callable(set_lane):  # an environment that needs its lane's number in the run
+            set_lane(self.job.lane + self.lane)
+        self.act = spaces.action_reader(env.action_space)
+        shown = masks.without_mask(env.observation_space)
+        self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
+        inside = shown is not env.observation_space
+        method = None if inside else masks.mask_method(env)
+        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside, method)
+
+    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
+        rows, lane = self.board.rows, self.lane
+        self.over = terminated or truncated
+        self.cut = cut and not self.over
+        rows["reward"][lane] = reward
+        rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
+        rows["first"][lane], rows["over"][lane] = first, self.over
+
+    def save(self) -> Batch:
+        """What decides this lane's future, without its row. Raises Unsaveable, and what the environment raises."""
+        self.allow(self.job.step_timeout)
+        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
+        return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
+
+    def load(self, saved: Batch) -> None:
+        """Go on from there; the lane was reset before. Raises the same."""
+        self.allow(self.job.step_timeout)
+        if self.env is None or "env" not in saved:
+            self.close()
+            return
+        saved_state.load_env(self.env, saved["env"])
+        self.over, self.cut = bool(saved["over"]), bool(saved["cut"])
+        self.last = tree.at(self.board.action, self.lane)
+
+    def close(self) -> None:
+        """Close the environment, whatever it raises."""
+        env, self.env = self.env, None
+        rules.give_back(self)
+        self.over, self.cut, self.seeded, self.last = True, False, False, None
+        if env is not None:
+            with contextlib.suppress(BaseException):
+                env.close()
+
+
+# One environment of several players, and the rows of its lanes on a pool's board.
+#
+# A player that acted has a row. One that has died, or is not there yet, has a `first` row: no transition. The match is
+# over when nobody is left; its next turn resets it, or lets it rest while the pool holds its matches.
+
+
+NO_INFO: Mapping[str, Any] = {}
+
+
+class Match:
+    """The players of one environment. Orders and notes call it by its first lane's number."""
+
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
+        assert board.seating is not None
+        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
+        self.seating, self.match = board.seating, int(board.seating.match[lane])
+        numbers = [job.lane + int(i) for i in self.seating.own[self.match]]
+        self.who = f"{job.title}, lane{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        self.env: Any = None
+        self.agents: list[pettingzoo.Agent] = []  # of the seats
+        self.over, self.seeded = True, False
+        self.alive: list[bool] = []  # of each seat: its player can act
+        self.gone: list[bool] = []  # its player's part has ended
+        self.lanes: list[int] = []  # of the seats, in this match
+        self.last: Tree = None
+        self.stage, self.remark, self.remarked = "build", "", False
+        self._writers: dict[tuple[int, int], tuple[spaces.Writer, masks.MaskWriter]] = {}  # by seat and lane
+
+    def advance(self) -> None:
+        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+        if not self.over:
+            self._step()
+        elif self.board.held[0]:
+            self.board.resting[self.match] = True
+            for lane in self.seating.own[self.match].tolist():
+                self._absent(lane)
+        else:
+            self._begin()
+            self.board.resting[self.match] = False
+
+    # ---------------------------------------------------------------------------------------- its turns
+
+    def prepare(self) -> None:
+        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
+        self.stage = "build"
+        self.allow(max(START, self.job.step_timeout))
+        want = self.job.spec
+        try:
+            env = self.env = build_env(self.make, self.job.title)
+            rules.take(env, self, self.job.title)
+            spec = inspect_env(env, self.job.title)
+        except UserError as e:
+            if self.board.faults[self.lane] == 0:
+                raise Unbuilt(str(e)) from e
+            raise
+        if (spec.obs, spec.action, spec.seats) != (want.obs, want.action, want.seats):
+            first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (want, spec))
+            text = f"declared {first} in {want.seats} seats by the first environment, given {this} in {spec.seats}"
+            raise SpaceViolation(f"{text} by this one")
+        self.agents = list(env.possible_agents)
+        self.seen = [env.observation_space(agent) for agent in self.agents]
+        self.acted = [env.action_space(agent) for agent in self.agents]
+        self._act = [spaces.action_reader(space) for space in self.acted]
+        self._writers = {}
+
+    def _begin(self) -> None:
+        if self.env is None:
+            self.prepare()
+        self.allow(self.job.step_timeout)
+        self.stage = "reset"
+        seed = None if self.seeded else unit_seed(self)
+        obs, infos = rules.read_reset(self.env.reset(seed=seed))
+        if seed is not None:
+            check_generator(self, self.env, seed)
+        self.seeded = True
+        self.seating.draw(np.array([self.match]))
+        self.lanes = self.seating.lanes[self.match].tolist()
+        self._check_spaces()
+        here = self._here()
+        self.alive, self.gone = [agent in here for agent in self.agents], [False] * len(self.agents)
+        if not here:
+            raise SpaceViolation("no agent is there after reset()", "agents")
+        for seat, lane in enumerate(self.lanes):
+            if self.alive[seat]:
+                self._arrive(seat, obs, infos)
+            else:
+                self._absent(lane)
+        self.over = False
+
+    def _check_spaces(self) -> None:
+        """Raises SpaceViolation: an agent's spaces are not what they were."""
+        for seat, agent in enumerate(self.agents):
+            now = self.env.observation_space(agent), self.env.action_space(agent)
+            for kind, was, found in zip(
+                ("observation", "action"), (self.seen[seat], self.acted[seat]), now, strict=True
+            ):
+                if found is not was and found != was:
+                    raise SpaceViolation(f"{kind} space of {agent} was {was} and is now {found}")
+
+    def _here(self) -> set[pettingzoo.Agent]:
+        """The environment's agents of now. Raises SpaceViolation: someone whom it did not declare."""
+        here = set(self.env.agents)
+        if not here.issubset(self.agents):
+            strangers = ", ".join(sorted(str(agent) for agent in here.difference(self.agents)))
+            raise SpaceViolation(f"{strangers} in agents, but not in possible_agents", "agents")
+        return here
+
+    def _step(self) -> None:
+        self.allow(self.job.step_timeout)
+        board, playing = self.board.action, [seat for seat, alive in enumerate(self.alive) if alive]
+        actions = {self.agents[i]: self._act[i](tree.at(board, self.lanes[i])) for i in playing}
+        self.last, self.stage = {str(agent): action for agent, action in actions.items()}, "step"
+        results = rules.step_parts(self.env.step(actions))
+        here = self._here()
+        for seat, agent in enumerate(self.agents):
+            if self.alive[seat]:
+                self._played(seat, results, agent in here)
+            elif agent not in here:
+                self._absent(self.lanes[seat])
+            elif self.gone[seat]:
+                raise SpaceViolation(f"{agent} is in agents again, though it has ended", "agents")
+            else:
+                self._arrive(seat, results[0], results[4])
+                self.alive[seat] = True
+        self.over = not any(self.alive)
+        if odd := getattr(self.env, "remark", ""):  # of a turn-based one
+            self.remark, self.remarked, self.env.remark = f"{self.job.title}: {odd}", False, ""
+
+    # ----------------------------------------------------------------------------------------- its rows
+
+    def _played(self, seat: int, results: Any, here: bool) -> None:
+        """The row of a player that acted; here: it is among the agents still. Raises SpaceViolation."""
+        agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
+        try:
+            seen, reward = obs[agent], rules.read_reward(rewards[agent])
+            terminated, truncated = terminations[agent], truncations[agent]
+        except (KeyError, TypeError):
+            raise SpaceViolation(
+                f"step() gave no observation, reward or flag of {agent}, which acted", "players"
+            ) from None
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated = rules.read_flag("terminated", terminated)
+            truncated = rules.read_flag("truncated", truncated)
+        over = terminated or truncated
+        if not over and not here:
+            raise SpaceViolation(f"{agent} left agents, but was neither terminated nor truncated", "agents")
+        info = _of(infos, agent)
+        try:
+            self._show(seat, seen, info, over)
+        except SpaceViolation as e:
+            raise rules.final_observation_flaw(e, terminated) if over else e from None
+        if over:
+            self.alive[seat], self.gone[seat] = False, True
+        self._write(self.lanes[seat], reward, terminated, truncated, False, over, info)
+
+    def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
+        """The first row of a player. Raises SpaceViolation."""
+        agent = self.agents[seat]
+        if not isinstance(obs, Mapping) or agent not in obs:
+            raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
+        info = _of(infos, agent)
+        self._show(seat, obs[agent], info, False)
+        near = rules.check_contains(self.seen[seat], obs[agent])
+        self.remark = near and f"{self.job.title}, {agent}: {near}"
+        self._write(self.lanes[seat], 0.0, False, False, True, False, NO_INFO)
+
+    def _absent(self, lane: int) -> None:
+        """The row of a seat without a player. Its observation stays."""
+        if "mask" in self.board.rows:
+            tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
+        self._write(lane, 0.0, False, False, True, False, NO_INFO)
+
+    def _show(self, seat: int, obs: object, info: Mapping[str, Any], last: bool) -> None:
+        """Write an observation, and its mask. Raises SpaceViolation."""
+        write, allowed = self._writers.get((seat, self.lanes[seat])) or self._writer(seat)
+        try:
+            write(obs)
+            allowed(obs, info, last)
+        except SpaceViolation as e:
+            raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
+
+    def _writer(self, seat: int) -> tuple[spaces.Writer, masks.MaskWriter]:
+        space, lane, rows = self.seen[seat], self.lanes[seat], self.board.rows
+        shown = masks.without_mask(space)
+        write = spaces.observation_writer(shown, rows["obs"], lane)
+        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, shown is not space)
+        return self._writers.setdefault((seat, lane), (write, allowed))
+
+    def _write(
+        self, lane: int, reward: float, dead: bool, late: bool, first: bool, over: bool, info: Mapping[str, Any]
+    ) -> None:
+        rows, spec = self.board.rows, self.job.spec
+        rows["reward"][lane] = reward
+        rows["terminated"][lane], rows["truncated"][lane] = dead, late
+        rows["first"][lane], rows["over"][lane] = first, over
+        if spec.events:
+            rows["events"][lane] = pettingzoo.read_events(info, len(spec.events))
+        if spec.team_reward:
+            rows["team_reward"][lane] = rules.read_reward(info.get(pettingzoo.TEAM_REWARD, 0.0))
+
+    # -------------------------------------------------------------------------------------- its whole life
+
+    def save(self) -> Batch:
+        """What decides this match's future, without its rows. Raises Unsaveable, and what the environment raises."""
+        self.allow(self.job.step_timeout)
+        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
+        return {"over": np.array(self.over), "alive": np.array(self.alive), "gone": np.array(self.gone), **env}
+
+    def load(self, saved: Batch) -> None:
+        """Go on from there, who sits where included; it was reset before. Raises the same."""
+        self.allow(self.job.step_timeout)
+        if self.env is None or "env" not in saved:
+            self.close()
+            return
+        saved_state.load_env(self.env, saved["env"])
+        self.over, self.alive, self.gone = bool(saved["over"]), saved["alive"].tolist(), saved["gone"].tolist()
+        self.lanes = self.seating.lanes[self.match].tolist()
+
+    def close(self) -> None:
+        """Close the environment, whatever it raises."""
+        env, self.env = self.env, None
+        rules.give_back(self)
+        self.over, self.seeded, self.last = True, False, None
+        if env is not None:
+            with contextlib.suppress(BaseException):
+                env.close()
+
+
+def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:
+    """An agent's info; nothing where there is none."""
+    info = infos.get(agent) if isinstance(infos, Mapping) else None
+    return info if isinstance(info, Mapping) else NO_INFO

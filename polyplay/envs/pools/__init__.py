@@ -1,1 +1,0 @@
-"""Pools of lanes: in this thread, in processes, of vector environments and of EnvPool."""

@@ -1,0 +1,622 @@
+"""The pool of environment processes, and one such process.
+
+Any environment, in processes: several lanes or matches each, rows written in place into shared memory.
+
+No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
+process that is killed or hangs is replaced, its lanes begin anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import parent_process
+from typing import NoReturn
+
+import numpy as np
+
+from polyplay.core import processes, tree, user_modules
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.machine import cores
+from polyplay.core.processes import LOST, ForkedProcess, ForkServer
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs import rules, saved_state
+from polyplay.envs.base_pool import ABSENT, STEPPING, BasePool, Faults, Orders, phases, seating_of
+from polyplay.envs.board import SharedRows
+from polyplay.envs.build import describe as describe_
+from polyplay.envs.build import factory, one_line
+from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, lane_seed, take_turn
+from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
+from polyplay.envs.process_state import load_generators, save_generators, seed_process
+from polyplay.envs.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
+from polyplay.envs.spaces import check_action
+
+# Environment processes are forked from a server of their own, with NumPy and Gymnasium in it but no torch: whoever
+# acts wants torch preloaded; hence a second one.
+
+
+_server = ForkServer("polyplay.envs.preload")
+REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # the order of sets is another one
+
+
+class EnvProcess(ForkedProcess):
+    """A process forked from the environments' server, or from another one such."""
+
+    starts = False
+
+    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = _server):
+        super().__init__(server, target, args, f"{name}{processes.label}")
+
+    def dump(self) -> None:
+        """Have it write its Python stack into the block that `settle` got."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._popen.pid, signal.SIGUSR1)
+
+
+# One environment process: single environments, stepped in place into memory that the pool shares.
+#
+# Orders come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
+# (`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
+# behind. A lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the
+# first
+# of its next episode.
+
+
+TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
+
+
+def serve(
+    orders: Connection,
+    answers: Connection,
+    board: SharedRows,
+    job: LaneJob,
+    ctx: int,
+    lanes: list[int],
+    each: bool,
+    trace: SharedBlock,
+    mail: StateMail,
+) -> None:
+    """Step `lanes` as ordered until the pool closes the pipe. `each`: answer lane by lane (for pools that give
+    whoever is ready).
+    """
+    settle(trace)
+    seed_process(lane_seed(board, job, lanes[0]))
+    mine = _lanes(job, board, ctx, lanes)
+    source, sink = orders.fileno(), answers.fileno()
+    board.deadline[ctx] = 0.0  # started
+    waited = board.waited[ctx]
+    with contextlib.suppress(BrokenPipeError):
+        idle_since = time.perf_counter()
+        while order := os.read(source, 1 << 16):
+            waited[0] += time.perf_counter() - idle_since
+            waited[1] += 1
+            done = []
+            for number in np.frombuffer(order, np.int32).tolist():
+                board.busy[ctx] = number
+                lane = mine[number % SAVE]
+                last = lane.lane == lanes[-1]
+                done.append(take_turn(lane) if number < SAVE else serve_state(lane, number, mail, last))
+                board.deadline[ctx] = 0.0
+                if each:
+                    os.write(sink, np.array(done, np.int32).tobytes())
+                    done.clear()
+            if done:
+                os.write(sink, np.array(done, np.int32).tobytes())
+            idle_since = time.perf_counter()
+    for lane in mine.values():
+        lane.close()
+
+
+def serve_state(lane: Unit, order: int, mail: StateMail, last: bool) -> int:
+    """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
+    on the board. With its last lane go its global generators.
+    """
+    try:
+        if order >= LOAD:
+            saved = mail.take()
+            random = saved.pop("random", None)
+            lane.load(saved)
+            if random is not None:
+                load_generators(random)
+        else:
+            mail.put({**lane.save(), **({"random": save_generators()} if last else {})})
+        return order
+    except BaseException as e:
+        lane.board.note(lane.lane, UNSAVED, reason_of(e))
+        return ~order
+
+
+def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[int, Unit]:
+    def allow(seconds: float) -> None:
+        board.deadline[ctx] = time.monotonic() + seconds
+
+    def fail() -> NoReturn:
+        raise failure
+
+    make: Factory = fail
+    try:
+        make = factory(*unpack(job.maker, job.title))
+    except BaseException as e:
+        failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
+    kind: type[Lane] | type[Match] = Match if job.spec.kinds else Lane
+    return {lane: kind(job, make, board, lane, allow) for lane in lanes}
+
+
+def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
+    """(name, options), as they were sent. Raises UserError."""
+    try:
+        with user_modules.held_back(), user_modules.importing():  # it may import the function's module
+            return pickle.loads(maker)
+    except BaseException as e:
+        why = str(e) if isinstance(e, UserError) else one_line(e)
+        raise UserError(f"{title}: cannot be read in another process: {why} {rules.rule_suffix('factory')}") from e
+
+
+def probe(answer: Connection, maker: bytes, title: str) -> None:
+    """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
+    trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
+    settle(trace)
+    try:
+        answer.send(describe_(*unpack(maker, title)))
+    except UserError as e:
+        answer.send(str(e))
+    except BaseException as e:
+        answer.send(f"{title}: {one_line(e)}")
+
+
+def settle(trace: SharedBlock) -> None:
+    """Become a well-behaved environment process: its own group, ended with its parent."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # for libraries that environments load: one process, one core
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)  # so that what an environment starts can be killed with it
+    faulthandler.enable(trace.fd, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, trace.fd, all_threads=False)
+    parent = parent_process()
+    if parent is not None:
+        _die_with(parent.sentinel)
+
+
+def _die_with(sentinel: int) -> None:
+    """Be killed when the other end of `sentinel` closes: by a thread, and on Linux by the kernel too (an
+    environment may hold the GIL for ever)."""
+
+    def watch() -> None:
+        wait([sentinel])
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    if sys.platform == "linux":
+        import fcntl
+
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+# The pool's side of one environment process: start, orders, answers, end.
+
+
+FEWER = (
+    "let there be fewer (ga3c: --agents; others: --lanes, --actors or --replicas), or allow more open files "
+    "(`ulimit -n`) and processes (`ulimit -u`)"
+)
+
+
+def pickled_factory(envs: Envs) -> bytes:
+    """The factory as bytes that a worker can read, whatever it closes over. Raises UserError."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((envs.name, dict(envs.options)))
+    except Exception as e:
+        why = f"{type(e).__name__}: {e} {rules.rule_suffix('factory')}"
+        raise UserError(f"{envs.title}: cannot be sent to another process: {why}") from None
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """Build one environment in a process of its own and get its description. Raises UserError."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
+    process.start()
+    there.close()
+    limit = max(START, envs.step_timeout)
+    try:
+        if not here.poll(limit):
+            why = f"took longer than {limit:g} s {rules.rule_suffix('build')}"
+            raise UserError(f"{envs.title}: building and resetting it {why}")
+        answer = here.recv()
+    except EOFError:
+        process.join(1.0)
+        why = f"{exit_text(process)} {rules.rule_suffix('build')}"
+        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
+    finally:
+        here.close()
+        process.end()
+    if isinstance(answer, str):
+        raise UserError(answer)
+    return answer
+
+
+def exit_text(process: EnvProcess) -> str:
+    code = process.exitcode
+    if code == LOST and (fate := process.server.fate()):
+        return f"the fork server {fate}"
+    if code is None or code >= 0:
+        return f"exit status {code}"
+    names = {number.value: f", {number.name}" for number in signal.Signals}
+    return f"signal {-code}{names.get(-code, '')}"
+
+
+class EnvProcessHandle:
+    """The pool's side of one environment process."""
+
+    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
+        self.index, self.lanes = index, lanes
+        self._args = (board, job, index, lanes, each)
+        self.leave_by = math.inf
+        self.start()
+
+    def start(self) -> None:
+        board = self._args[0]
+        board.deadline[self.index] = time.monotonic() + START
+        self.trace, self.mail = SharedBlock(TRACE), StateMail()
+        there, self.orders = multiprocessing.Pipe(duplex=False)
+        self.answers, back = multiprocessing.Pipe(duplex=False)
+        process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        try:
+            process.start()
+        except OSError as e:
+            self.orders.close()
+            self.answers.close()
+            raise UserError(f"{self} could not be started: {e}{f'; {FEWER}' * processes.is_limit(e)}") from None
+        finally:
+            there.close()
+            back.close()
+        self.process = process
+        self.source, self.sink = self.answers.fileno(), self.orders.fileno()
+        os.set_blocking(self.source, False)
+
+    def order(self, lanes: np.ndarray) -> None:
+        with contextlib.suppress(BrokenPipeError):  # recv notices its end and orders its lanes again
+            os.write(self.sink, lanes.astype(np.int32).tobytes())
+
+    def stack(self, ask: bool) -> str:
+        """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
+        if ask:
+            self.process.dump()
+            time.sleep(0.1)
+        text = bytes(self.trace.memory).split(b"\0", 1)[0].decode(errors="replace").strip()
+        return f"\n{text[-3000:]}" if text else ""
+
+    def drain(self) -> bytes:
+        """The answers that it gave before it ended."""
+        return b"".join(iter(lambda: self.read() or b"", b""))
+
+    def read(self) -> bytes | None:
+        """Its answers; b"": it closed the pipe, None: none now."""
+        try:
+            return os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return None
+
+    def close_orders(self) -> None:
+        """No more orders: it closes its environments and ends."""
+        self.leave_by = time.monotonic() + 5.0
+        self.orders.close()
+
+    def end(self) -> None:
+        self.process.end()
+        self.orders.close()
+        self.answers.close()
+
+    def __str__(self) -> str:
+        job, lanes = self._args[1], self.lanes
+        numbers = ", ".join(str(job.lane + i) for i in lanes[:8]) + (", …" if len(lanes) > 8 else "")
+        return f"environment process {self.index} (lanes {numbers})"
+
+
+TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
+
+
+class ProcessPool(BasePool):
+    """A Pool over environment processes. recv and send may be called by several threads."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        self.seating = seating_of(envs, seed, lane)
+        seats = 1 if self.seating is None else envs.spec.seats
+        units = envs.lanes // seats
+        width = units // phases(envs, self.seating)
+        n = min(envs.workers or cores(), width)
+        self._board = SharedRows(envs.spec, envs.lanes, n, self.seating)
+        super().__init__(envs, self._board.rows)
+        self._orders, self._seats = Orders(self.seating, self._turns), seats
+        # every process serves every group, so that all of them are busy whichever group steps
+        self._owner = np.empty(envs.lanes, np.int64)
+        self._owner[self._orders.numbers] = np.arange(units) % width * n // width
+        self._faults = Faults(self._board, envs.max_restarts)
+        self.faults, self.remarks = self._faults.reports, self._faults.remarks
+        self._turn = threading.RLock()  # who waits
+        self._lock = threading.RLock()  # who changes what is below
+        self._poll = select.poll()
+        self._by_source: dict[int, EnvProcessHandle] = {}
+        self._workers: dict[int, EnvProcessHandle] = {}
+        self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
+        self._apart = n == units  # every lane, or match, has a process of its own, so lanes may come and go
+        self.wanted = envs.active or envs.lanes  # lanes, the first so many
+        self._here: set[int] = set()  # lanes that gave a row since they came
+        self._failure: BaseException | None = None
+        self._checked = time.monotonic()
+        self._tick = min(TICK, envs.step_timeout / 4)
+        self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
+        if not self._apart and self.wanted < envs.lanes:
+            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
+        try:
+            for i in range(self.wanted // seats if self._apart else n):
+                self._start(i)
+        except BaseException:
+            self.close()
+            raise
+
+    restarts = property(lambda self: self._faults.restarts)
+    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        if self.seating is None:
+            super().hold(on)
+        self._board.held[:] = on
+
+    # ------------------------------------------------------------------------------- the protocol
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Slices give views of shared memory, index arrays give copies."""
+        end = time.monotonic() + (math.inf if timeout is None else timeout)
+        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+            raise TimeoutError
+        try:
+            while True:
+                with self._lock:
+                    if self._failure is not None:
+                        raise self._failure
+                    self._check_open()
+                    lanes = self._turns.take()
+                    if lanes is None and self.fixed and self._orders.idle:
+                        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+                if lanes is not None:
+                    return lanes, self._rows_of(lanes)
+                if not self._wait(end) and time.monotonic() >= end:
+                    raise TimeoutError
+        except (EnvFailure, UserError) as e:
+            self._failure = e
+            self.close()
+            raise
+        finally:
+            self._turn.release()
+
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool."""
+        action = check_action(self.spec.action, action, self._turns.count(lanes))
+        with self._lock:
+            self._check_open()
+            self._step(self._turns.sent(lanes), action)
+
+    def close(self) -> None:
+        """Ask every process to end, wait a second, kill the rest."""
+        self._open = False
+        with self._turn, self._lock:
+            workers = [*self._workers.values(), *self._leaving]
+            for worker in self._workers.values():
+                worker.close_orders()
+            self._workers, self._leaving = {}, []
+            until = time.monotonic() + 1.0
+            for worker in workers:
+                worker.process.join(max(until - time.monotonic(), 0.0))
+                worker.end()
+
+    def state(self) -> Batch | None:
+        """See Pool; waits for the rows that are awaited."""
+        with self._turn, self._lock:
+            self._check_open()
+            while self._orders.busy:  # a lane that is begun anew has no row yet
+                self._wait(math.inf)
+                self._check_open()
+            lanes: Batch = {}
+            for worker in self._workers.values():
+                for lane in worker.lanes:
+                    if not self._ask(worker, SAVE + lane):
+                        return None
+                    lanes[str(lane)] = worker.mail.take()
+            return saved_state.pool_state(self._board, self._turns, lanes)
+
+    def load(self, state: Batch) -> None:
+        """See Pool. Raises UserError: an environment that does not take its state back."""
+        with self._turn, self._lock:
+            if self.seating is not None:
+                self.seating.load(state["seating"])
+            for worker in self._workers.values():
+                for lane in worker.lanes:
+                    worker.mail.put(state["lanes"][str(lane)])
+                    if not self._ask(worker, LOAD + lane):
+                        who = f"{self.title}, lane {self._job.lane + lane}"
+                        raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
+            saved_state.load_pool_state(self._board, self._turns, state)
+
+    # --------------------------------------------------------------------------- lanes that come and go
+
+    def scale(self, n: int) -> None:
+        """Be `n` lanes, the first ones, or a few more: of whole matches. New ones begin with a reset; recv gives the
+        others once more, to `part`.
+        """
+        if not self._apart or self.fixed or not 0 <= n <= self.lanes:
+            raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
+        with self._lock:
+            self._check_open()
+            self.wanted = min(-(-n // self._seats) * self._seats, self.lanes)
+            for i in range(self.wanted // self._seats):
+                for lane in self._absent(i):
+                    self._board.joins[lane] += 1
+                    self._turns.join(lane)
+                if i not in self._workers:
+                    self._start(i)
+            self._reap()
+
+    def part(self, lanes: np.ndarray) -> None:
+        """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
+        with self._lock:
+            for lane in lanes.tolist():
+                self._turns.part(lane)
+                self._here.discard(lane)
+                i = lane // self._seats
+                if len(self._absent(i)) == self._seats:
+                    worker = self._workers.pop(i)
+                    self._unregister(worker)
+                    worker.close_orders()
+                    self._leaving.append(worker)
+            self.scale(self.wanted)  # perhaps they are wanted again
+
+    def _absent(self, i: int) -> list[int]:
+        """The lanes of process `i`, of those that have one lane or match, that are not there."""
+        lanes = range(i * self._seats, (i + 1) * self._seats)
+        return [lane for lane in lanes if self._turns.where[lane] == ABSENT]
+
+    @property
+    def present(self) -> int:
+        """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
+        there = len(self._workers) * self._seats if self._apart else self.lanes
+        return there if there > self.wanted else min(there, len(self._here))
+
+    def waits(self) -> tuple[float, float]:
+        """Seconds that environment processes waited for their orders so far, and how many waits these were."""
+        waited = self._board.waited.sum(0)
+        return float(waited[0]), float(waited[1])
+
+    def _reap(self) -> None:
+        """Reap the processes that have closed their environments, and kill those that take too long."""
+        now = time.monotonic()
+        for worker in list(self._leaving):
+            if worker.process.exitcode is not None or now > worker.leave_by:
+                worker.end()
+                self._leaving.remove(worker)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _start(self, i: int) -> None:
+        mine = self._orders.numbers[self._owner[self._orders.numbers] == i]
+        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, each=not self.fixed)
+        self._register(self._workers[i])
+        self._workers[i].order(mine)
+
+    def _register(self, worker: EnvProcessHandle) -> None:
+        for source in (worker.source, worker.process.sentinel):
+            self._by_source[source] = worker
+            self._poll.register(source, select.POLLIN)
+
+    def _unregister(self, worker: EnvProcessHandle) -> None:
+        for source in (worker.source, worker.process.sentinel):
+            self._poll.unregister(source)
+            del self._by_source[source]
+
+    def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
+        """Order a lane to be saved or loaded and wait for that; False: `unsaved` has the reason."""
+        worker.order(np.array([order]))
+        while True:
+            wait([worker.answers], self._tick)
+            answers = worker.read()
+            if answers == b"":
+                self.unsaved = f"{worker} ended by itself"  # recv notices that too, and replaces it
+                return False
+            if answers:
+                numbers = np.frombuffer(answers, np.int32)
+                done = (numbers == order) | (numbers == ~order)
+                self._stepped(numbers[~done].tobytes())
+                if done.any():
+                    self.unsaved = "" if order in numbers else self._board.read(order % SAVE)[1]
+                    return order in numbers
+            now = time.monotonic()
+            if 0.0 < self._board.deadline[worker.index] < now:
+                self.unsaved = f"{worker} took longer than step_timeout={self._job.step_timeout:g} s"
+                self._replace_hung(now)
+                return False
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        tree.write(self._board.action, numbers, action)
+        ordered = self._orders.complete(numbers)
+        owner = self._owner[ordered]
+        for i in np.unique(owner).tolist():
+            self._workers[i].order(ordered[owner == i])
+
+    def _wait(self, end: float) -> bool:
+        """Wait for an answer, at most a tick or until `end`; False: none came."""
+        left = min(self._tick, end - time.monotonic())
+        ready = self._poll.poll(math.ceil(max(left, 0.0) * 1000))
+        with self._lock:
+            if not self._open:
+                return False
+            for source, _ in ready:
+                if source in self._by_source:
+                    self._receive(self._by_source[source])
+            now = time.monotonic()
+            if now - self._checked >= self._tick:
+                self._checked = now
+                self._replace_hung(now)
+        return bool(ready)
+
+    def _receive(self, worker: EnvProcessHandle) -> None:
+        answers = worker.read()
+        if answers:
+            self._stepped(answers)
+        elif answers == b"" or worker.process.exitcode is not None:
+            worker.process.join(1.0)
+            self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
+
+    def _stepped(self, answers: bytes) -> None:
+        numbers = np.frombuffer(answers, np.int32).tolist()
+        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._orders.lanes([~i]))]
+        for i in failed:
+            self._workers[self._owner[i]].order(np.array([i]))
+        lanes = self._orders.lanes([lane for i in numbers if (lane := max(i, ~i)) not in failed])
+        self._faults.steps += len(lanes)
+        self._here.update(lanes)
+        self._turns.back(lanes)
+
+    def _replace_hung(self, now: float) -> None:
+        """Replace processes whose environment takes too long."""
+        self._reap()
+        for worker in self._workers.values():
+            if 0.0 < self._board.deadline[worker.index] < now:
+                lane = self._job.lane + int(self._board.busy[worker.index]) % SAVE
+                limit = f"step_timeout={self._job.step_timeout:g} s"
+                why = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+                self._replace(worker, "hang", why)
+
+    def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
+        """Another process for its lanes: those whose row is awaited begin anew now, the others
+        when they are answered.
+        """
+        stack = worker.stack(ask=rule == "hang")
+        self._unregister(worker)
+        worker.process.end()
+        self._stepped(worker.drain())
+        worker.end()
+        text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
+        lanes = np.array(self._orders.lanes(worker.lanes))
+        self._faults.of_process(text, lanes.tolist())
+        worker.start()
+        self._register(worker)
+        if (awaited := self._orders.complete(lanes[self._turns.where[lanes] == STEPPING])).size:
+            worker.order(awaited)

@@ -1,0 +1,198 @@
+"""What decides an environment's future, as arrays; and how it travels between a pool and its processes.
+
+Each layer of an environment, from the outermost wrapper to the environment itself, has a state of its own: by methods,
+`get_state() -> dict` (of arrays, nested as you like) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` know
+Gymnasium's. Where a layer is unknown nothing is saved, and the message names it. `set_state` is called on an
+environment that was just built and reset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv, MountainCarEnv, PendulumEnv
+from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
+
+from polyplay.core import tree
+from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.tree import Batch
+from polyplay.envs.base_pool import ReadyLanes
+from polyplay.envs.board import SharedRows
+
+SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
+UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
+
+
+class Unsaveable(Exception):
+    """An environment whose state cannot be saved or loaded: why, and what to do."""
+
+
+def reason_of(e: BaseException) -> str:
+    """One line."""
+    text = " ".join(str(e).split())
+    return text if isinstance(e, Unsaveable) else f"{type(e).__name__}: {text}"
+
+
+# ---------------------------------------------------------------------------------------- generators
+
+
+def generator_state(random: np.random.Generator) -> np.ndarray:
+    """uint64 [6]: the state of a generator over PCG64, as Gymnasium's `np_random` is. Raises Unsaveable."""
+    saved: Batch = random.bit_generator.state  # type: ignore[assignment]
+    if saved["bit_generator"] != "PCG64":
+        raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
+    low = 2**64 - 1
+    state, inc = saved["state"]["state"], saved["state"]["inc"]
+    words = (state >> 64, state & low, inc >> 64, inc & low, saved["has_uint32"], saved["uinteger"])
+    return np.array(words, np.uint64)
+
+
+def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
+    """Go on from what `generator_state` gave."""
+    high, low, inc_high, inc_low, has, kept = (int(x) for x in saved)
+    state = {"state": high << 64 | low, "inc": inc_high << 64 | inc_low}
+    random.bit_generator.state = {"bit_generator": "PCG64", "state": state, "has_uint32": has, "uinteger": kept}
+
+
+# ----------------------------------------------------------------------------------- what is known here
+
+
+CLASSIC = (CartPoleEnv, AcrobotEnv, MountainCarEnv, Continuous_MountainCarEnv, PendulumEnv)
+# Gymnasium's wrappers: the one number that decides rows, or "" for none (what these hold is read by themselves alone:
+# first checks, statistics in `info`)
+COUNTERS = {"TimeLimit": "_elapsed_steps", "OrderEnforcing": "_has_reset", "PassiveEnvChecker": ""}
+COUNTERS |= dict.fromkeys(("RecordEpisodeStatistics", "ClipAction", "RescaleAction", "ClipReward"), "")
+SEEN = ("Dtype", "Filter", "Flatten", "Grayscale", "Rescale", "Reshape", "Resize")
+COUNTERS |= {f"{name}Observation": "" for name in SEEN}
+
+
+def _has_methods(layer: Any) -> bool:
+    return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
+
+
+def _counter_of(layer: object) -> str:
+    """The attribute that decides the rows of a wrapper; "": none does. Raises Unsaveable: an unknown layer, also a
+    subclass of a known one, which may hold more.
+    """
+    name = type(layer).__name__
+    if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
+        raise Unsaveable(f"{name} has no get_state() and set_state()")
+    return COUNTERS[name]
+
+
+def _save_layer(layer: Any) -> Batch:
+    if _has_methods(layer):
+        state = layer.get_state()
+        wrong = _flaw(state)
+        if wrong:
+            raise Unsaveable(f"get_state() of {type(layer).__name__} must give a dict of arrays, {wrong}")
+        return tree.map(np.array, state)
+    if type(layer) in CLASSIC:
+        beyond = getattr(layer, "steps_beyond_terminated", None)  # CartPole's count of steps after the fall
+        return {
+            "state": np.asarray(layer.state),
+            "random": generator_state(layer.np_random),
+            "beyond": np.array(-1 if beyond is None else beyond),
+        }
+    counter = _counter_of(layer)
+    return {"count": np.array(getattr(layer, counter), np.int64)} if counter else {}
+
+
+def _load_layer(layer: Any, saved: Batch) -> None:
+    if _has_methods(layer):
+        layer.set_state(saved)
+    elif type(layer) in CLASSIC:
+        layer.state = np.array(saved["state"])
+        set_generator_state(layer.np_random, saved["random"])
+        if hasattr(layer, "steps_beyond_terminated"):
+            layer.steps_beyond_terminated = None if saved["beyond"] < 0 else int(saved["beyond"])
+    elif counter := _counter_of(layer):
+        setattr(layer, counter, int(saved["count"]))
+
+
+def _flaw(state: object) -> str:
+    if not isinstance(state, dict):
+        return f"gave {type(state).__name__}"
+    for key, value in state.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            return f"gave the key {key!r}: keys are words without '/'"
+        if isinstance(value, dict):
+            if wrong := _flaw(value):
+                return wrong
+        elif not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+            return f"gave {getattr(value, 'dtype', type(value).__name__)} under {key!r}"
+    return ""
+
+
+# ------------------------------------------------------------------------------------- one environment
+
+
+def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
+    """From the outermost wrapper to the environment itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def save_env(env: gymnasium.Env) -> Batch:
+    """What decides the future of `env`, layer by layer. Raises Unsaveable."""
+    return {"layers": _names(env), **{str(i): _save_layer(layer) for i, layer in enumerate(wrappers_of(env))}}
+
+
+def load_env(env: gymnasium.Env, saved: Batch) -> None:
+    """Go on from there, in an environment that was reset. Raises Unsaveable: another one."""
+    if not np.array_equal(saved["layers"], _names(env)):
+        before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
+        raise Unsaveable(f"the environment was {before} and is {now}")
+    for i, layer in enumerate(wrappers_of(env)):
+        _load_layer(layer, saved.get(str(i), {}))
+
+
+def _names(env: gymnasium.Env) -> np.ndarray:
+    return np.frombuffer(" of ".join(type(layer).__name__ for layer in wrappers_of(env)).encode(), np.uint8)
+
+
+# ------------------------------------------------------------------------------------------- in a pool
+
+
+class StateMail:
+    """A file without a name that a pool and one of its processes share: the state of one lane at a time."""
+
+    def __init__(self) -> None:
+        self.block = SharedBlock(1)
+
+    def put(self, saved: Batch) -> None:
+        from safetensors.numpy import save as pack
+
+        data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
+        os.pwrite(self.block.fd, data, 0)
+        os.ftruncate(self.block.fd, len(data))
+
+    def take(self) -> Batch:
+        from safetensors.numpy import load as unpack
+
+        data = os.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)
+        return tree.nest(unpack(data))
+
+
+def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
+    """A pool's state from those of its lanes or matches; every lane has a row."""
+    seating = {} if board.seating is None else {"seating": board.seating.state()}
+    return {"lanes": lanes, "turns": turns.state(), **seating, **tree.map(np.copy, _arrays(board))}
+
+
+def _arrays(board: SharedRows) -> Batch:
+    held = {} if board.seating is None else {"held": board.held, "resting": board.resting}
+    return {"rows": board.rows, "action": board.action, "faults": board.faults, **held}
+
+
+def load_pool_state(board: SharedRows, turns: ReadyLanes, saved: Batch) -> None:
+    """The same backwards, once the lanes are loaded."""
+    arrays = _arrays(board)
+    tree.write(arrays, ..., {k: saved[k] for k in arrays})
+    turns.load(saved["turns"])

@@ -1,1 +1,0 @@
-"""Small games in which a policy learns within seconds."""

@@ -1,0 +1,314 @@
+"""Go programs as players.
+
+Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from subprocess import PIPE
+
+import numpy as np
+
+from polyplay.acting.play import GIVES_UP
+from polyplay.core.errors import UserError
+from polyplay.core.files import Row
+from polyplay.games import board_rules
+from polyplay.games.boards import Game, Go
+from polyplay.games.go import HASHES, area, longest, play
+from polyplay.games.mcts import Opponent
+from polyplay.games.records import CELLS, GOES_ON, OWN, ROWS, compiled, mover, ply
+
+# The moves of a game of Go, found again: its record keeps a hash of every position. Imports no torch.
+
+
+@compiled
+def _agree(game: np.ndarray, record: np.ndarray, later: np.ndarray) -> bool:
+    """Whether a game in `record` can have gone on to `later`."""
+    now, last = ply(record), ply(later)
+    if now == last:
+        return np.array_equal(record[: CELLS + game[ROWS] ** 2], later[: CELLS + game[ROWS] ** 2])
+    hashes, known = record[game[HASHES] :].view(np.uint64), later[game[HASHES] :].view(np.uint64)
+    return now < last and np.array_equal(hashes[: now + 1], known[: now + 1])
+
+
+@compiled
+def _find_moves(game: np.ndarray, record: np.ndarray, later: np.ndarray, out: np.ndarray) -> int:
+    """Write the moves between, and make them in the record; their number, −1: there are none that lead there."""
+    count, cells = 0, game[ROWS] ** 2
+    if not _agree(game, record, later):
+        return -1
+    while ply(record) < ply(later):
+        for action in range(cells, -1, -1):  # the pass first: no legal stone leaves the position as it is
+            if action < cells and record[CELLS + action] != 0:
+                continue
+            tried = record.copy()
+            over = play(game, tried, action) != GOES_ON
+            if (not over or ply(tried) == ply(later)) and _agree(game, tried, later):
+                record[:] = tried
+                out[count] = action
+                count += 1
+                break
+        else:
+            return -1
+    return count
+
+
+def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
+    """The moves that lead from a position to a later one of the same game; None: it is not of the same game. Two moves
+    never lead to the same stones: a stone that stays shows its cell, and groups that a suicide takes had one liberty.
+    """
+    out = np.empty(longest(board.numbers), np.int16)
+    found = _find_moves(board.numbers, record.copy(), later, out)
+    return None if found < 0 else [int(action) for action in out[:found]]
+
+
+# A Go program in a process of its own that answers commands of the Go Text Protocol, version 2.
+
+
+SECONDS = 60.0  # for an answer
+QUIT = 2.0  # for its end
+LONGEST = 1 << 20  # bytes of an answer
+TOLD = 200  # letters of what a program said, in a message
+TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
+
+
+class GtpFault(Exception):
+    """A program's answer to a command is late (TIMEOUT), no legal move or a refusal (ILLEGAL), or no GTP, as where it
+    has ended (CRASH). After an illegal move it can be asked again.
+    """
+
+    def __init__(self, kind: str, command: str, answer: str):
+        said, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
+        self.kind, shown = kind, f"'{said}'" if said else "nothing"
+        self.answered = f"it answered {command} with {shown}{late}"
+        super().__init__(f"{kind}: {self.answered}")
+
+
+def program_line(about: Row) -> str:
+    """What came of a program's games, in one line for people."""
+    said, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
+    return f"{said}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else said
+
+
+class GtpProgram:
+    """Raises OSError: it can't be started."""
+
+    def __init__(self, command: Sequence[str]):
+        started = subprocess.Popen(command, 0, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stderr is not None
+        self._process, self._in, self._out, self._err = started, started.stdin, started.stdout, started.stderr
+        self._selector, self._number, self._answer, self._complaint = selectors.DefaultSelector(), 0, b"", b""
+        for stream in (self._out, self._err):
+            self._selector.register(stream, selectors.EVENT_READ)
+        self.lost = False  # whether it has been ended
+
+    def ask(self, command: str) -> str:
+        """Its answer, without status and number. Raises GtpFault."""
+        self._number += 1
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: so has its output
+                self._in.write(f"{self._number} {command}\n".encode())
+            return self._parse(command, self._read(command))
+        except GtpFault as e:
+            if e.kind != ILLEGAL:
+                self.close(0)
+            raise
+
+    def close(self, seconds: float = QUIT) -> None:
+        """End it, and whatever it started. It has so many seconds to quit."""
+        if self.lost:
+            return
+        self.lost = True
+        with contextlib.suppress(OSError):
+            self._in.write(b"quit\n")
+            self._in.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._selector.close()
+        for stream in (self._out, self._err):
+            stream.close()
+
+    def _read(self, command: str) -> str:
+        """An answer with its status: what stands before an empty line."""
+        until, self._answer = time.monotonic() + SECONDS, self._answer.replace(b"\r", b"").lstrip(b"\n")
+        while b"\n\n" not in self._answer:
+            if len(self._answer) > LONGEST:
+                raise GtpFault(CRASH, command, self._answer[:TOLD].decode(errors="replace"))
+            left = until - time.monotonic()
+            ready = self._selector.select(left) if left > 0 else []
+            if not ready:
+                raise GtpFault(TIMEOUT, command, "")
+            for key, _ in ready:
+                self._take(key.fileobj is self._out, os.read(key.fd, 1 << 16), command)
+        answer, _, self._answer = self._answer.partition(b"\n\n")
+        return answer.decode(errors="replace")
+
+    def _take(self, answer: bool, found: bytes, command: str) -> None:
+        if answer and not found:
+            raise GtpFault(CRASH, command, self._last_words())
+        if answer:
+            self._answer = (self._answer + found.replace(b"\r", b"")).lstrip(b"\n")
+        elif found:
+            self._complaint = (self._complaint + found)[-4096:]
+        else:
+            self._selector.unregister(self._err)
+
+    def _last_words(self) -> str:
+        """Its last line on standard error."""
+        os.set_blocking(self._err.fileno(), False)
+        with contextlib.suppress(OSError):
+            self._complaint += self._err.read(1 << 16) or b""
+        lines = self._complaint.decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def _parse(self, command: str, answer: str) -> str:
+        status, (number, _, text) = answer[:1], answer[1:].partition(" ")
+        if "\n" in number:  # `=7` and its text on lines below
+            number, _, text = answer[1:].partition("\n")
+        if status not in ("=", "?") or number != str(self._number):
+            raise GtpFault(CRASH, command, answer)
+        if status == "?":
+            raise GtpFault(ILLEGAL, command, f"? {text}")
+        return text.strip()
+
+
+PREFIX = "gtp:"
+COLORS = ("black", "white")
+
+
+class GtpPlayer:
+    """An Opponent. Its program runs within `with`, has one game on its board, and is told the moves that it lacks.
+
+    option: the words before the name in messages.
+    """
+
+    def __init__(self, name: str, board: Game, option: str = ""):
+        self.name, self.option, self.against = name, option, ""
+        if not isinstance(board, Go):
+            raise UserError(f"{option}{name} given, but a Go program plays game:go, and this is game:{board.name}")
+        self.board = board
+        try:
+            self.command = shlex.split(name.removeprefix(PREFIX))
+        except ValueError as e:
+            raise UserError(f"{option}{name} given, but its words can't be told apart: {e}; close the quotes") from None
+        if not self.command:
+            raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
+        self.faults, self.scored, self.agreed = list[str](), 0, 0
+        self._program: GtpProgram | None = None
+        self._known: np.ndarray | None = None  # the position on its board
+
+    def __enter__(self) -> GtpPlayer:
+        self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._program is not None:
+            self._program.close()
+
+    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.array([self._move(records[game], game) for game in at.tolist()], np.int64)
+
+    def over(self, records: np.ndarray, at: np.ndarray) -> None:
+        """Ask for the score of games that ended by two passes: does it name our winner?"""
+        for record in records[at]:
+            if record[OWN] == 2:
+                self._compare_score(record)
+
+    @property
+    def about(self) -> Row:
+        """What a record says of its games."""
+        return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
+
+    # ---------------------------------------------------------------------------------------------- its program
+
+    def _start(self) -> GtpProgram:
+        """Raises UserError: it can't be started, or does not play this game."""
+        given = f"{self.option}{self.name}"
+        try:
+            self._program, self._known = GtpProgram(self.command), None
+        except OSError as e:
+            raise UserError(
+                f"{given}: {self.command[0]} can't be started: {e.strerror}; install it, or give its path"
+            ) from None
+        try:
+            for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
+                self._program.ask(command)
+        except GtpFault as e:
+            self._program.close()
+            fix = f"give a program that speaks GTP and plays game:{self.board.name}, as 'gtp:gnugo --mode gtp'"
+            raise UserError(f"{given}: {e.answered}; {fix}") from None
+        return self._program
+
+    def _running(self) -> GtpProgram:
+        return self._start() if self._program is None or self._program.lost else self._program
+
+    def _tell(self, record: np.ndarray) -> GtpProgram:
+        """The program, with that position on its board. Raises GtpFault."""
+        program = self._running()
+        moves = None if self._known is None else moves_between(self.board, self._known, record)
+        if moves is None:
+            program.ask("clear_board")
+            self._known = self.board.new()
+            moves = moves_between(self.board, self._known, record)
+        if self._known is None or moves is None:
+            raise ValueError("a position that no moves from an empty board lead to")
+        for action in moves:
+            program.ask(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
+            board_rules.play(self.board.numbers, self._known, action)
+        return program
+
+    def _move(self, record: np.ndarray, game: int) -> int:
+        try:
+            command = f"genmove {COLORS[mover(record)]}"
+            answer = self._tell(record).ask(command)
+            if answer.lower() == "resign":
+                self._known = None
+                return GIVES_UP
+            action, room = self.board.action_of(answer), np.empty(self.board.actions, np.int16)
+            if action is None or action not in room[: board_rules.legal(self.board.numbers, record, room)]:
+                raise GtpFault(ILLEGAL, command, answer)
+        except (GtpFault, UserError) as e:  # UserError: it can't be started again
+            lost = f"{self.name} lost game {game + 1} against {self.against} at move {ply(record) + 1}"
+            self.faults.append(f"{lost}: {e}")
+            self._known = None
+            return GIVES_UP
+        assert self._known is not None
+        board_rules.play(self.board.numbers, self._known, action)
+        return action
+
+    def _compare_score(self, record: np.ndarray) -> None:
+        """No answer counts neither way: the game is over, and not every program has the command."""
+        if self._program is None or self._program.lost:
+            return
+        try:
+            answer = self._tell(record).ask("final_score").upper()
+        except GtpFault:
+            self._known = None
+            return
+        lead = 2 * area(self.board.numbers, record) - self.board.halves
+        self.scored += 1
+        self.agreed += answer[:1] == ("B" if lead > 0 else "W" if lead < 0 else "0")
+
+
+@contextmanager
+def programs_running(players: Iterable[Opponent]) -> Iterator[list[GtpPlayer]]:
+    """The Go programs among players, which run meanwhile. Raises UserError: one can't be started."""
+    found = [player for player in players if isinstance(player, GtpPlayer)]
+    with ExitStack() as stack:
+        for player in found:
+            stack.enter_context(player)
+        yield found

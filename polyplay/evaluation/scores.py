@@ -1,0 +1,447 @@
+"""Published scores and runs beside them.
+
+Published scores, or runs beside them: per game, and aggregates. Every row names its protocol and its baselines.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+from rich import box
+from rich.table import Column, Table
+
+from polyplay.core.errors import Seed, UserError
+from polyplay.core.files import Row, is_row, read_lines, read_object
+from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
+from polyplay.envs.atari import PROTOCOLS, rom
+from polyplay.envs.pool import closest_names
+from polyplay.runs.directory import origin, read_config
+from polyplay.runs.terminal import default_console
+
+# Published Atari scores: 57 games, one column per agent and protocol, and the three sets of baselines, kept apart.
+#
+# atari_scores.csv: raw game scores; SOURCES.md says where every column was read, and where tables disagree.
+# dopamine_sticky_final.csv: Dopamine's, training returns at 200M frames with sticky actions.
+
+
+TABLES = Path(__file__).parent
+PINBALL = "video_pinball"
+FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
+SOURCES = {  # by the beginning of a column's name, the longest that fits
+    "dqn": "Mnih et al. 2015, extended data table 2 (human starts: Nair et al. 2015)",
+    "dqn57": "Bellemare et al. 2017, appendix",
+    "gorila": "Nair et al. 2015, tables 3 and 4",
+    "ddqn": "van Hasselt et al. 2016",
+    "ddqn_noop": "Bellemare et al. 2017, appendix",
+    "dueling": "Wang et al. 2016",
+    "prior_dueling": "Wang et al. 2016",
+    "per": "Schaul et al. 2016",
+    "a3c": "Mnih et al. 2016, table S3",
+    "c51": "Hessel et al. 2018",
+    "c51_noop": "Bellemare et al. 2017, appendix",
+    "rainbow": "Hessel et al. 2018",
+    "noisy": "Fortunato et al. 2018",
+    "qr_dqn": "Dabney et al. 2018a",
+    "iqn": "Dabney et al. 2018b",
+    "reactor": "Gruslys et al. 2018",
+    "acktr": "Wu et al. 2017",
+    "apex": "Horgan et al. 2018",
+    "impala": "Espeholt et al. 2018",
+    "r2d2": "Kapturowski et al. 2019, by Schrittwieser et al. 2020",
+    "simple": "Kaiser et al. 2020, by Schrittwieser et al. 2020",
+    "muzero": "Schrittwieser et al. 2020, tables S1 and S2",
+    "dopamine": "google/dopamine baselines/atari: the last 5 iterations, 5 seeds, training returns",
+}
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Scores of random play and of a human under one protocol; a score is normalised with one of these sets alone."""
+
+    name: str
+    what: str
+    columns: str  # of these: "random" and "human" before it
+    pinball: float | None = 0.0  # what random[video_pinball] is taken as; None: as the table says
+
+
+_SETS = (
+    Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
+    Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
+    Baselines("human-starts", "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016", "_humanstarts"),
+)
+BASELINES = {b.name: b for b in _SETS}
+TRAP = (
+    "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
+    "published 57-game aggregates only come out with 0, so that is taken here (--pinball table: as the tables say)"
+)
+
+
+@dataclass(frozen=True)
+class ScoreColumn:
+    name: str
+    protocol: str  # of polyplay.envs.atari
+    source: str
+    scores: Mapping[str, float]  # by game: the ROM's name
+
+
+@lru_cache(maxsize=1)
+def columns() -> dict[str, ScoreColumn]:
+    """Every published agent's scores."""
+    agents = {k: v for k, v in _table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
+    sticky = {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
+    return {k: ScoreColumn(k, _protocol(k), _source(k), v) for k, v in {**agents, **sticky}.items()}
+
+
+@lru_cache(maxsize=2)
+def _table(name: str) -> dict[str, dict[str, float]]:
+    """{column: {game: score}} of a file, blanks left out."""
+    with (TABLES / name).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
+
+
+def _protocol(column: str) -> str:
+    if column.endswith("_humanstarts"):
+        return "human-starts"
+    if column.endswith("_sticky"):
+        return "sticky"
+    return "null-op" if column in FIVE_MINUTES else "null-op-30min"
+
+
+def _source(column: str) -> str:
+    return SOURCES[max((s for s in SOURCES if column.startswith(s)), key=len)]
+
+
+def column(name: str) -> ScoreColumn:
+    """Raises UserError: there is none of that name."""
+    known = columns()
+    if name not in known:
+        hint = closest_names(name, known)
+        raise UserError(f"--published: {name!r} given{hint}; `polyplay scores` lists all {len(known)}")
+    return known[name]
+
+
+def baseline_scores(baselines: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
+    """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
+    table = _table("atari_scores.csv")
+    low, high = dict(table[f"random{baselines.columns}"]), table[f"human{baselines.columns}"]
+    if pinball == "published" and baselines.pinball is not None:
+        low[PINBALL] = baselines.pinball
+    return {game: (low[game], high[game]) for game in high if game in low}
+
+
+def normalised(score: float, random: float, human: float) -> float:
+    """Per cent: 0 is random play, 100 the human."""
+    return 100.0 * (score - random) / (human - random)
+
+
+def normalise(scores: Mapping[str, float], baselines: Baselines, pinball: str = "published") -> dict[str, float]:
+    """{game: per cent} of those games that the baselines have."""
+    known = baseline_scores(baselines, pinball)
+    return {game: normalised(score, *known[game]) for game, score in scores.items() if game in known}
+
+
+# The scores of runs, as their scores.json has them.
+
+
+SCHEMA = 1
+FILE = "scores.json"
+PLACES = ("final", "best", "training", "snapshots")
+WINDOW = 100  # games of training that its score is over, as in reports
+
+
+@dataclass(frozen=True)
+class Score:
+    env: str
+    game: str | None  # the ROM's name of an Atari game
+    protocol: str
+    label: str  # the protocol, with the kind of its start states where they are no human's
+    mean: float
+    interval: Sequence[float] | None
+    episodes: int
+    epsilon: float | None
+    actions: str | None  # sampled or greedy; None: of training
+    origin: Mapping[str, str | None]  # the run, the hash of its configuration, the machine that it was measured on
+
+
+def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
+    """One score per run: of several evaluations the newest. Raises UserError: none, or of several protocols."""
+    found = [_newest(run, place, protocol) for run in runs]
+    labels = sorted({s.label for s in found})
+    if len(labels) > 1:
+        raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
+    return found
+
+
+def _newest(run: Path, place: str, protocol: str | None) -> Score:
+    env = read_config(run)["config"]["env"]
+    entries = _entries(run, place)
+    names = ", ".join(sorted({e["protocol"] for e in entries}))
+    wanted = [e for e in entries if protocol in (None, e["protocol"])]
+    if not wanted:
+        have = f"its {place} scores are of {names}" if names else f"it has no {place} score"
+        how = f" --protocol {protocol}" if protocol else ""
+        raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
+    if len({e["protocol"] for e in wanted}) > 1:
+        raise UserError(f"--protocol: {run} has {place} scores of {names}; name one")
+    entry = max(wanted, key=lambda e: str(e.get("finished", "")))
+    cpu = (entry.get("machine") or {}).get("cpu")
+    return Score(
+        env=env,
+        game=rom(env) if isinstance(env, str) and env.startswith("ALE/") else None,
+        protocol=entry["protocol"],
+        label=str(entry.get("label", entry["protocol"])),
+        mean=entry["episodic_return_mean"],
+        interval=entry.get("interval"),
+        episodes=entry["episodes"],
+        epsilon=entry.get("epsilon"),
+        actions=entry.get("actions"),
+        origin={"run": str(run), "config_hash": entry.get("config_hash"), "machine": cpu},
+    )
+
+
+def training_score(directory: Path) -> Row:
+    """The score of the games that the run learnt from: the last 100, with the exploration of then."""
+    games = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]
+    if not games:
+        return {}
+    returns = np.array([g["episodic_return"] for g in games])
+    return {
+        "protocol": "training",
+        **origin(directory),
+        "episodes": len(games),
+        "frames": games[-1]["frames"],
+        "episodic_return_mean": float(returns.mean()),
+        "episodic_return_std": float(returns.std()),
+        "interval": mean_interval(returns.tolist()),
+    }
+
+
+def _entries(run: Path, place: str) -> list[Row]:
+    if place == "training":
+        score = training_score(run)
+        if not score:
+            raise UserError(f"{run} has finished no game yet, so it has no training score")
+        return [score]
+    if not (run / FILE).exists():
+        raise UserError(f"{run} has no {FILE}; measure a score with `polyplay evaluate {run}`")
+    return list(read_scores(run)[place].values())
+
+
+def _is_entry(value: object) -> bool:
+    score = is_row(value, ("episodic_return_mean", "episodes"))
+    return score and isinstance(cast("Row", value).get("protocol"), str)
+
+
+def read_scores(run: Path) -> Row:
+    """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
+    try:
+        scores = read_object(run / FILE)
+        for place in ("final", "best", "snapshots"):
+            if not all(map(_is_entry, scores.get(place, {}).values())):
+                raise ValueError(f"not all in {place} are scores")
+    except OSError:
+        scores = {}
+    except (ValueError, AttributeError) as e:
+        raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
+    return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
+
+
+Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
+BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
+    "null-op": ("dqn_noop", "gorila_noop", "ddqn_5min_noop"),
+    "null-op-30min": ("dqn57_noop", "rainbow_noop", "apex_noop", "impala_noop", "r2d2_noop"),
+    "null-op-1-30": ("dqn57_noop", "rainbow_noop", "apex_noop", "impala_noop", "r2d2_noop"),
+    "human-starts": ("dqn_humanstarts", "gorila_humanstarts", "a3c_humanstarts", "apex_humanstarts"),
+    "sticky": ("dopamine_dqn_sticky", "dopamine_rainbow_sticky", "dopamine_iqn_sticky"),
+}
+NOTES = {
+    "run": "the run's own protocol: published scores were not measured so",
+    "training": "training returns, with exploration: published evaluations were not measured so",
+    "sticky": "dopamine's columns are training returns at 200M frames",
+}
+
+
+@dataclass(frozen=True)
+class ScoresOptions:
+    """Compares runs with published scores. Without a run, prints all published columns and their aggregates."""
+
+    place: Literal["final", "best", "training", "snapshots"] = "final"
+    """score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)"""
+    protocol: str | None = None
+    """scores of this protocol (none: the only one that the runs have)"""
+    baselines: Literal["auto", "nature", "noop57", "human-starts"] = "auto"
+    """random and human scores for normalization: those of the protocol (auto), or of this set"""
+    pinball: Literal["published", "table"] = "published"
+    """random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables"""
+    published: tuple[str, ...] = ()
+    """published columns to compare with (none: a few of the protocol's)"""
+    seed: Seed = 0
+    """seed of the bootstrap"""
+    json: bool = False
+    """print one JSON object"""
+
+
+def list_published(options: ScoresOptions) -> Row:
+    """All published columns, each with the aggregates of its normalised scores."""
+    rows = []
+    for column in sorted(columns().values(), key=lambda c: (c.protocol, c.name)):
+        baselines = _baselines(column.protocol, options)
+        scores = normalise(column.scores, baselines, options.pinball)
+        about = {"column": column.name, "protocol": column.protocol, "baselines": baselines.name, "games": len(scores)}
+        estimates = aggregate({game: [score] for game, score in scores.items()})
+        rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": column.source})
+    return {"columns": rows, "notes": [TRAP]}
+
+
+def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
+    """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
+    scores = scores_of_runs(runs, options.place, options.protocol)
+    label, name = scores[0].label, scores[0].protocol
+    names = options.published or (BESIDE.get(name, ()) if label == name else ())
+    columns = [column(n) for n in names]
+    baselines = _baselines(name, options)
+    ends = baseline_scores(baselines, options.pinball)
+    games = sorted({s.game for s in scores if s.game})
+    by_game = {g: [s for s in scores if s.game == g] for g in games}
+    rows = [_row(game, of, ends, columns) for game, of in by_game.items()]
+    rows += [_row(s.env, [s], {}, []) for s in scores if not s.game]
+    notes = [NOTES[name]] if name in NOTES else []
+    notes += [f"{label}: no published score was measured so"] if label != name else []
+    notes += [TRAP] if PINBALL in by_game and baselines.pinball is not None else []
+    return {
+        "protocol": label,
+        "place": options.place,
+        "baselines": {"name": baselines.name, "what": baselines.what, "pinball": options.pinball},
+        "games": rows,
+        "aggregates": _aggregates(by_game, columns, ends, options.seed),
+        "notes": notes,
+    }
+
+
+def _baselines(protocol: str, options: ScoresOptions) -> Baselines:
+    """Those that the options name, else the protocol's own."""
+    own = PROTOCOLS[protocol].baselines if protocol in PROTOCOLS else ()
+    name = options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
+    return BASELINES[name]
+
+
+def _row(game: str, of: Sequence[Score], ends: Ends, columns: Sequence[ScoreColumn]) -> Row:
+    scores = [s.mean for s in of]
+    mean = sum(scores) / len(scores)
+    estimate = aggregate({game: scores})["mean"]
+    interval = list(of[0].interval) if len(of) == 1 and of[0].interval else [estimate.low, estimate.high]
+    low, high = ends.get(game, (None, None))
+    normal = None if low is None or high is None else round(normalised(mean, low, high), 1)
+    return {
+        "game": game,
+        "runs": len(of),
+        "episodes": sum(s.episodes for s in of),
+        "epsilon": sorted({s.epsilon for s in of if s.epsilon is not None}),
+        "actions": sorted({s.actions for s in of if s.actions}),
+        "score": round(mean, 2),
+        "interval": interval,  # of one run: of its games' mean; of several: of the mean over runs
+        "normalised": normal,
+        "random": low,
+        "human": high,
+        "published": {c.name: c.scores.get(game) for c in columns},
+        "of": [s.origin for s in of],
+    }
+
+
+def _aggregates(
+    by_game: Mapping[str, Sequence[Score]], columns: Sequence[ScoreColumn], ends: Ends, seed: int
+) -> list[Row]:
+    """Of the runs, and of the published agents over the same games."""
+    own = {g: [normalised(s.mean, *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
+    agents = {"these runs": own}
+    for column in columns:
+        agents[column.name] = {g: [normalised(column.scores[g], *ends[g])] for g in own if g in column.scores}
+    return [
+        {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of, seed).items()}}
+        for agent, of in agents.items()
+        if of
+    ]
+
+
+# Scores as tables for a terminal.
+
+
+WIDEST = 400
+
+
+def print_scores(result: Row) -> None:
+    """Print the result of `compare_runs` or `list_published`."""
+    console = default_console()
+    for title, table in [_columns(result)] if "columns" in result else [_games(result), _aggregate_table(result)]:
+        if table.row_count:
+            console.print(title, style="bold", soft_wrap=True)
+            wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+            console.width = max(console.width, wanted)  # a figure is never cut
+            console.print(table)
+    for note in result["notes"]:
+        console.print(note, style="bright_black", soft_wrap=True)
+
+
+def _score_table(words: Sequence[str], numbers: Sequence[str]) -> Table:
+    columns = [Column(heading, no_wrap=True) for heading in words]
+    columns += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _columns(result: Row) -> tuple[str, Table]:
+    table = _score_table(["column", "protocol", "baselines"], ["games", *STATISTICS])
+    for row in result["columns"]:
+        numbers = (f"{row[k]:,.1f}" for k in STATISTICS)
+        table.add_row(row["column"], row["protocol"], row["baselines"], str(row["games"]), *numbers)
+    return "Published scores, human-normalised (%)", table
+
+
+def _games(result: Row) -> tuple[str, Table]:
+    rows, base = result["games"], result["baselines"]
+    title = f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}"
+    names = list(rows[0]["published"]) if rows else []
+    table = _score_table(
+        ["game", "actions"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names]
+    )
+    for row in rows:
+        epsilon = " ".join(f"{e:g}" for e in row["epsilon"]) or "–"
+        counts = (str(row["runs"]), str(row["episodes"]), epsilon)
+        numbers = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
+        table.add_row(
+            row["game"],
+            " ".join(row["actions"]) or "–",
+            *counts,
+            _number(row["score"]),
+            _between(*row["interval"]),
+            *map(_number, numbers),
+        )
+    return title, table
+
+
+def _aggregate_table(result: Row) -> tuple[str, Table]:
+    title = f"Aggregates over the same games, % of {result['baselines']['name']}; in brackets 95 % over runs"
+    table = _score_table(["agent"], ["games", *STATISTICS])
+    for row in result["aggregates"]:
+        estimates = (row[k] for k in STATISTICS)
+        cells = [_number(e["value"]) + _bracket(e["low"], e["high"]) for e in estimates]
+        table.add_row(row["agent"], str(row["games"]), *cells)
+    return title, table
+
+
+def _number(x: float | None) -> str:
+    return "–" if x is None else f"{x:,.1f}"
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{low:,.1f} … {high:,.1f}"
+
+
+def _bracket(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" [{_between(low, high)}]"

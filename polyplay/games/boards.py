@@ -1,0 +1,358 @@
+"""What a board game is beyond its rules: sizes, symmetries, how moves are written and a board is drawn."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from string import ascii_lowercase
+
+import numpy as np
+
+from polyplay.core.errors import UserError
+from polyplay.envs.pool import options
+from polyplay.games import board_rules, go, records
+from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
+from polyplay.games.toys import switch
+
+LARGEST = 26  # rows, and columns: letters name them
+STONES = ".xo"
+KO = ("positional", "situational", "simple")  # by the numbers of go_kernels
+GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns: without an I
+
+Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
+
+
+@dataclass(frozen=True)
+class Game(ABC):
+    """A move is a cell, and one more action the pass of games that have one."""
+
+    name: str
+    rows: int
+    columns: int
+
+    letters = ascii_lowercase  # of columns
+    passes = False  # whether the last action is a pass
+    gravity = False  # whether a move is a column
+    placed = True  # whether any other move is a cell, or with gravity a column
+    counted = False  # whether who has more stones wins
+    slanted = False  # whether each row lies half a cell further right than the one above
+
+    @property
+    @abstractmethod
+    def numbers(self) -> np.ndarray:
+        """What compiled code knows of it, int64 [8]."""
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def actions(self) -> int:
+        return self.cells + self.passes
+
+    @property
+    def longest(self) -> int:
+        """Moves of the longest game, or more."""
+        return self.cells
+
+    @property
+    def record(self) -> int:
+        """Bytes of a position."""
+        return CELLS + self.cells
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        """What a network sees: see kernels.write_planes."""
+        return 3, self.rows, self.columns
+
+    @property
+    def binary(self) -> bool:
+        """Whether planes are of 0 and 1."""
+        return True
+
+    @cached_property
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
+        board = np.arange(self.cells).reshape(self.rows, self.columns)
+        turned = [np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)]
+        return self._symmetries([b for b in turned if b.shape == board.shape])
+
+    def _symmetries(self, images: list[np.ndarray]) -> tuple[Symmetry, ...]:
+        found: dict[bytes, Symmetry] = {}
+        for image in images:
+            cells = np.argsort(image.ravel())  # cell image[i] is shown at i
+            found.setdefault(cells.tobytes(), (cells, self._actions_of(cells)))
+        return tuple(found.values())
+
+    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
+        return np.append(cells, self.cells) if self.passes else cells
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
+
+    @property
+    @abstractmethod
+    def goal(self) -> str:
+        """What wins, for people."""
+
+    def new(self) -> np.ndarray:
+        """The record of the initial position."""
+        record = np.zeros(self.record, np.int8)
+        board_rules.start(self.numbers, record)
+        return record
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        """int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
+        records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
+        own, other, second = shown[:, 0] > 0.5, shown[:, 1] > 0.5, shown[:, -1, :1] < 0.5
+        records[:, CELLS : CELLS + self.cells] = np.where(second, 2 * own + 1 * other, 1 * own + 2 * other)
+        plies = (own | other).sum(1)
+        records[:, 0], records[:, 1], records[:, 2] = second[:, 0], plies % PLIES, plies // PLIES
+        return records
+
+    def margin(self, record: np.ndarray) -> float | None:
+        """By how many points a game that is over is won; None: points do not decide."""
+        return None
+
+    def move_name(self, action: int) -> str:
+        """A cell by its column's letter and its row, counted from the bottom."""
+        if action == self.cells:
+            return "pass"
+        row, column = divmod(int(action), self.columns)
+        return f"{self.letters[column]}{self.rows - row}"
+
+    def draw(self, record: np.ndarray) -> str:
+        """The board as text, with the columns' letters below."""
+        lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
+        return "\n".join([*lines, " ".join(self.letters[: self.columns])])
+
+    def line(self, record: np.ndarray) -> str:
+        """The board in one line, row by row from the top, and who is to move."""
+        board = "/".join("".join(STONES[cell] for cell in row) for row in self._board(record))
+        return f"{board}, {STONES[1 + records.mover(record)]} to move"
+
+    def stones(self, record: np.ndarray) -> np.ndarray:
+        """int8 [cells]: 0 empty, 1 the first player's, 2 the second's."""
+        return record[CELLS : CELLS + self.cells]
+
+    def _board(self, record: np.ndarray) -> np.ndarray:
+        return self.stones(record).reshape(self.rows, self.columns)
+
+
+@dataclass(frozen=True)
+class KInARow(Game):
+    """k stones of one player in a line win. gravity: a move is a column, whose lowest empty cell it fills; without it,
+    a move is a cell.
+    """
+
+    k: int
+    gravity: bool
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.rows <= LARGEST and 1 <= self.columns <= LARGEST):
+            raise UserError(f"game:{self.name}: {self.rows}x{self.columns} given; a side has 1 to {LARGEST} cells")
+        if not 2 <= self.k <= max(self.rows, self.columns):
+            most = max(self.rows, self.columns)
+            raise UserError(
+                f"game:{self.name}: {self.k} in a row given; a {self.rows}x{self.columns} board has 2 to {most}"
+            )
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.array([K_IN_A_ROW, self.rows, self.columns, self.k, self.gravity, 0, 0, 0], np.int64)
+
+    @property
+    def actions(self) -> int:
+        return self.columns if self.gravity else self.cells
+
+    @cached_property
+    def symmetries(self) -> tuple[Symmetry, ...]:
+        """With gravity the mirror image; without, as on any board."""
+        board = np.arange(self.cells).reshape(self.rows, self.columns)
+        return self._symmetries([board, board[:, ::-1]]) if self.gravity else super().symmetries
+
+    def _actions_of(self, cells: np.ndarray) -> np.ndarray:
+        return cells[: self.columns] if self.gravity else cells
+
+    @property
+    def title(self) -> str:
+        sizes = f"{self.k} in a row, {self.rows}×{self.columns}"
+        return self.name.replace("_", " ") if self.name in GAMES else sizes
+
+    @property
+    def goal(self) -> str:
+        return f"{self.k} in a row win."
+
+    def move_name(self, action: int) -> str:
+        """A column by its letter, where that is all there is to say."""
+        return self.letters[int(action)] if self.gravity else super().move_name(action)
+
+
+@dataclass(frozen=True)
+class Go(Game):
+    """Area scoring (Tromp and Taylor); the second player has komi."""
+
+    halves: int  # of a point of komi
+    ko: int = go.POSITIONAL
+    suicide: bool = False
+
+    letters = GO_LETTERS
+    passes = True
+
+    @property
+    def numbers(self) -> np.ndarray:
+        boards = CELLS + self.cells
+        return np.array([GO, self.rows, self.columns, self.halves, self.ko, self.suicide, boards, self._hashes])
+
+    @property
+    def _hashes(self) -> int:
+        return -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8
+
+    @property
+    def longest(self) -> int:
+        return 2 * self.cells
+
+    @property
+    def record(self) -> int:
+        return self._hashes + 8 * self.longest
+
+    @property
+    def title(self) -> str:
+        return f"{super().title}, komi {self.halves / 2:g}"
+
+    @property
+    def goal(self) -> str:
+        return "Two passes end the game: the larger area wins, stones and what they surround."
+
+    @property
+    def planes(self) -> tuple[int, int, int]:
+        return 2 * go.EIGHT + 1, self.rows, self.columns
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        """As they were eight plies ago, and since: what was before can't be seen, so it may be repeated."""
+        records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
+        go.read_planes(self.numbers, shown > 0.5, records)
+        return records
+
+    def action_of(self, vertex: str) -> int | None:
+        """The move of that name, in letters of either case; None: there is none."""
+        if vertex.lower() == "pass":
+            return self.cells
+        column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
+        if not (vertex and row.isdecimal() and row.isascii() and len(row) <= 9 and 0 <= column < self.columns):
+            return None
+        return (self.rows - int(row)) * self.columns + column if 1 <= int(row) <= self.rows else None
+
+    def margin(self, record: np.ndarray) -> float | None:
+        return abs(go.area(self.numbers, record) - self.halves / 2)
+
+
+@dataclass(frozen=True)
+class Othello(Game):
+    """Who has no disc to turn passes; the game ends when nobody has."""
+
+    passes = True
+    counted = True
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64)
+
+    @property
+    def goal(self) -> str:
+        return "The most discs win."
+
+    @property
+    def longest(self) -> int:
+        return 2 * (self.cells - 4)
+
+    def records(self, planes: np.ndarray) -> np.ndarray:
+        records = super().records(planes)
+        board_rules.note_passes(self.numbers, records)
+        return records
+
+    def margin(self, record: np.ndarray) -> float | None:
+        return float(abs(np.count_nonzero(record[CELLS:] == 1) - np.count_nonzero(record[CELLS:] == 2)))
+
+
+@dataclass(frozen=True)
+class GoOptions:
+    """Of game:go, as game:go+size=9+komi=6.5."""
+
+    size: int = 19  # cells of a side, 3 to 19
+    komi: float = 7.5  # points for the second player, whole or half
+    ko: str = "positional"  # no move repeats: positional (stones), situational (and the mover), simple (last but one)
+    suicide: bool = False  # whether several stones may be put to death by their own player
+
+    def game(self, name: str) -> Go:
+        if not 3 <= self.size <= go.LARGEST:
+            raise UserError(f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
+        if abs(self.komi) > self.size**2 or self.komi * 2 != int(self.komi * 2):
+            most = self.size**2
+            raise UserError(f"game:{name}: komi={self.komi:g} given; allowed: whole and half points up to {most}")
+        if self.ko not in KO:
+            raise UserError(f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
+        return Go(name, self.size, self.size, int(self.komi * 2), KO.index(self.ko), bool(self.suicide))
+
+
+@dataclass(frozen=True)
+class OthelloOptions:
+    """Of game:othello, as game:othello+size=6."""
+
+    size: int = 8  # cells of a side, even, 4 to 26
+
+    def game(self, name: str) -> Othello:
+        if self.size % 2 or not 4 <= self.size <= LARGEST:
+            raise UserError(f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
+        return Othello(name, self.size, self.size)
+
+
+GAMES = {
+    game.name: game
+    for game in (
+        KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
+        KInARow("three_in_a_row", 4, 5, 3, gravity=True),
+        KInARow("connect_four", 6, 7, 4, gravity=True),
+    )
+}
+OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
+NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
+
+
+def game(name: str) -> Game:
+    """The game of that name: one of GAMES, connect:ROWSxCOLUMNSxK, or one of OPTIONS with them: go+size=9. Raises
+    UserError.
+    """
+    if name.startswith("spiel:"):
+        from polyplay.games.open_spiel import SpielGame
+
+        return SpielGame.of(name)
+    known, *words = name.split("+")
+    if known in OPTIONS:
+        given = dict(_option(word, name) for word in words)
+        made: GoOptions | OthelloOptions = options(OPTIONS[known], given, f"game:{known}")
+        return made.game(name)
+    if name in GAMES:
+        return GAMES[name]
+    if found := re.fullmatch(r"connect:(\d{1,3})x(\d{1,3})x(\d{1,3})", name):
+        rows, columns, k = map(int, found.groups())
+        return KInARow(name, rows, columns, k, gravity=True)
+    near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
+    raise UserError(f"game:{name} given, allowed: {every}{hint}")
+
+
+def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
+    """NAME=VALUE of a game's name; komi is any number, as 7, 6.5 or -0.5. Raises UserError."""
+    name, _, value = word.partition("=")
+    if name != "komi":
+        return switch(word)
+    if not NUMBER.fullmatch(value):
+        raise UserError(f"game:{game}: komi={value} given; allowed: whole and half points, as komi=7 or komi=-0.5")
+    return name, float(value)

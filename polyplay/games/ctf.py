@@ -1,0 +1,394 @@
+"""Capture the flag as an environment; scripted players.
+
+Scripted players of capture the flag, in three roles and at five levels. Imports no torch.
+
+What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. It
+walks along shortest paths, turns to an opponent that it heeds, and tags when it believes to hit. Only how well it does
+that is a matter of its level, see Skill.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.numbers import SPLITMIX, mix
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs.lane import Seats
+from polyplay.games import ctf_maps, ctf_rules, ctf_views
+from polyplay.games.ctf_maps import flood, next_cell, waypoint
+from polyplay.games.ctf_rules import (
+    CARRIED,
+    COS,
+    EVENTS,
+    FACTS,
+    HOME,
+    PLANES,
+    RANGE,
+    SEEN,
+    SIN,
+    SMALL,
+    SPEED,
+    TURN,
+    WIDTH,
+    YAW,
+    World,
+    clear,
+    hits_wall,
+)
+from polyplay.games.toys import Arrays, Draw
+
+# arena:ctf as a game of several players (see toys.seated.SeatedToy): World's arrays, stepped by compiled rules.
+
+
+MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
+FLAGS = ("flag", "flag_at", "carrier", "score", "age")
+BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
+STEPS_A_SECOND = 15.0
+HELD_OUT = np.uint64(1 << 63)  # of a map's key
+
+
+class CaptureTheFlag:
+    """A match is terminated after World.length steps. See World.reward."""
+
+    events = EVENTS
+    team_reward = True
+    bots = {name: f"polyplay.games.ctf:{name}" for name in BOTS}  # noqa: RUF012
+
+    def __init__(self, world: World):
+        self.world = world
+        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        s = self.world.arrays(n)
+        keys, rooms = (draw() * 2.0**53).astype(np.uint64), draw() < 0.5
+        if self.world.maps == "held_out":
+            keys |= HELD_OUT
+        if self.world.kind != "both":
+            rooms[:] = self.world.kind == "rooms"
+        for m in range(n):
+            ctf_maps.draw_map(keys[m], rooms[m], s["grid"][m], s["base"][m], s["spawn"][m])
+        ctf_rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+        return {**s, "here": np.ones((n, self.seats), bool)}
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
+        """In place."""
+        n, P = s["here"].shape
+        reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
+        now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
+        for _ in range(self.world.repeat):
+            ctf_rules.step_matches(*(s[k] for k in MOVED + FLAGS), chosen, now, happened)
+            reward += now
+            events += happened
+        ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
+        if self.world.reward == "win":
+            lead = np.sign(s["score"][:, :1] - s["score"][:, 1:]) * ends
+            reward[:] = np.where(np.array(self.teams) == 0, lead, -lead)
+        row = {"reward": reward, "team_reward": reward, "events": events}
+        return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
+
+    def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
+        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        from polyplay.games.ctf_views import draw_match
+
+        return draw_match(s, m), STEPS_A_SECOND / self.world.repeat
+
+    def see(self, s: Arrays) -> Tree:
+        n, P = s["here"].shape
+        facts = np.empty((n, P, FACTS), np.float32)
+        ctf_views.know(
+            *(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), self.world.length, facts
+        )
+        return {"facts": facts, "view": self._view(s, n, P)}
+
+    def _view(self, s: Arrays, n: int, P: int) -> np.ndarray:
+        if self.world.view == "window":
+            seen = np.zeros((n, P, len(PLANES), SEEN, SEEN), np.uint8)
+            ctf_views.draw_windows(*(s[k] for k in ("grid", "base", "at", "yaw", "flag_at", "carrier")), seen)
+            return seen
+        from polyplay.games.ctf_views import draw_first_person
+
+        seen = np.empty((n, P, 3, 84, 84), np.uint8)
+        pictured = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
+        draw_first_person(*(s[k] for k in pictured), seen)
+        return seen
+
+
+ANY, ATTACKER, DEFENDER, RETURNER = range(-1, 3)  # roles; ANY: by the place in the team
+POST = 60  # steps that a guard stays at one place
+HIDING = 5  # moves from its base that a carrier hides
+TRAVELS, FIGHTS = 0.00125, 0.0025  # cells of way that a part of a circle is worth, of a heading wanted
+HIT = 10.0  # cells of way that a hit is worth
+ENOUGH = 0.001  # cells of way: so little short of the best is as good
+# all ways to tag, turn and walk; of two as good the first is chosen
+_WAYS = itertools.product((1, 0), (2, 1, 3, 0, 4), (2, 1, 0), (1, 2, 0))
+ALL = np.array([(yaw, 1, strafe, forward, tag, 0) for tag, yaw, forward, strafe in _WAYS])
+FEW = np.array(SMALL)
+_YAW = np.array(YAW)
+
+compiled = cached_njit()
+_mix = compiled(mix)
+
+
+class Skill(NamedTuple):
+    """How good a bot is."""
+
+    block: int  # steps that it stays with what it has drawn of the following
+    heeds: float  # chance to heed opponents in sight in a block
+    pauses: float  # chance to stand still in a block
+    off: int  # most by which its aim is off in a block, in parts of a circle
+    fires: float  # chance per step to tag where it believes to hit
+
+
+SKILLS = (
+    Skill(15, 0.2, 0.4, 300, 0.1),
+    Skill(12, 0.3, 0.3, 220, 0.15),
+    Skill(10, 0.4, 0.2, 150, 0.2),
+    Skill(8, 0.5, 0.1, 100, 0.28),
+    Skill(6, 0.6, 0.0, 60, 0.35),
+)
+
+
+class Scene(NamedTuple):
+    """Of World.arrays what bots look at."""
+
+    grid: np.ndarray
+    base: np.ndarray
+    spawn: np.ndarray
+    at: np.ndarray
+    yaw: np.ndarray
+    loads: np.ndarray
+    flag: np.ndarray
+    flag_at: np.ndarray
+    carrier: np.ndarray
+    score: np.ndarray
+    age: np.ndarray
+
+
+class Floods(NamedTuple):
+    """The last flood, see paths.flood. held: its match, where it began, how many cells it reached."""
+
+    moves: np.ndarray
+    order: np.ndarray
+    held: np.ndarray
+
+
+@compiled
+def _draw(s: Scene, m: int, p: int, block: int, n: int) -> float:
+    """Uniform in [0, 1): number n of a seat in a block; others where teams begin elsewhere, and after a capture."""
+    key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
+    for q in range(s.spawn.shape[1]):
+        cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
+        key = key * SPLITMIX + cell
+    key = _mix(key + np.uint64(p)) + np.uint64(block) * SPLITMIX
+    return np.int64(_mix(_mix(key) + np.uint64(n)) >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def _lead_to(s: Scene, m: int, x: float, y: float, floods: Floods) -> None:
+    """Flood from a point's cell, unless that was done last."""
+    N = s.grid.shape[1]
+    cell = int(y) * N + int(x)
+    if floods.held[0] != m or floods.held[1] != cell:
+        floods.held[0], floods.held[1] = m, cell
+        floods.held[2] = flood(s.grid[m], cell, floods.moves, floods.order)
+
+
+@compiled
+def _sees(s: Scene, m: int, p: int, x: float, y: float) -> bool:
+    dx, dy = x - s.at[m, p, 0], y - s.at[m, p, 1]
+    return bool(dx * dx + dy * dy <= RANGE * RANGE and clear(s.grid[m], s.at[m, p, 0], s.at[m, p, 1], x, y))
+
+
+@compiled
+def _opponent(s: Scene, m: int, p: int) -> int:
+    """Whom seat p sees: who carries a flag first, then the nearest; -1: nobody."""
+    P, best, nearest = s.at.shape[1], -1, 0.0
+    first = P // 2 if p < P // 2 else 0
+    for q in range(first, first + P // 2):
+        dx, dy = s.at[m, q, 0] - s.at[m, p, 0], s.at[m, q, 1] - s.at[m, p, 1]
+        far = dx * dx + dy * dy
+        if s.carrier[m, 0] == q or s.carrier[m, 1] == q:
+            far -= 2.0 * RANGE * RANGE
+        if (best < 0 or far < nearest) and _sees(s, m, p, s.at[m, q, 0], s.at[m, q, 1]):
+            best, nearest = q, far
+    return best
+
+
+@compiled
+def _hiding_place(s: Scene, m: int, own: int, floods: Floods) -> tuple[float, float]:
+    """The middle of the cell nearest to a team's base that no opponent sees; the base, if there is none near."""
+    N, n = s.grid.shape[1], s.at.shape[1] // 2
+    _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
+    for cell in floods.order[: floods.held[2]]:
+        if floods.moves[cell] > HIDING:
+            break
+        x, y, seen = cell % N + 0.5, cell // N + 0.5, False
+        for q in range((1 - own) * n, (2 - own) * n):
+            seen = seen or _sees(s, m, q, x, y)
+        if not seen:
+            return x, y
+    return s.base[m, own, 0], s.base[m, own, 1]
+
+
+@compiled
+def _half_way(s: Scene, m: int, own: int, floods: Floods) -> tuple[float, float]:
+    """The middle of a cell half way between a team's base and the middle of the way to the other."""
+    N = s.grid.shape[1]
+    _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
+    cell = int(s.base[m, own, 1]) * N + int(s.base[m, own, 0])
+    for _ in range(floods.moves[cell] // 4):
+        cell = next_cell(N, floods.moves, cell)
+    return cell % N + 0.5, cell // N + 0.5
+
+
+@compiled
+def _goal(s: Scene, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
+    """Where seat p wants to be."""
+    P = s.at.shape[1]
+    own, half = (0, 0) if p < P // 2 else (1, P // 2)
+    away, theirs = s.flag[m, own] != HOME, s.carrier[m, 1 - own]
+    if theirs == p:
+        if not away:
+            return s.base[m, own, 0], s.base[m, own, 1]
+        if P > 2 and s.flag[m, own] == CARRIED:  # others fetch it
+            return _hiding_place(s, m, own, floods)
+    if away and (role != ATTACKER or theirs >= 0):
+        return s.flag_at[m, own, 0], s.flag_at[m, own, 1]
+    if role == ATTACKER:
+        return s.flag_at[m, 1 - own, 0], s.flag_at[m, 1 - own, 1]
+    if role == RETURNER:
+        return _half_way(s, m, own, floods)
+    post = half + int(_draw(s, m, p, s.age[m] // POST, 0) * (P // 2))
+    return s.spawn[m, post, 0], s.spawn[m, post, 1]
+
+
+@compiled
+def _heading(dx: float, dy: float) -> int:
+    return math.floor(math.atan2(dy, dx) / (2 * math.pi) * TURN + 0.5) % TURN
+
+
+@compiled
+def _moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
+    """Where a step leads, as in rules."""
+    right, ahead = strafe - 1.0, forward - 1.0
+    speed = SPEED * (math.sqrt(0.5) if right and ahead else 1.0)
+    to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
+    to_x = x if hits_wall(grid, to_x, y) else to_x
+    to_y = y + speed * (ahead * SIN[yaw] + right * COS[yaw])
+    return to_x, y if hits_wall(grid, to_x, to_y) else to_y
+
+
+@compiled
+def _turned(yaw: int, turn: int) -> int:
+    """A heading that was turned by less than a circle; much faster than a remainder."""
+    yaw += turn
+    return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
+
+
+@compiled
+def _best(
+    grid: np.ndarray,
+    x: float,
+    y: float,
+    yaw: int,
+    to: tuple[float, float],
+    face: tuple[float, float],
+    worth: float,
+    tags: bool,
+    actions: np.ndarray,
+    repeat: int,
+) -> int:
+    """Which of the actions, int64 [K, 6], held for `repeat` steps, leads nearest to one point and faces another, each
+    part of a circle worth so many cells, and hits with its first step, if it may tag.
+    """
+    best, least, wanted = 0, np.inf, _heading(face[0] - x, face[1] - y)
+    near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # nothing leads nearer
+    for k in range(len(actions)):
+        tag, turn = actions[k, 4] == 1, _YAW[actions[k, 0]]
+        if tag and not tags:
+            continue
+        off = abs(wanted - _turned(yaw, repeat * turn % TURN))
+        cost = worth * min(off, TURN - off) - (HIT if tag else 0.0)
+        if near + cost >= least:
+            continue
+        turned = _turned(yaw, turn)
+        at_x, at_y = _moved(grid, x, y, turned, actions[k, 2], actions[k, 3])
+        dx, dy = face[0] - at_x, face[1] - at_y
+        misses = abs(dy * COS[turned] - dx * SIN[turned]) > WIDTH or dx * COS[turned] + dy * SIN[turned] <= 0.0
+        for _ in range(1, repeat):
+            turned = _turned(turned, turn)
+            at_x, at_y = _moved(grid, at_x, at_y, turned, actions[k, 2], actions[k, 3])
+        cost += math.sqrt((to[0] - at_x) ** 2 + (to[1] - at_y) ** 2)
+        if cost < least and not (tag and misses):
+            best, least = k, cost
+    return best
+
+
+@compiled
+def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods) -> int:
+    """Seat p's place in `actions`, each of which is held for `repeat` steps."""
+    x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
+    if role == ANY:
+        role = p % (s.at.shape[1] // 2) % 3
+    to = x, y
+    if _draw(s, m, p, block, 1) >= skill.pauses:
+        goal_x, goal_y = _goal(s, m, p, role, floods)
+        _lead_to(s, m, goal_x, goal_y, floods)
+        to = waypoint(s.grid[m], floods.moves, x, y, goal_x, goal_y)
+    q = _opponent(s, m, p) if _draw(s, m, p, block, 2) < skill.heeds else -1
+    if q >= 0:
+        dx, dy = s.at[m, q, 0] - x, s.at[m, q, 1] - y
+        off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # an index below 0 counts from the end
+        face = x + dx * COS[off] - dy * SIN[off], y + dy * COS[off] + dx * SIN[off]
+        tags = s.loads[m, p] <= 1 and _draw(s, m, p, s.age[m], 4) < 1.0 - (1.0 - skill.fires) ** repeat
+        return _best(s.grid[m], x, y, s.yaw[m, p], to, face, FIGHTS, tags, actions, repeat)
+    middle = s.grid.shape[1] / 2
+    face = to if abs(to[0] - x) + abs(to[1] - y) > SPEED else (middle, middle)
+    return _best(s.grid[m], x, y, s.yaw[m, p], to, face, TRAVELS, False, actions, repeat)
+
+
+@compiled
+def choose_all(
+    s: Scene,
+    match: np.ndarray,
+    seat: np.ndarray,
+    role: int,
+    skill: Skill,
+    actions: np.ndarray,
+    repeat: int,
+    out: np.ndarray,
+) -> None:
+    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, into out [n].
+    repeat: steps for which it is held.
+    """
+    cells = s.grid.shape[1] ** 2
+    floods = Floods(np.empty(cells, np.int64), np.empty(cells, np.int64), np.full(3, -1))
+    for i in range(len(match)):
+        out[i] = _choose(s, match[i], seat[i], role, skill, actions, repeat, floods)
+
+
+@dataclass(frozen=True)
+class FlagBot:
+    """One of `bots`: see envs.bots."""
+
+    level: int
+    role: int = ANY
+    plays_state = True
+
+    def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
+        world = seats.game.world
+        few = world.actions == "small"
+        actions, out = FEW if few else ALL, np.empty(len(seats.match), np.int64)
+        scene = Scene(*(seats.states[k] for k in Scene._fields))
+        choose_all(scene, seats.match, seats.seat, self.role, SKILLS[self.level - 1], actions, world.repeat, out)
+        return out if few else actions[out]
+
+
+level1, level2, level3, level4, level5 = (FlagBot(level) for level in (1, 2, 3, 4, 5))
+attacker, defender, returner = (FlagBot(5, role) for role in (ATTACKER, DEFENDER, RETURNER))

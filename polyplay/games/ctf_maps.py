@@ -1,0 +1,410 @@
+"""Capture the flag: maps and paths.
+
+Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map. Imports no torch.
+
+Here a map is `wall`, uint8 [N · N]: cell [r, c] is number r · N + c, and turned by half it is number N · N - 1 - that.
+Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
+i · K + j. Whatever is written is written turned by half as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.numbers import SPLITMIX
+from polyplay.games.ctf_rules import RADIUS, WALL, clear
+
+DRAWS = 1000  # from one key; most take one or two, those of 9 × 9 rooms eight and rarely eighty
+OPEN, ROOMS = (8, 20), (20, 40)  # per cent of the inner cells that are wall: from, to
+NEAR = 2  # a team of n begins within n + NEAR moves of its base
+_B, _C = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+compiled = cached_njit()
+
+
+@compiled
+def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
+    """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and where each of P seats begins into
+    spawn float64 [P, 2], all as in `world`. rooms: rooms and corridors; else open ground with scattered walls.
+
+    Every free cell is reached from each base. The bases are at least N moves apart, and no single cell but they lies on
+    all ways between them.
+    """
+    N, n = len(grid), len(spawn) // 2
+    state = np.full(1, np.uint64(key))
+    state[0] = _random(state)  # so that keys in a row do not share numbers
+    wall = np.ones(N * N, np.uint8)
+    order, moves = np.empty(N * N, np.int64), np.empty(N * N, np.int64)
+    for draw in range(DRAWS + 1):
+        if draw == DRAWS:
+            home = _empty(wall, N)
+        else:
+            home = _draw_rooms(state, wall, N) if rooms else _draw_open(state, wall, N)
+        if home < 0:
+            continue
+        _fill_dead_ends(wall, N, home)
+        reached = _flood(wall, N, home, order, moves)
+        good = draw == DRAWS or _is_good(wall, N, n, home, rooms, order, moves, reached)
+        if good and _choose_spawns(state, N, order[:reached], moves, spawn):
+            break
+    for cell in range(N * N):
+        grid[cell // N, cell % N] = moves[cell] < 0
+    _write_centre(N, home, base[0])
+    base[1] = N - base[0]
+    if _below(state, 2):  # cells as near to home are taken in order, so else a team would begin on the same side of it
+        base[:], spawn[:] = N - base, N - spawn
+
+
+@compiled
+def _random(state: np.ndarray) -> np.uint64:
+    """The next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
+    state[0] += SPLITMIX
+    x = state[0]
+    x = (x ^ (x >> np.uint64(30))) * _B
+    x = (x ^ (x >> np.uint64(27))) * _C
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def _below(state: np.ndarray, n: int) -> int:
+    """A whole number from 0 to n - 1."""
+    return int(np.int64(_random(state) % np.uint64(n)))  # signed: else Numba's sums with it are floats
+
+
+@compiled
+def _write_centre(N: int, cell: int, out: np.ndarray) -> None:
+    out[0], out[1] = cell % N + 0.5, cell // N + 0.5
+
+
+@compiled
+def _write(wall: np.ndarray, cell: int, value: int) -> None:
+    wall[cell] = wall[len(wall) - 1 - cell] = value
+
+
+@compiled
+def _from_middle(N: int, row: int, column: int) -> int:
+    """Moves from the middle of the map; the cell and itself turned by half are twice as many apart, or more."""
+    return abs(row - N // 2) + abs(column - N // 2)
+
+
+@compiled
+def _empty(wall: np.ndarray, N: int) -> int:
+    """Ground without walls but the border; the base's cell."""
+    for cell in range(N * N):
+        wall[cell] = cell // N in (0, N - 1) or cell % N in (0, N - 1)
+    return N + 1
+
+
+@compiled
+def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
+    """Pillars and short walls on open ground; the cell of base 0."""
+    _empty(wall, N)
+    inner, row, column = (N - 2) ** 2, N // 2, N // 2
+    while _from_middle(N, row, column) <= N // 2:
+        row, column = 1 + _below(state, N - 2), 1 + _below(state, N - 2)
+    left = inner * (10 + _below(state, OPEN[1] - 9)) // 100  # cells that may yet become wall
+    for _ in range(inner):
+        height = width = 1 + (_below(state, 4) == 0)  # a pillar
+        if _below(state, 3) > 0:
+            length, upright = 2 + _below(state, 3), _below(state, 2) == 0
+            height, width = (length, 1) if upright else (1, length)
+        top, start = 1 + _below(state, N - 1 - height), 1 + _below(state, N - 1 - width)
+        by_base = top - 1 <= row <= top + height and start - 1 <= column <= start + width
+        apart = _below(state, 12) > 0
+        if 2 * height * width > left or by_base or (apart and _touches(wall, N, top, start, height, width)):
+            continue
+        for r in range(top, top + height):
+            for c in range(start, start + width):
+                left -= 2 * (wall[r * N + c] == 0)
+                _write(wall, r * N + c, 1)
+    return row * N + column
+
+
+@compiled
+def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
+    """Whether a block of cells has inner walls in it or beside it, or itself turned by half."""
+    for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
+        for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
+            turned_r, turned_c = N - 1 - r, N - 1 - c
+            if wall[r * N + c] or (top <= turned_r < top + height and start <= turned_c < start + width):
+                return True
+    return False
+
+
+@compiled
+def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
+    """Rooms with doorways, and corridors; the cell of base 0, which lies in a room, or -1 where that failed."""
+    K, home, wide = N // 2, -1, 3 if N > 20 else 2  # room sides: 2 to wide + 1 nodes
+    room, root = np.zeros(K * K, np.bool_), np.arange(K * K)
+    left = K * K // 16 + _below(state, K * K // 8)  # rooms to make, two at once
+    wall[:] = 1
+    for _ in range(K * K // 2 + 16):
+        if left == 0:
+            break
+        height, width = 2 + _below(state, wide), 2 + _below(state, wide)
+        if height >= K or width >= K:
+            continue
+        top, start = _below(state, K + 1 - height), _below(state, K + 1 - width)
+        row, column = 2 * top + 1 + _below(state, 2 * height - 1), 2 * start + 1 + _below(state, 2 * width - 1)
+        if home < 0 and _from_middle(N, row, column) < N // 2:  # the first room is the base's
+            continue
+        if _add_room(wall, N, room, root, top, start, height, width):
+            home = row * N + column if home < 0 else home
+            left -= 1
+    if home >= 0:
+        _dig_corridors(state, wall, N, room, root)
+    return home
+
+
+@compiled
+def _add_room(
+    wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
+) -> bool:
+    """Make a room of height × width nodes, where no other is; whether it was. room: bool [K · K], of which nodes are in
+    rooms; root: see _find.
+    """
+    K = N // 2
+    down, right = K - height - 2 * top, K - width - 2 * start  # to itself turned by half
+    if abs(down) < height and abs(right) < width and (down != 0 or right != 0):
+        return False
+    for i in range(top, top + height):
+        for j in range(start, start + width):
+            if room[i * K + j]:
+                return False
+    for i in range(top, top + height):
+        for j in range(start, start + width):
+            node = i * K + j
+            room[node] = room[K * K - 1 - node] = True
+            _join(root, node, top * K + start)
+    for r in range(2 * top + 1, 2 * (top + height)):
+        for c in range(2 * start + 1, 2 * (start + width)):
+            _write(wall, r * N + c, 0)
+    return True
+
+
+@compiled
+def _find(root: np.ndarray, node: int) -> int:
+    """The node that stands for all that are connected with this one. root int64 [K · K]: a step on the way there."""
+    while root[node] != node:
+        root[node] = root[root[node]]
+        node = root[node]
+    return node
+
+
+@compiled
+def _join(root: np.ndarray, a: int, b: int) -> None:
+    """Connect two nodes, and turned by half."""
+    last = len(root) - 1
+    root[_find(root, a)] = _find(root, b)
+    root[_find(root, last - a)] = _find(root, last - b)
+
+
+@compiled
+def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
+    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), with some doorways more and three
+    in four of the dead ends led on.
+    """
+    K = N // 2
+    for node in range(K * K):
+        wall[_cell_of(N, node)] = 0
+    edges = np.arange(2 * K * K)  # from each node to the right, downwards
+    for last in range(len(edges) - 1, 0, -1):
+        swap = _below(state, last + 1)
+        edges[last], edges[swap] = edges[swap], edges[last]
+    for edge in edges:
+        node, downwards = int(edge // 2), edge % 2
+        if (node // K if downwards else node % K) == K - 1:
+            continue
+        other = node + (K if downwards else 1)
+        if _find(root, node) != _find(root, other) or ((room[node] or room[other]) and _below(state, 10) == 0):
+            _join(root, node, other)
+            _write(wall, _cell_of(N, node) + (N if downwards else 1), 0)
+    for node in range(K * K):
+        if _walls_beside(wall, N, _cell_of(N, node)) == 3 and _below(state, 4) > 0:
+            _lead_on(state, wall, N, _cell_of(N, node))
+
+
+@compiled
+def _cell_of(N: int, node: int) -> int:
+    K = N // 2
+    return (2 * (node // K) + 1) * N + 2 * (node % K) + 1
+
+
+@compiled
+def _lead_on(state: np.ndarray, wall: np.ndarray, N: int, cell: int) -> None:
+    """Open one more side of a dead end, unless they all are the border."""
+    first = _below(state, 4)
+    for k in range(4):
+        side = cell + (-N, -1, 1, N)[(first + k) % 4]
+        if wall[side] and 0 < side // N < N - 1 and 0 < side % N < N - 1:
+            _write(wall, side, 0)
+            return
+
+
+@compiled
+def _walls_beside(wall: np.ndarray, N: int, cell: int) -> int:
+    return wall[cell - N] + wall[cell - 1] + wall[cell + 1] + wall[cell + N]
+
+
+@compiled
+def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
+    """Make free cells with one free side-neighbour wall until there are none but the bases."""
+    for first in range(N, N * N - N):
+        cell = first
+        while wall[cell] == 0 and cell not in (home, N * N - 1 - home) and _walls_beside(wall, N, cell) >= 3:
+            wall[cell] = 1
+            for step in (-N, -1, 1, N):
+                if wall[cell + step] == 0:
+                    cell += step
+                    break
+
+
+@compiled
+def _flood(wall: np.ndarray, N: int, home: int, order: np.ndarray, moves: np.ndarray) -> int:
+    """Write the cells reached from home into order, the nearest first, and how far they are into moves, -1 where not
+    reached; how many there are. order, moves: int64 [N · N].
+    """
+    moves[:] = -1
+    moves[home], order[0], n, k = 0, home, 1, 0
+    while k < n:
+        cell = order[k]
+        for step in (-N, -1, 1, N):
+            if wall[cell + step] == 0 and moves[cell + step] < 0:
+                moves[cell + step] = moves[cell] + 1
+                order[n] = cell + step
+                n += 1
+        k += 1
+    return n
+
+
+@compiled
+def _is_good(
+    wall: np.ndarray, N: int, n: int, home: int, rooms: bool, order: np.ndarray, moves: np.ndarray, reached: int
+) -> bool:
+    """Whether a flooded map is as asked: how much is wall, how far the bases are, room around them, and two ways. What
+    was not reached counts as wall.
+    """
+    inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
+    if not least * inner <= 100 * (inner - reached) <= most * inner:
+        return False
+    if moves[N * N - 1 - home] < N or reached < 2 * n + 1 or moves[order[2 * n]] > n + NEAR:
+        return False
+    return _has_two_ways(wall, N, home, moves)
+
+
+@compiled
+def _has_two_ways(wall: np.ndarray, N: int, home: int, moves: np.ndarray) -> bool:
+    """Whether no single cell lies on all ways between the bases: walks along one shortest way and notes how far along
+    it detours lead from what is behind.
+    """
+    length, cell = moves[N * N - 1 - home], N * N - 1 - home
+    way, at = np.empty(length + 1, np.int64), np.full(N * N, -1)  # at: number of a cell on the way; -2: looked at
+    for k in range(length, -1, -1):
+        way[k], at[cell] = cell, k
+        for step in (-N, -1, 1, N):
+            if wall[cell + step] == 0 and moves[cell + step] == k - 1:
+                cell += step
+                break
+    farthest, stack = 0, np.empty(N * N, np.int64)
+    for k in range(length - 1):
+        stack[0], n = way[k], 1
+        while n > 0:
+            n -= 1
+            cell = stack[n]
+            for step in (-N, -1, 1, N):
+                farthest = max(farthest, at[cell + step])
+                if wall[cell + step] == 0 and at[cell + step] == -1:
+                    at[cell + step] = -2
+                    stack[n] = cell + step
+                    n += 1
+        if farthest < k + 2:
+            return False
+    return True
+
+
+@compiled
+def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
+    """Begin in n of the 2n cells that are nearest to the own base, and nearer than to the other; whether there are n.
+    near: the cells reached from base 0, the nearest first.
+    """
+    n = len(spawn) // 2
+    cells, found = np.empty(2 * n, np.int64), 0
+    for cell in near[1 : 2 * n + 1]:
+        if moves[cell] < moves[N * N - 1 - cell]:
+            cells[found] = cell
+            found += 1
+    if found < n:
+        return False
+    for seat in range(n):
+        other = seat + _below(state, found - seat)
+        cells[seat], cells[other] = cells[other], cells[seat]
+        _write_centre(N, cells[seat], spawn[seat])
+        spawn[n + seat] = N - spawn[seat]
+    return True
+
+
+# Shortest paths on a map of capture the flag, and straight walks along them, compiled. Imports no torch.
+#
+# Cell [r, c] is number r · N + c. A move leads to a free cell at one of the four sides.
+
+
+AHEAD = 6  # moves of a path that are looked at for a straight walk
+
+
+@compiled
+def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
+    """Write into moves, int64 [N · N], how many moves each cell is from the free cell `target`, -1 where no path leads
+    there, and into order, int64 [N · N], the cells that one leads from, the nearest first; how many they are.
+    """
+    N, wall = len(grid), grid.reshape(-1)
+    moves[:] = -1
+    moves[target], order[0], n, k = 0, target, 1, 0
+    while k < n:
+        cell = order[k]
+        for side in (cell - N, cell - 1, cell + 1, cell + N):
+            if wall[side] != WALL and moves[side] < 0:
+                moves[side] = moves[cell] + 1
+                order[n] = side
+                n += 1
+        k += 1
+    return n
+
+
+@compiled
+def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
+    """The cell after this one on a shortest path to where the flood began; there, or where no path leads, itself."""
+    if moves[cell] > 0:
+        for side in (cell - N, cell - 1, cell + 1, cell + N):
+            if moves[side] == moves[cell] - 1:
+                return side
+    return cell
+
+
+@compiled
+def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
+    """Whether a body gets from one point to another in a straight line: no wall is smaller than a body, so it does
+    where its four corners do.
+    """
+    for dx in (-RADIUS, RADIUS):
+        for dy in (-RADIUS, RADIUS):
+            if not clear(grid, x + dx, y + dy, to_x + dx, to_y + dy):
+                return False
+    return True
+
+
+@compiled
+def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
+    """Where a body at a point has to walk now on a shortest path to another, from whose cell the flood began: the
+    farthest that it gets to in a straight line.
+    """
+    N = len(grid)
+    cell = int(y) * N + int(x)
+    found = to_x, to_y
+    for ahead in range(min(moves[cell], AHEAD)):
+        cell = next_cell(N, moves, cell)
+        at_x, at_y = (cell % N + 0.5, cell // N + 0.5) if moves[cell] else (to_x, to_y)
+        if ahead and not walks_straight(grid, x, y, at_x, at_y):
+            break
+        found = at_x, at_y
+    return found

@@ -1,0 +1,407 @@
+"""Capture the flag: its world and rules.
+
+The rules of capture the flag, compiled, for many matches at once: one step of everybody. Imports no torch.
+
+A step, in this order: all turn and move; all who tag shoot, by where everybody is then; who was hit drops the flag it
+carried and comes back where it began; flags are returned, picked up and captured by touch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
+
+# Capture the flag: what a world is made of, in arrays of many matches. Its rules are in `rules`, its maps in `maps`,
+# what a player sees in `window` and `pixels`.
+#
+# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and the
+# base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards: [r, c]
+# is
+# where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a quarter
+# downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
+#
+# Seats 0 … n-1 are team 0, n … 2n-1 team 1.
+
+
+TURN = 3600  # parts of a circle
+HOME, CARRIED, DROPPED = range(3)  # of a flag
+FREE, WALL = 0, 1
+EVENTS = (  # in a step, of a seat; "opponent" is any of the other team, "teammate" one that is not oneself
+    "picked_up",
+    "captured",
+    "returned",
+    "teammate_picked_up",
+    "teammate_captured",
+    "teammate_returned",
+    "opponent_picked_up",
+    "opponent_captured",
+    "opponent_returned",
+    "tagged_carrier",
+    "tagged_other",
+    "was_tagged_carrying",
+    "was_tagged",
+)
+YAW = (-200, -33, 0, 33, 200)  # parts of a circle in a step: the paper's five, in kind
+PITCH = (-50, 0, 50)
+STEEPEST = 400  # pitch, up or down
+SPEED = 0.21  # cells in a step of 1/15 s, forwards or sideways; both at once are as fast
+RADIUS = 0.25  # of a player's body: how near to a wall it comes
+BODY, EYE = 0.7, 0.5  # heights, in cells; a wall is 1 high
+JUMP, GRAVITY = 0.09, 0.012  # cells a step upwards, and how much less in the next
+REACH = 0.6  # from where a flag or a base is touched
+RANGE, WIDTH = 8.0, 0.3  # of a tag, in cells; half of how wide a body is for it
+RELOAD = 8  # steps from one tag to the next
+SMALL: tuple[tuple[int, ...], ...] = (  # of the small set of actions: yaw, pitch, strafe, forward, tag, jump
+    (2, 1, 1, 1, 0, 0),
+    (2, 1, 1, 2, 0, 0),
+    (2, 1, 1, 0, 0, 0),
+    (2, 1, 0, 1, 0, 0),
+    (2, 1, 2, 1, 0, 0),
+    (0, 1, 1, 1, 0, 0),
+    (4, 1, 1, 1, 0, 0),
+    (1, 1, 1, 2, 0, 0),
+    (3, 1, 1, 2, 0, 0),
+    (2, 1, 1, 2, 1, 0),
+    (2, 1, 1, 1, 1, 0),
+)
+COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, no, right; forward: back, no, forward
+SIN = np.round(np.sin(np.arange(TURN) * (2 * np.pi / TURN)), 12)
+COS = np.round(np.cos(np.arange(TURN) * (2 * np.pi / TURN)), 12)
+KINDS, SETS, VIEWS, ACTIONS = ("rooms", "open", "both"), ("train", "held_out"), ("window", "pixels"), ("all", "small")
+REWARDS = ("captures", "win")
+SEEN, FACTS = 11, 12  # cells of the window, a side; numbers that a player knows besides
+
+
+@dataclass(frozen=True)
+class World:
+    """arena:ctf. view: window, 11 × 11 planes around the player, turned with it; or pixels, first person. actions: all,
+    the paper's 540; or small, eleven of them. maps: of the seeds for training, or held_out. kind: of maps.
+    reward: 1 to a team for each capture and -1 to the other, or for a match that is won when it ends.
+    """
+
+    view: str = "window"
+    actions: str = "all"
+    team: int = 2  # players of a side
+    size: int = 13  # cells of a map's side, an odd number
+    length: int = 4500  # steps of a match; 15 make a second
+    repeat: int = 1  # steps for which an action is held, which are one of the agent
+    kind: str = "both"
+    maps: str = "train"
+    reward: str = "captures"
+
+    def __post_init__(self) -> None:
+        choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UserError(f"arena:ctf: {name}={getattr(self, name)} given, allowed: {', '.join(allowed)}")
+        if self.size < 9 or self.size > 99 or self.size % 2 == 0:
+            raise UserError(
+                f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99"
+            )
+        if not 1 <= self.team <= 8 or self.length < 1 or self.repeat < 1:
+            got = f"team={self.team}, length={self.length}, repeat={self.repeat}"
+            raise UserError(f"arena:ctf: {got} given, allowed: 1 to 8 players of a side, a length and a repeat from 1")
+        if self.length % self.repeat:
+            raise UserError(
+                f"arena:ctf: length={self.length} given, allowed with repeat={self.repeat}: a multiple of that"
+            )
+
+    @property
+    def seats(self) -> int:
+        return 2 * self.team
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,) * self.team + (1,) * self.team
+
+    @property
+    def action(self) -> ActionSpec:
+        return COMPOSITE if self.actions == "all" else Discrete(len(SMALL))
+
+    @property
+    def obs(self) -> Spec:
+        view = Field((3, 84, 84), "uint8") if self.view == "pixels" else Field((len(PLANES), SEEN, SEEN), "uint8")
+        return {"facts": Field((FACTS,), "float32"), "view": view}
+
+    def arrays(self, n: int) -> Batch:
+        """Of n matches. P: seats; last axis of positions: x, y."""
+        N, P = self.size, self.seats
+        return {
+            "grid": np.zeros((n, N, N), np.uint8),
+            "base": np.zeros((n, 2, 2)),  # [team]: where its flag is at home
+            "spawn": np.zeros((n, P, 2)),  # where a seat begins
+            "at": np.zeros((n, P, 2)),
+            "z": np.zeros((n, P)),  # of the feet
+            "rises": np.zeros((n, P)),  # cells a step
+            "yaw": np.zeros((n, P), np.int64),
+            "pitch": np.zeros((n, P), np.int64),
+            "loads": np.zeros((n, P), np.int64),  # steps until it can tag
+            "flag": np.zeros((n, 2), np.int64),  # [team]: HOME, CARRIED, DROPPED
+            "flag_at": np.zeros((n, 2, 2)),
+            "carrier": np.full((n, 2), -1, np.int64),  # [team]: the seat that has its flag
+            "score": np.zeros((n, 2), np.int64),
+            "age": np.zeros(n, np.int64),
+        }
+
+    def composite(self, action: Tree) -> np.ndarray:
+        """int64 [n, 6] of actions [n] or [n, 6]."""
+        given = np.asarray(action, np.int64)
+        return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
+
+
+PLANES = (
+    "dark",
+    "wall",
+    "mate",
+    "opponent",
+    "mate_carries",
+    "opponent_carries",
+    "own_flag",
+    "their_flag",
+    "own_base",
+    "their_base",
+)
+
+
+_YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
+_CORNER = 1e-9  # parts of a line
+
+compiled = cached_njit()
+
+
+@compiled
+def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
+    """Whether a body there would be in a wall."""
+    left, right, top, bottom = int(x - RADIUS), int(x + RADIUS), int(y - RADIUS), int(y + RADIUS)
+    upper = grid[top, left] == WALL or grid[top, right] == WALL
+    return bool(upper or grid[bottom, left] == WALL or grid[bottom, right] == WALL)
+
+
+@compiled
+def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
+    """Whether no wall is on the straight line from one point in a free cell to another. Corners are not in the way."""
+    c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
+    step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
+    far = 2.0  # beyond the end
+    across_c, across_r = (abs(1.0 / dx) if dx else far), (abs(1.0 / dy) if dy else far)  # parts of the line for a cell
+    next_c = ((c + 1 - x) if dx > 0 else (x - c)) * across_c if dx else far
+    next_r = ((r + 1 - y) if dy > 0 else (y - r)) * across_r if dy else far
+    while min(next_c, next_r) < 1.0:
+        by_c, by_r = next_c < next_r + _CORNER, next_r < next_c + _CORNER  # both: through a corner
+        if by_c:
+            c, next_c = c + step_c, next_c + across_c
+        if by_r:
+            r, next_r = r + step_r, next_r + across_r
+        if grid[r, c] == WALL:
+            return False
+    return True
+
+
+@compiled
+def _move(
+    grid: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    rises: np.ndarray,
+    yaw: np.ndarray,
+    pitch: np.ndarray,
+    a: np.ndarray,
+) -> None:
+    """Everybody of a match; a int64 [P, 6]."""
+    for p in range(len(at)):
+        yaw[p] = (yaw[p] + _YAW[a[p, 0]]) % TURN
+        pitch[p] = min(max(pitch[p] + _PITCH[a[p, 1]], -STEEPEST), STEEPEST)
+        right, ahead = a[p, 2] - 1.0, a[p, 3] - 1.0
+        speed = SPEED * (_SLANTED if right and ahead else 1.0)
+        x = at[p, 0] + speed * (ahead * COS[yaw[p]] - right * SIN[yaw[p]])
+        if not hits_wall(grid, x, at[p, 1]):
+            at[p, 0] = x
+        y = at[p, 1] + speed * (ahead * SIN[yaw[p]] + right * COS[yaw[p]])
+        if not hits_wall(grid, at[p, 0], y):
+            at[p, 1] = y
+        if a[p, 5] and z[p] == 0.0:
+            rises[p] = JUMP
+        z[p] += rises[p]
+        rises[p] -= GRAVITY
+        if z[p] <= 0.0:
+            z[p] = rises[p] = 0.0
+
+
+@compiled
+def aimed_at(grid: np.ndarray, at: np.ndarray, z: np.ndarray, yaw: np.ndarray, pitch: np.ndarray, p: int) -> int:
+    """Whom a tag by seat p hits: the nearest opponent in its way; -1: nobody."""
+    P, best, nearest = len(at), -1, RANGE
+    for q in range(P):
+        if (q < P // 2) == (p < P // 2):
+            continue
+        dx, dy = at[q, 0] - at[p, 0], at[q, 1] - at[p, 1]
+        ahead, aside = dx * COS[yaw[p]] + dy * SIN[yaw[p]], dy * COS[yaw[p]] - dx * SIN[yaw[p]]
+        height = z[p] + EYE + ahead * SIN[pitch[p]] / COS[pitch[p]] - z[q]  # a pitch below 0 counts from the end
+        on_it = 0.0 < ahead <= nearest and abs(aside) <= WIDTH and 0.0 <= height <= BODY
+        if on_it and clear(grid, at[p, 0], at[p, 1], at[q, 0], at[q, 1]):
+            best, nearest = q, ahead
+    return best
+
+
+@compiled
+def _note(events: np.ndarray, p: int, what: int) -> None:
+    """Seat p picked up (0), captured (1) or returned (2) a flag."""
+    half = len(events) // 2
+    for q in range(len(events)):
+        same = (q < half) == (p < half)
+        events[q, what + (0 if q == p else 3 if same else 6)] += 1.0
+
+
+@compiled
+def _tags(
+    grid: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    yaw: np.ndarray,
+    pitch: np.ndarray,
+    loads: np.ndarray,
+    carrier: np.ndarray,
+    a: np.ndarray,
+    events: np.ndarray,
+    hit: np.ndarray,
+) -> None:
+    """Who is hit in this step, bool [P]; and its events."""
+    hit[:] = False
+    for p in range(len(at)):
+        loads[p] = max(loads[p] - 1, 0)
+        if not a[p, 4] or loads[p]:
+            continue
+        loads[p] = RELOAD
+        q = aimed_at(grid, at, z, yaw, pitch, p)
+        if q >= 0:
+            hit[q] = True
+            events[p, 9 if carrier[0] == q or carrier[1] == q else 10] += 1.0
+    for q in range(len(at)):
+        if hit[q]:
+            events[q, 11 if carrier[0] == q or carrier[1] == q else 12] += 1.0
+
+
+@compiled
+def _near(a: np.ndarray, b: np.ndarray) -> bool:
+    dx, dy = a[0] - b[0], a[1] - b[1]
+    return bool(dx * dx + dy * dy <= REACH * REACH)
+
+
+@compiled
+def _touch(
+    at: np.ndarray,
+    base: np.ndarray,
+    flag: np.ndarray,
+    flag_at: np.ndarray,
+    carrier: np.ndarray,
+    score: np.ndarray,
+    events: np.ndarray,
+) -> int:
+    """Returns, then pick-ups, then captures; team 0's captures less team 1's."""
+    P, gained = len(at), 0
+    for p in range(P):
+        own = 0 if p < P // 2 else 1
+        if flag[own] == DROPPED and _near(at[p], flag_at[own]):
+            flag[own], flag_at[own] = HOME, base[own]
+            _note(events, p, 2)
+    for p in range(P):
+        theirs = 1 if p < P // 2 else 0
+        if flag[theirs] != CARRIED and _near(at[p], flag_at[theirs]):
+            flag[theirs], carrier[theirs] = CARRIED, p
+            _note(events, p, 0)
+    for theirs in range(2):
+        p, own = carrier[theirs], 1 - theirs
+        if p < 0:
+            continue
+        flag_at[theirs] = at[p]
+        if flag[own] == HOME and _near(at[p], base[own]):
+            flag[theirs], carrier[theirs], flag_at[theirs] = HOME, -1, base[theirs]
+            score[own] += 1
+            gained += 1 - 2 * own
+            _note(events, p, 1)
+    return gained
+
+
+@compiled
+def face(at: np.ndarray, size: int) -> int:
+    """The heading from there to the middle of the map."""
+    angle = math.atan2(size / 2 - at[1], size / 2 - at[0])
+    return math.floor(angle / (2 * math.pi) * TURN + 0.5) % TURN
+
+
+@compiled
+def _come_back(
+    p: int,
+    size: int,
+    spawn: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    rises: np.ndarray,
+    yaw: np.ndarray,
+    pitch: np.ndarray,
+) -> None:
+    at[p] = spawn[p]
+    z[p] = rises[p] = 0.0
+    yaw[p], pitch[p] = face(at[p], size), 0
+
+
+@compiled
+def step_matches(
+    grid: np.ndarray,
+    base: np.ndarray,
+    spawn: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    rises: np.ndarray,
+    yaw: np.ndarray,
+    pitch: np.ndarray,
+    loads: np.ndarray,
+    flag: np.ndarray,
+    flag_at: np.ndarray,
+    carrier: np.ndarray,
+    score: np.ndarray,
+    age: np.ndarray,
+    action: np.ndarray,
+    reward: np.ndarray,
+    events: np.ndarray,
+) -> None:
+    """A step of each match, in place: World.arrays; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]."""
+    P = at.shape[1]
+    hit = np.zeros(P, np.bool_)
+    events[:] = 0.0
+    for m in range(len(at)):
+        age[m] += 1
+        _move(grid[m], at[m], z[m], rises[m], yaw[m], pitch[m], action[m])
+        _tags(grid[m], at[m], z[m], yaw[m], pitch[m], loads[m], carrier[m], action[m], events[m], hit)
+        for p in range(P):
+            if hit[p]:
+                for team in range(2):
+                    if carrier[m, team] == p:
+                        flag[m, team], carrier[m, team], flag_at[m, team] = DROPPED, -1, at[m, p]
+                _come_back(p, grid.shape[1], spawn[m], at[m], z[m], rises[m], yaw[m], pitch[m])
+        gained = _touch(at[m], base[m], flag[m], flag_at[m], carrier[m], score[m], events[m])
+        for p in range(P):
+            reward[m, p] = gained if p < P // 2 else -gained
+
+
+@compiled
+def begin_matches(
+    grid: np.ndarray,
+    base: np.ndarray,
+    spawn: np.ndarray,
+    at: np.ndarray,
+    yaw: np.ndarray,
+    flag_at: np.ndarray,
+) -> None:
+    """All where a match begins, once its map is drawn; the other arrays are new."""
+    for m in range(len(at)):
+        at[m], flag_at[m] = spawn[m], base[m]
+        for p in range(at.shape[1]):
+            yaw[m, p] = face(at[m, p], grid.shape[1])

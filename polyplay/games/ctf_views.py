@@ -1,0 +1,509 @@
+"""Capture the flag: what players and people see.
+
+What each player sees, as a picture: rays through the cells of the map, one to a column. Imports no torch.
+
+The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
+(r + 0.5 - horizon) / HALF downwards for each cell of depth; depth is measured along the heading, not along the ray.
+Pitch moves the horizon. Rows are the inner loop, since pixels of a row are neighbours in memory: a column is known by
+the rows where its wall begins (`top`), where its coping ends (`coping`) and where it ends (`bottom`).
+
+Swapping the red and the blue channel swaps the teams, so that neither has the better picture.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, sqrt
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.tree import Batch
+from polyplay.games.ctf_rules import BODY, CARRIED, COS, EYE, RELOAD, SEEN, SIN, STEEPEST, TURN, WALL, WIDTH
+
+# What a player sees in the window: 11 × 11 cells around it, turned so that it looks up, dark where it cannot see.
+#
+# Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
+# in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
+
+
+HALF = SEEN // 2
+SHOWN = 255  # of a byte: networks scale it to 1
+
+compiled = cached_njit()
+
+
+def _ways() -> np.ndarray:
+    """int64 [121 - 1, 2]: each cell but the middle by its distance, and the one before it on the way from there."""
+    cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
+    cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
+    ways = []
+    for i, j in cells:
+        far = max(abs(i - HALF), abs(j - HALF))
+        before = [HALF + round((k - HALF) * (far - 1) / far) for k in (i, j)]
+        ways.append((i * SEEN + j, before[0] * SEEN + before[1]))
+    return np.array(ways)
+
+
+def _steps(ways: np.ndarray) -> np.ndarray:
+    """float64 [120, 2 points, 2]: how far ahead and to the right such a cell is, and the place half way from before."""
+    i, j = np.divmod(ways, SEEN)
+    ends = np.stack([HALF - i, j - HALF], -1).astype(np.float64)
+    return np.stack([ends[:, 0], ends.mean(1)], 1)
+
+
+_WAYS = _ways()
+_STEPS = _steps(_WAYS)
+
+
+@compiled
+def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
+    """Also of what is not on the map."""
+    size = len(grid)
+    return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
+
+
+@compiled
+def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
+    """The planes dark and wall, of out uint8 [planes, 121]."""
+    c, s = COS[yaw], SIN[yaw]
+    for k in range(len(_WAYS)):
+        cell, before = _WAYS[k, 0], _WAYS[k, 1]
+        ahead, right = _STEPS[k, 1, 0], _STEPS[k, 1, 1]
+        if out[0, before] or out[1, before]:
+            out[0, cell] = SHOWN
+            continue
+        hidden = _is_wall(grid, x + ahead * c - right * s, y + ahead * s + right * c)
+        ahead, right = _STEPS[k, 0, 0], _STEPS[k, 0, 1]
+        wall = _is_wall(grid, x + ahead * c - right * s, y + ahead * s + right * c)
+        out[1, cell] = SHOWN if wall else 0
+        out[0, cell] = SHOWN if hidden and not wall else 0
+
+
+@compiled
+def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
+    """Mark what is so far from the player, if it can see it."""
+    i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
+    j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
+    if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
+        plane[i * SEEN + j] = SHOWN
+
+
+@compiled
+def draw_windows(
+    grid: np.ndarray,
+    base: np.ndarray,
+    at: np.ndarray,
+    yaw: np.ndarray,
+    flag_at: np.ndarray,
+    carrier: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """What every seat of every match sees: world.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
+    n, P = at.shape[:2]
+    for m in range(n):
+        for p in range(P):
+            view, x, y, turned = out[m, p].reshape(out.shape[2], SEEN * SEEN), at[m, p, 0], at[m, p, 1], yaw[m, p]
+            _look(grid[m], x, y, turned, view)
+            own = 0 if p < P // 2 else 1
+            for q in range(P):
+                if q != p:
+                    plane = 2 if (q < P // 2) == (p < P // 2) else 3
+                    if carrier[m, 0] == q or carrier[m, 1] == q:
+                        plane += 2
+                    _show(view[plane], view[0], at[m, q, 0] - x, at[m, q, 1] - y, turned)
+            for team in range(2):
+                away = 0 if team == own else 1
+                if carrier[m, team] < 0:
+                    _show(view[6 + away], view[0], flag_at[m, team, 0] - x, flag_at[m, team, 1] - y, turned)
+                _show(view[8 + away], view[0], base[m, team, 0] - x, base[m, team, 1] - y, turned)
+
+
+@compiled
+def know(
+    z: np.ndarray,
+    pitch: np.ndarray,
+    loads: np.ndarray,
+    flag: np.ndarray,
+    carrier: np.ndarray,
+    score: np.ndarray,
+    age: np.ndarray,
+    length: int,
+    out: np.ndarray,
+) -> None:
+    """What a player knows besides what it sees, out float32 [n, P, 12]: the difference of scores / 5, the part of the
+    match that is left; its own flag is at home, carried, dropped; theirs likewise; whether it carries that; the part of
+    a reload that is left, its pitch / the steepest, the height of its feet.
+    """
+    n, P = z.shape
+    out[:] = 0.0
+    for m in range(n):
+        for p in range(P):
+            own, facts = (0 if p < P // 2 else 1), out[m, p]
+            facts[0] = (score[m, own] - score[m, 1 - own]) / 5.0
+            facts[1] = 1.0 - age[m] / length
+            facts[2 + flag[m, own]] = 1.0
+            facts[5 + flag[m, 1 - own]] = 1.0
+            facts[8] = 1.0 if carrier[m, 1 - own] == p else 0.0
+            facts[9] = loads[m, p] / RELOAD
+            facts[10] = pitch[m, p] / STEEPEST
+            facts[11] = z[m, p]
+
+
+PIXELS = 84  # a side
+PIXELS_HALF = 42.0
+NEAR = 0.1  # depth from which players and flags are drawn
+DISC = 0.45  # radius of a base's mark on the floor
+TINTED = 2.3  # how far from a base walls have its colour, in cells
+COPING = 0.12  # of a wall's height
+STRIP = 6  # rows at the bottom of a carrier's picture
+HEAD, NECK, FACE = 0.15, 0.48, 0.55  # half its width, where it begins, where the face begins
+POLE, CLOTH, FLAG = 0.03, 0.4, 0.95  # half its width, the cloth's width, height of a flag that stands
+CARRIED_FLAG = 1.05
+LEVELS, NEARER = 16, 1.6  # shades of a wall, how many to a cell
+
+RED, BLUE, DARK_RED, DARK_BLUE, RED_FLOOR, BLUE_FLOOR, SKIN, WHITE, SKY, TILE, OTHER_TILE = range(11)
+COLOURS = np.array(
+    [
+        (235, 30, 20),
+        (20, 30, 235),
+        (110, 10, 5),
+        (5, 10, 110),
+        (190, 70, 60),
+        (60, 70, 190),
+        (225, 205, 225),
+        (255, 255, 255),
+        (172, 190, 172),
+        (58, 66, 58),
+        (74, 84, 74),
+    ],
+    np.uint8,
+)
+
+
+def _wall_colours() -> np.ndarray:
+    """uint8 [near which base (2: none), by which side the wall is hit, at a joint, shade, coping or below, RGB]."""
+    tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
+    side = np.array([1.0, 0.72])[:, None, None, None, None]
+    joint = np.array([1.0, 0.7])[:, None, None, None]
+    shade = (1 / (1 + 0.09 * np.arange(LEVELS)))[:, None, None]
+    return (tint * side * joint * shade * np.array([0.6, 1.0])[:, None]).astype(np.uint8)
+
+
+WALLS = _wall_colours()
+RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, for each cell of depth
+
+
+@compiled
+def draw_first_person(
+    grid: np.ndarray,
+    base: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    yaw: np.ndarray,
+    pitch: np.ndarray,
+    flag: np.ndarray,
+    flag_at: np.ndarray,
+    carrier: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Draw what each seat sees into out uint8 [n, P, 3, 84, 84], RGB; the rest as World.arrays has it."""
+    n, seats = z.shape
+    depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
+    paint, tiles = np.empty((2, 3, PIXELS), np.uint8), np.empty((3, PIXELS), np.uint8)
+    far, what = np.empty(seats + 2), np.empty(seats + 2, np.int64)
+    for m in range(n):
+        for seat in range(seats):
+            picture, tilt, heading = out[m, seat], pitch[m, seat] % TURN, yaw[m, seat] % TURN
+            horizon = PIXELS_HALF + PIXELS_HALF * SIN[tilt] / COS[tilt]
+            view = (at[m, seat, 0], at[m, seat, 1], EYE + z[m, seat], COS[heading], SIN[heading], horizon)
+            _cast(view, grid[m], base[m], depth, edges, paint)
+            _fill(view, edges, paint, tiles, picture)
+            for team in range(2):
+                _mark(view, base[m, team], RED_FLOOR + team, edges[2], picture)
+            found = _find(view, at[m], flag[m], flag_at[m], far, what)
+            for i in range(found):
+                _show_pixel(view, what[i], far[i], depth, at[m], z[m], yaw[m], flag_at[m], carrier[m], picture)
+            for team in range(2):
+                if carrier[m, team] == seat:
+                    _rectangle(PIXELS - STRIP, PIXELS, 0, PIXELS, RED + team, picture)
+
+
+@compiled
+def _cast(
+    view: tuple, grid: np.ndarray, base: np.ndarray, depth: np.ndarray, edges: np.ndarray, paint: np.ndarray
+) -> None:
+    """Find the wall of each column: depth [84], edges [top, coping, bottom; 84], paint [coping, below; RGB; 84]."""
+    x, y, eye, ahead_x, ahead_y, horizon = view
+    for column in range(PIXELS):
+        ray = RAYS[column]
+        right, down = ahead_x - ray * ahead_y, ahead_y + ray * ahead_x
+        t, side = _hit(grid, x, y, right, down)
+        depth[column] = t
+        hit_x, hit_y = x + t * right, y + t * down
+        scale = PIXELS_HALF / t
+        high, low = horizon - (1 - eye) * scale, horizon + eye * scale
+        edges[0, column] = _first(high)
+        edges[1, column] = _first(high + COPING * scale)
+        edges[2, column] = _first(low)
+        first = (hit_x - base[0, 0]) ** 2 + (hit_y - base[0, 1]) ** 2
+        second = (hit_x - base[1, 0]) ** 2 + (hit_y - base[1, 1]) ** 2
+        near = 2
+        if min(first, second) < TINTED * TINTED and first != second:
+            near = 0 if first < second else 1
+        along = hit_y if side == 0 else hit_x
+        joint = 1 if abs(along - floor(along) - 0.5) > 0.44 else 0
+        colour = WALLS[near, side, joint, min(int(t * NEARER), LEVELS - 1)]
+        for channel in range(3):
+            paint[0, channel, column] = colour[0, channel]
+            paint[1, channel, column] = colour[1, channel]
+
+
+@compiled
+def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
+    """How many times (right, down) it is from (x, y) to a wall or the map's end, and the side that is hit: 0 for one
+    that runs up and down the map, 1 for one from left to right.
+    """
+    by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
+    column, row = int(x), int(y)
+    step_x, step_y = (1 if right > 0 else -1), (1 if down > 0 else -1)
+    to_x = (column + 1 - x if right > 0 else x - column) * by_x
+    to_y = (row + 1 - y if down > 0 else y - row) * by_y
+    cells, t, side = len(grid), 1e-6, 0
+    while 0 <= row < cells and 0 <= column < cells and grid[row, column] != WALL:
+        if to_x < to_y:
+            t, side = to_x, 0
+            to_x += by_x
+            column += step_x
+        else:
+            t, side = to_y, 1
+            to_y += by_y
+            row += step_y
+    return max(t, 1e-6), side
+
+
+@compiled
+def _first(at: float) -> int:
+    """The first row whose middle is at or below a height in the picture, or column at or right of a place in it."""
+    return ceil(min(max(at, 0.0), PIXELS + 0.0) - 0.5)
+
+
+@compiled
+def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, picture: np.ndarray) -> None:
+    """Draw sky, walls and floor, row by row."""
+    top, coping, bottom = edges[0], edges[1], edges[2]
+    floors = bottom.min()
+    for number in range(PIXELS):
+        if number >= floors:
+            _tile(view, number, tiles)
+        row = np.uint8(number)
+        for channel in range(3):
+            line, sky, ground = picture[channel, number], COLOURS[SKY, channel], tiles[channel]
+            upper, lower = paint[0, channel], paint[1, channel]
+            for column in range(PIXELS):  # 32 at once: bytes only, and each is read whether it is needed or not
+                value, above, highest = ground[column], lower[column], upper[column]
+                value = above if row < bottom[column] else value
+                value = highest if row < coping[column] else value
+                line[column] = sky if row < top[column] else value
+
+
+@compiled
+def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
+    """Draw a row of the floor into tiles uint8 [RGB, 84]: a chequerboard of the map's cells."""
+    x, y, eye, ahead_x, ahead_y, horizon = view
+    t = eye * PIXELS_HALF / (row + 0.5 - horizon)
+    unit = 1 << 20  # in whole numbers, so that four or eight pixels are done at once
+    begin_x, begin_y = x + t * (ahead_x - RAYS[0] * ahead_y), y + t * (ahead_y + RAYS[0] * ahead_x)
+    from_x, from_y = floor(begin_x * unit + 0.5), floor(begin_y * unit + 0.5)
+    step_x, step_y = floor(-ahead_y * t / PIXELS_HALF * unit + 0.5), floor(ahead_x * t / PIXELS_HALF * unit + 0.5)
+    for channel in range(3):
+        line, light, dark = tiles[channel], COLOURS[TILE, channel], COLOURS[OTHER_TILE, channel]
+        for column in range(PIXELS):
+            odd = ((from_x + column * step_x) ^ (from_y + column * step_y)) & unit
+            line[column] = dark if odd else light
+
+
+@compiled
+def _mark(view: tuple, centre: np.ndarray, colour: int, bottom: np.ndarray, picture: np.ndarray) -> None:
+    """Draw a disc on the floor, where no wall hides it."""
+    eye, horizon = view[2], view[5]
+    t, right = _seen_from(view, centre)
+    if t + DISC < NEAR:
+        return
+    first = _first(horizon + PIXELS_HALF * eye / (t + DISC))
+    last = _first(horizon + PIXELS_HALF * eye / (t - DISC)) if t - DISC > NEAR else PIXELS
+    for row in range(first, last):
+        away = PIXELS_HALF * eye / (row + 0.5 - horizon)
+        chord = DISC * DISC - (away - t) ** 2
+        if chord > 0:
+            begin = _first(PIXELS_HALF + PIXELS_HALF * (right - sqrt(chord)) / away)
+            end = _first(PIXELS_HALF + PIXELS_HALF * (right + sqrt(chord)) / away)
+            for channel in range(3):
+                line, value = picture[channel, row], COLOURS[colour, channel]
+                for column in range(begin, end):
+                    line[column] = value if row >= bottom[column] else line[column]
+
+
+@compiled
+def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
+    """Depth of a place, and how far it is to the right."""
+    x, y = place[0] - view[0], place[1] - view[1]
+    return x * view[3] + y * view[4], y * view[3] - x * view[4]
+
+
+@compiled
+def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
+    """Write the depths of players (what: their seats) and standing flags (P, P + 1) in front, the farthest first.
+    Who looks is at depth 0, so not among them.
+    """
+    seats, found = len(at), 0
+    for thing in range(seats + 2):
+        if thing >= seats and flag[thing - seats] == CARRIED:
+            continue
+        t, right = _seen_from(view, at[thing] if thing < seats else flag_at[thing - seats])
+        if t < NEAR or abs(right) > t + WIDTH + CLOTH:
+            continue
+        place = found
+        while place > 0 and far[place - 1] < t:
+            far[place], what[place] = far[place - 1], what[place - 1]
+            place -= 1
+        far[place], what[place] = t, thing
+        found += 1
+    return found
+
+
+@compiled
+def _show_pixel(
+    view: tuple,
+    thing: int,
+    t: float,
+    depth: np.ndarray,
+    at: np.ndarray,
+    z: np.ndarray,
+    yaw: np.ndarray,
+    flag_at: np.ndarray,
+    carrier: np.ndarray,
+    picture: np.ndarray,
+) -> None:
+    """Draw a player or a standing flag in each run of columns where no wall is nearer."""
+    seats = len(at)
+    right = _seen_from(view, at[thing] if thing < seats else flag_at[thing - seats])[1]
+    end, last = 0, _first(PIXELS_HALF + PIXELS_HALF * (right + WIDTH + CLOTH) / t)
+    begin = _first(PIXELS_HALF + PIXELS_HALF * (right - WIDTH) / t)
+    while begin < last:
+        if depth[begin] <= t:
+            begin += 1
+            continue
+        end = begin + 1
+        while end < last and depth[end] > t:
+            end += 1
+        where = (t, right, float(begin), float(end))
+        if thing >= seats:
+            _flag(view, where, 0.0, FLAG, thing - seats, picture)
+        else:
+            for team in range(2):
+                if carrier[team] == thing:
+                    _flag(view, where, z[thing] + NECK, z[thing] + CARRIED_FLAG, team, picture)
+            _player(view, where, z[thing], yaw[thing] % TURN, thing * 2 // seats, picture)
+        begin = end
+
+
+@compiled
+def _player(view: tuple, where: tuple, feet: float, heading: int, team: int, picture: np.ndarray) -> None:
+    """Draw a body in its team's colour, a dark head, and the face on the side of it that the player looks to."""
+    _box(view, where, -WIDTH, WIDTH, feet, feet + NECK, RED + team, picture)
+    _box(view, where, -HEAD, HEAD, feet + NECK, feet + BODY, DARK_RED + team, picture)
+    away = COS[heading] * view[3] + SIN[heading] * view[4]
+    right = SIN[heading] * view[3] - COS[heading] * view[4]
+    half = 0.45 * HEAD * (0.6 - away)
+    if half > 0.1 * HEAD:
+        middle = right * (HEAD - half)
+        _box(view, where, middle - half, middle + half, feet + FACE, feet + BODY - 0.04, SKIN, picture)
+
+
+@compiled
+def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture: np.ndarray) -> None:
+    """Draw a white pole and a cloth in the team's colour with a white bar."""
+    _box(view, where, -POLE, POLE, low, high, WHITE, picture)
+    _box(view, where, POLE, POLE + CLOTH, high - 0.35, high, WHITE, picture)
+    _box(view, where, POLE, POLE + CLOTH - 0.04, high - 0.31, high - 0.04, RED + team, picture)
+
+
+@compiled
+def _box(
+    view: tuple, where: tuple, left: float, right: float, low: float, high: float, colour: int, picture: np.ndarray
+) -> None:
+    """Draw an upright rectangle, between columns `where` allows; its sides in cells from a thing's middle, its heights
+    from the floor. It is at least a pixel wide and high.
+    """
+    eye, horizon = view[2], view[5]
+    t, middle, begin, end = where
+    scale = PIXELS_HALF / t
+    side, above = PIXELS_HALF + (middle + left) * scale, horizon - (high - eye) * scale
+    top, start = _first(above), _first(side)
+    bottom = _first(max(horizon - (low - eye) * scale, above + 1))
+    stop = _first(max(PIXELS_HALF + (middle + right) * scale, side + 1))
+    _rectangle(top, bottom, max(start, int(begin)), min(stop, int(end)), colour, picture)
+
+
+@compiled
+def _rectangle(top: int, bottom: int, left: int, right: int, colour: int, picture: np.ndarray) -> None:
+    for channel in range(3):
+        value = COLOURS[colour, channel]
+        for row in range(top, bottom):
+            for column in range(left, right):
+                picture[channel, row, column] = value
+
+
+# A match as people look at it: every player's view, and the map from above. Imports no torch.
+
+
+PICTURED = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
+VIEW, FRAME = 2 * PIXELS, 4  # pixels of a side of a view, and around it
+SIDE = 2 * (VIEW + 2 * FRAME)  # of the map
+STONE = (150, 145, 150)
+PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # cells: radius of a player, how far ahead it looks, half a flag's side
+
+
+def draw_match(s: Batch, m: int) -> np.ndarray:
+    """uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
+    match = {k: s[k][m : m + 1] for k in PICTURED}
+    seen = np.empty((1, match["yaw"].shape[1], 3, PIXELS, PIXELS), np.uint8)
+    draw_first_person(*match.values(), seen)
+    large = seen[0].transpose(0, 2, 3, 1).repeat(VIEW // PIXELS, 1).repeat(VIEW // PIXELS, 2)
+    n = len(large) // 2
+    rows = [
+        np.concatenate([_framed(view, COLOURS[(RED, BLUE)[team]]) for view in large[team * n : team * n + n]], 1)
+        for team in (0, 1)
+    ]
+    return np.concatenate([_map({k: v[0] for k, v in match.items()}), np.concatenate(rows)], 1)
+
+
+def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
+    framed = np.empty((VIEW + 2 * FRAME, VIEW + 2 * FRAME, 3), np.uint8)
+    framed[:] = colour
+    framed[FRAME:-FRAME, FRAME:-FRAME] = view
+    return framed
+
+
+def _map(s: Batch) -> np.ndarray:
+    """From above: bases are squares, flags diamonds, players discs with a nose; who carries a flag has its diamond."""
+    size = len(s["grid"])
+    y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
+    wall = s["grid"][y.astype(int), x.astype(int)] == WALL
+    out = np.where(wall[..., None], np.array(STONE, np.uint8), COLOURS[TILE])
+    for team in range(2):
+        base_x, base_y = s["base"][team]
+        out[(abs(x - base_x) < 0.5) & (abs(y - base_y) < 0.5)] = COLOURS[(RED_FLOOR, BLUE_FLOOR)[team]]
+    for seat, (at_x, at_y) in enumerate(s["at"]):
+        colour = COLOURS[(RED, BLUE)[seat >= len(s["at"]) // 2]]
+        out[(x - at_x) ** 2 + (y - at_y) ** 2 < PLAYER**2] = colour
+        yaw = s["yaw"][seat] % len(COS)
+        nose_x, nose_y = at_x + NOSE * COS[yaw], at_y + NOSE * SIN[yaw]
+        out[(x - nose_x) ** 2 + (y - nose_y) ** 2 < (PLAYER / 3) ** 2] = COLOURS[SKIN]
+    for team in range(2):
+        carried = s["flag"][team] == CARRIED
+        flag_x, flag_y = s["at"][s["carrier"][team]] if carried else s["flag_at"][team]
+        far = abs(x - flag_x) + abs(y - flag_y)
+        out[far < SCREEN_CLOTH * 1.4] = COLOURS[WHITE]
+        out[far < SCREEN_CLOTH] = COLOURS[(RED, BLUE)[team]]
+    return out

@@ -1,0 +1,366 @@
+"""The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record that holds a whole position
+and the game before it. Imports no torch.
+
+Record, int8: as in boards.records, its own number the passes in a row; behind the cells, from game[BOARDS] on, the
+cells of the last EIGHT positions, that of ply n at n % EIGHT; from game[HASHES] on a uint64 for every position so far.
+
+The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits of each are 1, so those of the sum
+count the stones: a move that captures nothing can only repeat a position with one stone more than there are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyplay.core.compiled import inlined
+from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, OWN, PLIES, ROWS, WON, compiled, pass_turn, ply
+
+KOMI, KO, SUICIDE, BOARDS, HASHES = range(3, 8)  # of a game's numbers; KOMI in halves of a point
+POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones; stones and mover; the last but one
+LARGEST = 19
+EIGHT = 8  # positions that a network sees, the present one among them
+BORDER = 3  # on a padded board
+STONES = np.uint64(1023)  # the bits of a hash that count
+
+_numbers = np.random.Generator(np.random.PCG64(20171018)).integers(0, 2**54, (3, LARGEST * LARGEST), np.uint64)
+_STONE = (_numbers << np.uint64(10)) + np.uint64(1)  # [colour, cell]
+
+
+@compiled
+def longest(game: np.ndarray) -> int:
+    """Moves after which a game ends in any case."""
+    return 2 * game[ROWS] * game[ROWS]
+
+
+@compiled
+def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
+    """uint64 [longest]: of the positions so far, the present one's at `ply`."""
+    return record[game[HASHES] :].view(np.uint64)
+
+
+@inlined
+def _beside(n: int, cell: int, side: int) -> int:
+    """The cell above, to the left, to the right or below; −1: there is none."""
+    if side == 0:
+        return cell - n if cell >= n else -1
+    if side == 1:
+        return cell - 1 if cell % n > 0 else -1
+    if side == 2:
+        return cell + 1 if cell % n < n - 1 else -1
+    return cell + n if cell + n < n * n else -1
+
+
+@compiled
+def _pad(n: int, record: np.ndarray, board: np.ndarray) -> None:
+    """Write the cells into int8 [(n + 2)²], with a border."""
+    width = n + 2
+    board[: width * width] = BORDER
+    for row in range(n):
+        for column in range(n):
+            board[(row + 1) * width + column + 1] = record[CELLS + row * n + column]
+
+
+@compiled
+def _find_groups(n: int, board: np.ndarray, group: np.ndarray) -> None:
+    """Write of every stone on a padded board the number of its group: the place of its first stone."""
+    width = n + 2
+    for at in range(width + 1, width * (n + 1)):
+        stone = board[at]
+        if stone == 0 or stone == BORDER:
+            continue
+        root = at
+        if board[at - 1] == stone:
+            root = int(group[at - 1])
+            while group[root] != root:
+                root = int(group[root])
+        if board[at - width] == stone:
+            above = int(group[at - width])
+            while group[above] != above:
+                above = int(group[above])
+            group[max(root, above)] = min(root, above)
+            root = min(root, above)
+        group[at] = root
+    for at in range(width + 1, width * (n + 1)):
+        if board[at] == 1 or board[at] == 2:
+            group[at] = group[group[at]]
+
+
+@compiled
+def _count_liberties(n: int, board: np.ndarray, group: np.ndarray, liberty: np.ndarray, total: np.ndarray) -> None:
+    """Of each group, at its number: where its only liberty is, −1 if it has several; the sum of its stones' numbers."""
+    width = n + 2
+    for row in range(n):
+        for column in range(n):
+            at = (row + 1) * width + column + 1
+            if board[at] != 0:
+                if group[at] == at:
+                    liberty[at], total[at] = 0, np.uint64(0)
+                total[group[at]] += _STONE[board[at], row * n + column]
+    for at in range(width + 1, width * (n + 1)):
+        if board[at] == 0:
+            for beside in (at - width, at - 1, at + 1, at + width):
+                if board[beside] == 1 or board[beside] == 2:
+                    of = group[beside]
+                    liberty[of] = at if liberty[of] == 0 or liberty[of] == at else -1
+
+
+@compiled
+def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
+    """Whether a move that leads to a position of that hash repeats one that it may not."""
+    last, hashes = ply(record), _hashes(game, record)
+    if game[KO] == SIMPLE:
+        return last > 0 and hashes[last - 1] == found
+    step = 2 if game[KO] == SITUATIONAL else 1
+    repeated = False
+    for i in range(last + 1 - step, -1, -step):
+        repeated |= hashes[i] == found
+    return repeated
+
+
+@compiled
+def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
+    """Write the hashes of former positions with one stone more than now, which may not be repeated; their number."""
+    last, hashes, n = ply(record), _hashes(game, record), 0
+    if game[KO] == SIMPLE:
+        first, step = last - 1, last + 1
+    else:
+        first, step = (last - 1, 2) if game[KO] == SITUATIONAL else (last, 1)
+    wanted = (hashes[last] + np.uint64(1)) & STONES
+    for i in range(first, -1, -step):
+        if hashes[i] & STONES == wanted:
+            out[n] = hashes[i]
+            n += 1
+    return n
+
+
+@compiled
+def _gone(
+    at: int,
+    width: int,
+    board: np.ndarray,
+    group: np.ndarray,
+    liberty: np.ndarray,
+    sums: np.ndarray,
+    takes: bool,
+    own: int,
+) -> np.uint64:
+    """The sum of the stones that a move takes off the board: of the other's groups whose only liberty it is, or, where
+    it takes none, of its own groups.
+    """
+    total, last = np.uint64(0), (-1, -1, -1)  # groups that were counted
+    for beside in (at - width, at - 1, at + 1, at + width):
+        stone, of = board[beside], int(group[beside])
+        if stone == 0 or stone == BORDER or (stone == own) == takes or liberty[of] != at:
+            continue
+        if of != last[0] and of != last[1] and of != last[2]:
+            last, total = (last[1], last[2], of), total + sums[of]
+    return total
+
+
+@compiled
+def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
+    """Write the legal actions, ascending, the pass last, into out int16 [actions]; their number."""
+    n, own = game[ROWS], record[0] + 1
+    width = n + 2
+    size = width * width
+    board, places = np.empty(size, np.int8), np.empty((2, size), np.int16)
+    sums, former = np.empty(size, np.uint64), np.empty(longest(game), np.uint64)
+    group, liberty = places[0], places[1]
+    _pad(n, record, board)
+    _find_groups(n, board, group)
+    _count_liberties(n, board, group, liberty, sums)
+    now, more, count = _hashes(game, record)[ply(record)], _one_stone_more(game, record, former), 0
+    for row in range(n):
+        for column in range(n):
+            at = (row + 1) * width + column + 1
+            if board[at] != 0:
+                continue
+            alive, takes, joins = False, False, False
+            for beside in (at - width, at - 1, at + 1, at + width):
+                stone = board[beside]
+                if stone == 0:
+                    alive = True
+                elif stone == own:
+                    joins = True
+                    alive |= liberty[group[beside]] != at
+                elif stone != BORDER:
+                    takes |= liberty[group[beside]] == at
+            cell = row * n + column
+            fine = alive or takes or (joins and game[SUICIDE] == 1)
+            if fine and alive and not takes:
+                after = now + _STONE[own, cell]
+                for i in range(more):
+                    fine &= former[i] != after
+            elif fine:
+                after = now + _STONE[own, cell] if takes else now
+                fine = not _repeats(game, record, after - _gone(at, width, board, group, liberty, sums, takes, own))
+            if fine:
+                out[count] = cell
+                count += 1
+    out[count] = n * n
+    return count + 1
+
+
+@compiled
+def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> int:
+    """Write the cells of a group into found int16 [n²]; their number if it has no liberty, else 0."""
+    stone = record[CELLS + cell]
+    mark, count, done, breathes = stone + 4, 1, 0, False
+    found[0] = cell
+    record[CELLS + cell] = mark
+    while done < count and not breathes:
+        at = int(found[done])
+        done += 1
+        for side in range(4):
+            beside = _beside(n, at, side)
+            if beside >= 0:
+                what = record[CELLS + beside]
+                if what == 0:
+                    breathes = True
+                elif what == stone:
+                    record[CELLS + beside] = mark
+                    found[count] = beside
+                    count += 1
+    for i in range(count):
+        record[CELLS + found[i]] = stone
+    return 0 if breathes else count
+
+
+@compiled
+def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
+    """Take a group off the board if it has no liberty; the sum of its stones' numbers."""
+    stone, total = record[CELLS + cell], np.uint64(0)
+    for i in range(_flood(n, record, cell, found)):
+        record[CELLS + found[i]] = 0
+        total += _STONE[stone, found[i]]
+    return total
+
+
+@compiled
+def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
+    """Put a stone of the mover and take what it captures, else its own group if that can't breathe; by how much the
+    hash grows.
+    """
+    own, found = record[0] + 1, np.empty(n * n, np.int16)
+    record[CELLS + cell] = own
+    change = _STONE[own, cell]
+    for side in range(4):
+        beside = _beside(n, cell, side)
+        if beside >= 0 and record[CELLS + beside] == 3 - own:
+            change -= _take(n, record, beside, found)
+    if change == _STONE[own, cell]:
+        change -= _take(n, record, cell, found)
+    return change
+
+
+@compiled
+def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
+    """Make a legal move in the record; GOES_ON, WON, DRAWN or LOST."""
+    n, now, hashes = game[ROWS], ply(record), _hashes(game, record)
+    cells, slot = n * n, game[BOARDS] + now % EIGHT * n * n
+    for i in range(cells):
+        record[slot + i] = record[CELLS + i]
+    after = hashes[now]
+    if action == cells:
+        record[OWN] += 1
+    else:
+        record[OWN] = 0
+        after += _put(n, record, action)
+    pass_turn(record)
+    if record[OWN] < 2 and now + 1 < longest(game):
+        hashes[now + 1] = after
+        return GOES_ON
+    lead = 2 * area(game, record) - game[KOMI]
+    if lead == 0:
+        return DRAWN
+    return WON if (lead > 0) == (record[0] == 1) else LOST  # the second player is to move: the first one has
+
+
+@compiled
+def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
+    """Write whose each cell is, by area: 1, 2, or 0: empty and reached by both, or by none; out int8 [n²]."""
+    n = game[ROWS]
+    cells = n * n
+    found = np.empty(cells, np.int16)
+    for cell in range(cells):
+        out[cell] = record[CELLS + cell] if record[CELLS + cell] else -1
+    for cell in range(cells):
+        if out[cell] >= 0:
+            continue
+        found[0], count, done, reached = cell, 1, 0, 0
+        out[cell] = 0
+        while done < count:
+            at = int(found[done])
+            done += 1
+            for side in range(4):
+                beside = _beside(n, at, side)
+                if beside < 0:
+                    continue
+                if record[CELLS + beside]:
+                    reached |= record[CELLS + beside]
+                elif out[beside] < 0:
+                    out[beside] = 0
+                    found[count] = beside
+                    count += 1
+        for i in range(count if reached != 3 else 0):
+            out[found[i]] = reached
+
+
+@compiled
+def area(game: np.ndarray, record: np.ndarray) -> int:
+    """The first player's area less the second's: stones, and empty cells that reach stones of one player alone."""
+    out = np.empty(game[ROWS] * game[ROWS], np.int8)
+    owners(game, record, out)
+    lead = 0
+    for owner in out:
+        lead += 1 if owner == 1 else -1 if owner == 2 else 0
+    return lead
+
+
+@compiled
+def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
+    """Write what a network sees into out [17, n, n]: the mover's stones and the other's, now and in each of the seven
+    positions before, the newest first (empty before the game), and 1 where the first player moves.
+    """
+    n, now, own = game[ROWS], ply(record), record[0] + 1
+    cells = n * n
+    for back in range(EIGHT):
+        begin = CELLS if back == 0 else game[BOARDS] + (now - back) % EIGHT * cells
+        for row in range(n):
+            for column in range(n):
+                stone = record[begin + row * n + column] if back <= now else 0
+                out[2 * back, row, column] = stone == own
+                out[2 * back + 1, row, column] = stone == 3 - own
+    first = 1 if record[0] == 0 else 0
+    for row in range(n):
+        for column in range(n):
+            out[2 * EIGHT, row, column] = first
+
+
+@compiled
+def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
+    """Write into empty records the positions that planes, bool [m, 17, n²], show, and the seven before each. Their ply
+    is the number of stones, or EIGHT if there are fewer, or one more: as it is the mover's turn.
+    """
+    cells = game[ROWS] * game[ROWS]
+    for i in range(len(records)):
+        record, shown = records[i], planes[i]
+        own, stones, repeated = 1 if shown[2 * EIGHT, 0] else 2, 0, True
+        for cell in range(cells):
+            stones += shown[0, cell] or shown[1, cell]
+            repeated &= shown[0, cell] == shown[2, cell] and shown[1, cell] == shown[3, cell]
+        now = max(EIGHT, stones)
+        now += now % 2 != own - 1
+        record[0], record[1], record[2] = own - 1, now % PLIES, now // PLIES
+        record[OWN] = repeated and (stones > 0 or own == 2)
+        hashes = _hashes(game, record)
+        for back in range(EIGHT):
+            total, slot = np.uint64(0), game[BOARDS] + (now - back) % EIGHT * cells
+            for cell in range(cells):
+                stone = own if shown[2 * back, cell] else 3 - own if shown[2 * back + 1, cell] else 0
+                record[slot + cell] = stone
+                if stone:
+                    total += _STONE[stone, cell]
+                if back == 0:
+                    record[CELLS + cell] = stone
+            hashes[now - back] = total

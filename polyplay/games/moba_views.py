@@ -1,0 +1,395 @@
+"""The lane game: what heroes and people see, rewards.
+
+What heroes of the lane game see, compiled. Imports no torch.
+
+A side sees all that is within sight of one of its units that are alive. Nothing about other units is in an observation:
+their rows are 0. Each side sees the map from its own base, so both see the same where they stand alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.tree import Batch
+from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
+from polyplay.games.moba_world import (
+    BLAST,
+    BLAST_WAIT,
+    BOLT,
+    BOLT_WAIT,
+    CORE_X,
+    CREEP_HEALTH,
+    CREEP_SIGHT,
+    DELAY,
+    DELAYS,
+    EXPERIENCE,
+    FIRST_LANE,
+    GOLD,
+    HEAL,
+    HEAL_WAIT,
+    HEALTH,
+    LANE_APART,
+    LEVEL,
+    MANA,
+    MANA_A_LEVEL,
+    MANA_AT_FIRST,
+    MOST,
+    NEAR,
+    OFFSET,
+    OFFSETS,
+    PRIMARY,
+    READY,
+    RELOAD,
+    RETURN_A_LEVEL,
+    RETURN_TIME,
+    RETURNS,
+    SHOWN,
+    SIGHT,
+    SLOTS,
+    STEPS_A_SECOND,
+    TO_LEVEL,
+    TOP_LEVEL,
+    TOWER_HEALTH,
+    TURN_X,
+    WIDTH,
+    X,
+    Y,
+    apart,
+    count_lanes,
+    forward,
+    is_open,
+    middle,
+    most_mana,
+    strength,
+    unit_of,
+)
+
+RETURN_MOST = RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL
+
+compiled = cached_njit()
+
+
+@compiled
+def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
+    """Which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
+    half = len(units) // 2
+    creeps = team + SLOTS * count_lanes(units, team)
+    for side in range(2):
+        own, theirs, n = side * half, half - side * half, 0
+        for k in range(half):
+            if units[own + k, HEALTH] > 0:
+                reach = CREEP_SIGHT if team <= k < creeps else SIGHT
+                eyes[n, 0], eyes[n, 1], eyes[n, 2] = units[own + k, X], units[own + k, Y], reach * reach
+                n += 1
+        for v in range(theirs, theirs + half):
+            found, x, y = False, np.int64(units[v, X]), np.int64(units[v, Y])
+            if units[v, HEALTH] > 0:
+                for k in range(n):
+                    dx, dy = eyes[k, 0] - x, eyes[k, 1] - y
+                    if dx * dx + dy * dy <= eyes[k, 2]:
+                        found = True
+                        break
+            seen[v] = found
+
+
+@compiled
+def _list_creeps(
+    units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
+) -> None:
+    """The creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; of two as near
+    the own one, the lower slot. known, keys int64 [U] are for scratch.
+    """
+    half, creeps, n = len(units) // 2, SLOTS * count_lanes(units, team), 0
+    for first in (side * half + team, half - side * half + team):
+        for v in range(first, first + creeps):
+            if units[v, HEALTH] > 0 and (seen[v] or first == side * half + team):
+                known[n] = v
+                n += 1
+    begin, last = max(team - 1, 1) + team, SHOWN * creeps // SLOTS
+    for p in range(side * team, side * team + team):
+        u = unit_of(units, team, p)
+        for k in range(n):
+            keys[k] = apart(units, u, known[k]) * 64 + k
+        for k in range(n):  # counting takes less than sorting: no branch is mispredicted
+            row, key = 0, keys[k]
+            for other in keys[:n]:
+                row += 1 if other < key else 0
+            if row < last:
+                shown[p, begin + row] = known[k]
+        for row in range(n, last):
+            shown[p, begin + row] = -1
+
+
+@compiled
+def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
+    """Heroes and buildings that a side sees, into the rows of its seats."""
+    half, lanes = len(units) // 2, count_lanes(units, team)
+    own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
+    for p in range(side * team, side * team + team):
+        u, row, towers = unit_of(units, team, p), 0, allies + team + SHOWN * lanes
+        for v in range(own, own + team):
+            if v != u:
+                shown[p, row] = v if units[v, HEALTH] > 0 else -1
+                row += 1
+        for k in range(team):
+            shown[p, allies + k] = half - own + k if seen[half - own + k] else -1
+        for i in range(buildings):
+            v = own + half - buildings + i
+            shown[p, towers + i] = v if units[v, HEALTH] > 0 else -1
+            v = 2 * half - own - buildings + i
+            shown[p, towers + buildings + i] = v if seen[v] else -1
+
+
+@compiled
+def look(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray) -> None:
+    """LaneWorld.arrays `seen` and `shown` of each match, by the others. A row of an ally that is never there stays."""
+    team, U = heroes.shape[1] // 2, units.shape[1]
+    eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
+    for m in range(len(units)):
+        _see(units[m], team, seen[m], eyes)
+        for side in range(2):
+            _list_creeps(units[m], team, side, seen[m], known, keys, shown[m])
+            _list_others(units[m], team, side, seen[m], shown[m])
+
+
+# --------------------------------------------------------------------------------------------- observations
+
+
+@compiled
+def _left(until: int, age: int) -> int:
+    """Steps until something is possible, for an action that begins now."""
+    return max(until - age - 1, 0)
+
+
+@compiled
+def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
+    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero world.HERO from health on, of a
+    creep its health, of a tower health, kind and whether it is open.
+    """
+    team, half = len(heroes) // 2, len(units) // 2
+    towers = 2 * count_lanes(units, team)
+    for p in range(2 * team):
+        u, h = unit_of(units, team, p), heroes[p]
+        facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], units[u, MOST] / 1000.0
+        facts[u, 2], facts[u, 3] = h[MANA] / most_mana(heroes, p), h[LEVEL] / TOP_LEVEL
+        facts[u, 4], facts[u, 5] = strength(heroes, p) / 100.0, _left(units[u, READY], age) / RELOAD
+    for first in (0, half):
+        for u in range(first + team, first + half - 1 - towers):
+            facts[u, 0] = units[u, HEALTH] / CREEP_HEALTH
+        for i in range(towers + 1):
+            u = first + half - 1 - towers + i
+            facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], 1.0 if i == towers else 0.5 * (i % 2)
+            facts[u, 2] = 1.0 if is_open(units, team, u) else 0.0
+
+
+@compiled
+def _lead_of(units: np.ndarray, team: int) -> float:
+    """By how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which decides
+    matches at their end.
+    """
+    half, first, ahead = len(units) // 2, team + SLOTS * count_lanes(units, team), 0
+    for k in range(first, half):
+        ahead += units[k, HEALTH] - units[half + k, HEALTH]
+    return ahead / (abs(ahead) + TOWER_HEALTH / 4.0)
+
+
+@compiled
+def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
+    """world.OWN, all but the age and the lead."""
+    team, h = len(heroes) // 2, heroes[p]
+    u, level, y = unit_of(units, team, p), h[LEVEL], middle(count_lanes(units, team))
+    side = 1 if p >= team else 0
+    out[0] = 1.0 if units[u, HEALTH] > 0 else 0.0
+    out[1], out[2] = forward(side, units[u, X]) * (2.0 / WIDTH) - 1.0, units[u, Y] / y - 1.0
+    for k in range(4):
+        out[3 + k] = facts[u, k]
+    out[7] = (h[EXPERIENCE] - TO_LEVEL * level * (level - 1)) / (2.0 * TO_LEVEL * level) if level < TOP_LEVEL else 1.0
+    out[8], out[9], out[10] = h[GOLD] / 2000.0, facts[u, 4], facts[u, 5]
+    out[11], out[12] = _left(h[BOLT], age) / BOLT_WAIT, _left(h[BLAST], age) / BLAST_WAIT
+    out[13], out[14] = _left(h[HEAL], age) / HEAL_WAIT, _left(h[RETURNS], age) / RETURN_MOST
+    out[16] = (p - side * team) / 4.0
+
+
+@compiled
+def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
+    """The last action: primary as one-hot, offset, delay."""
+    out[hero[PRIMARY]] = 1.0
+    out[8] = (hero[OFFSET] % OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
+    out[9] = (hero[OFFSET] // OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
+    out[10] = hero[DELAY] / (DELAYS - 1)
+
+
+@compiled
+def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
+    """That v is there, how far ahead of u and aside, and from column `first` on n of its facts."""
+    ahead = (1.0 / NEAR) if u < len(units) // 2 else -(1.0 / NEAR)
+    out[0], out[1] = 1.0, (units[v, X] - units[u, X]) * ahead
+    out[2] = (units[v, Y] - units[u, Y]) * (1.0 / NEAR)
+    for k in range(n):
+        out[first + k] = facts[v, k]
+
+
+@compiled
+def observe(
+    units: np.ndarray,
+    heroes: np.ndarray,
+    shown: np.ndarray,
+    age: np.ndarray,
+    length: int,
+    own: np.ndarray,
+    allies: np.ndarray,
+    enemies: np.ndarray,
+    creeps: np.ndarray,
+    towers: np.ndarray,
+    last_action: np.ndarray,
+) -> None:
+    """Observations of all seats, LaneWorld.obs float32 [n, P, …], which are 0 at first."""
+    team, U, facts = heroes.shape[1] // 2, units.shape[1], np.empty((units.shape[1], 6), np.float32)
+    A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
+    for m in range(len(units)):
+        _know(units[m], heroes[m], age[m], facts)
+        y, lead = 1.0 / middle(count_lanes(units[m], team)), _lead_of(units[m], team)
+        for p in range(2 * team):
+            u, hit, side = unit_of(units[m], team, p), strength(heroes[m], p), (1 if p >= team else 0)
+            _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
+            own[m, p, 15], own[m, p, 17] = age[m] / length, (-lead if side else lead)
+            _show_action(heroes[m, p], last_action[m, p])
+            for i in range(A + team + C + T):
+                v = np.int64(shown[m, p, i])
+                mine = (v >= U // 2) == (p >= team)
+                if v < 0:
+                    continue
+                if i < A + team:
+                    out = allies[m, p, i] if i < A else enemies[m, p, i - A]
+                    _show(units[m], facts, u, v, 5, 6, out)
+                    out[3], out[4] = forward(side, units[m, v, X]) * (2.0 / WIDTH) - 1.0, units[m, v, Y] * y - 1.0
+                elif i < A + team + C:
+                    out = creeps[m, p, i - A - team]
+                    _show(units[m], facts, u, v, 3, 1, out)
+                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[m, v, HEALTH] <= hit else 0.0)
+                else:
+                    out = towers[m, p, i - A - team - C]
+                    _show(units[m], facts, u, v, 3, 1, out)
+                    out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
+
+
+# What heroes of the lane game are rewarded for: shaped terms, and what is made of them for teams (Berner et al. 2019,
+# appendix G). Imports no torch.
+
+
+REWARDS = {
+    "win": 5.0,
+    "death": -1.0,
+    "experience": 0.002,
+    "gold": 0.006,
+    "health": 2.0,  # parts of all of it, by rules.worth_of_health
+    "mana": 0.75,
+    "killed_hero": -0.6,  # gold and experience reward it too
+    "last_hit": -0.16,
+    "outer_tower": 2.25,  # two thirds as its health falls, a third when it falls
+    "inner_tower": 4.5,
+    "core": 5.0,  # as its health falls
+}
+EVENTS = tuple(REWARDS)
+SHARES = OWN_REWARD, TEAM_REWARD  # what rows say besides: the hero's reward, and the mean of its team's
+DECAY, DECAY_TIME = 0.6, 600 * STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
+
+
+def time_weights(length: int) -> np.ndarray:
+    """float64 [length + 1]: 0.6^(t / 10 min) at each age of a match."""
+    return np.asarray(DECAY ** (np.arange(length + 1) / DECAY_TIME))
+
+
+def weigh_events(events: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """float64 [n, P] of events [n, P, 11]: REWARDS, all but the win times weight [n]."""
+    if events.ndim != 3 or events.shape[2] != len(EVENTS) or weight.shape != events.shape[:1]:
+        raise ValueError(f"events {list(events.shape)}, weight {list(weight.shape)}: want [n, P, {len(EVENTS)}], [n]")
+    shaped = np.zeros(events.shape[:2])
+    for k, name in enumerate(EVENTS[1:], 1):
+        shaped += REWARDS[name] * events[:, :, k]
+    return REWARDS["win"] * events[:, :, 0] + weight[:, None] * shaped
+
+
+def make_zero_sum(reward: np.ndarray) -> np.ndarray:
+    """[n, P]: each seat's less the mean of the other team's, ρ_i - mean_j∈enemies ρ_j, so that all sum to 0."""
+    teams = _teams(reward)
+    return (teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
+
+
+def share_in_team(reward: np.ndarray, spirit: float) -> np.ndarray:
+    """[n, P]: team spirit τ, (1 - τ) ρ_i + τ · mean_j∈team ρ_j, which leaves a team's sum as it is."""
+    teams = _teams(reward)
+    return ((1.0 - spirit) * teams + spirit * teams.mean(2, keepdims=True)).reshape(reward.shape)
+
+
+def _teams(reward: np.ndarray) -> np.ndarray:
+    """[n, 2, P / 2]."""
+    if reward.ndim != 2 or reward.shape[1] % 2:
+        raise ValueError(f"reward {list(reward.shape)}: want [n, P] of two teams")
+    return reward.reshape(len(reward), 2, -1)
+
+
+# A match of the lane game as people look at it, from above. Imports no torch.
+
+
+DOT = 50  # of length, to a pixel
+GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
+RIM = (240, 240, 230)
+SIDES = ((214, 62, 56), (66, 120, 226))
+GREEN, SKY = (96, 220, 96), (120, 190, 255)
+HERO, CREEP, TOWER, CORE = 8, 3, 9, 16  # pixels from the middle of a unit to its edge
+BAR = 3  # pixels high
+
+
+def draw_lanes(s: Batch, m: int) -> np.ndarray:
+    """uint8 [H, W, 3] of match m: side 0's core is to the left. Heroes are discs with bars of health and mana, creeps
+    dots, towers and cores squares with a bar of health.
+    """
+    units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
+    half, team, y = len(units) // 2, len(heroes) // 2, FIRST_LANE + LANE_APART * (lanes - 1) // 2
+    out = np.empty((2 * y // DOT, WIDTH // DOT, 3), np.uint8)
+    out[:] = GROUND
+    for lane in range(lanes):
+        _road(out, y, FIRST_LANE + LANE_APART * lane)
+    order = [*range(team + SLOTS * lanes, half), *range(team, team + SLOTS * lanes), *range(team)]  # heroes on top
+    for k, side in ((k, side) for k in order for side in range(2)):
+        unit = units[side * half + k]
+        if unit[HEALTH] <= 0:
+            continue
+        size = HERO if k < team else CORE if k == half - 1 else TOWER if k >= team + SLOTS * lanes else CREEP
+        column, row = int(unit[X]) // DOT, int(unit[Y]) // DOT
+        if size == HERO:
+            _mark(out, column, row, size + 2, False, RIM)
+        _mark(out, column, row, size, k >= team + SLOTS * lanes, SIDES[side])
+        if size != CREEP:
+            _bar(out, column, row - size - 2 * BAR - 1, unit[HEALTH] / unit[MOST], GREEN)
+        if size == HERO:
+            hero = heroes[side * team + k]
+            mana = hero[MANA] / (MANA_AT_FIRST + MANA_A_LEVEL * hero[LEVEL])
+            _bar(out, column, row - size - BAR - 1, mana, SKY)
+    return out
+
+
+def _road(out: np.ndarray, y: int, lane_y: int) -> None:
+    """From core to core."""
+    ends = [(CORE_X, y), (TURN_X, lane_y), (WIDTH - TURN_X, lane_y), (WIDTH - CORE_X, y)]
+    for (x0, y0), (x1, y1) in itertools.pairwise(ends):
+        for part in np.linspace(0.0, 1.0, 400):
+            column, row = int(x0 + part * (x1 - x0)) // DOT, int(y0 + part * (y1 - y0)) // DOT
+            out[row - 4 : row + 5, column - 4 : column + 5] = ROAD
+
+
+def _mark(out: np.ndarray, column: int, row: int, size: int, square: bool, colour: tuple[int, int, int]) -> None:
+    top, left = max(row - size, 0), max(column - size, 0)
+    part = out[top : row + size + 1, left : column + size + 1]
+    y, x = np.ogrid[top : top + part.shape[0], left : left + part.shape[1]]
+    part[(y - row) ** 2 + (x - column) ** 2 <= (9 if square else 1) * size**2] = colour
+
+
+def _bar(out: np.ndarray, column: int, row: int, part: float, colour: tuple[int, int, int]) -> None:
+    row, left = max(row, 0), max(column - HERO, 0)
+    out[row : row + BAR, left : column + HERO + 1] = BACK
+    out[row : row + BAR, left : column - HERO + int(np.ceil(part * (2 * HERO + 1)))] = colour

@@ -1,0 +1,366 @@
+"""The lane game: its world, units, legal actions.
+
+The lane game: what a world is made of, in arrays of many matches. Its rules are in `rules`, what a hero sees in
+`sight`, what it is rewarded for in `rewards`.
+
+Everything is a whole number: lengths in thousandths of a cell, times in steps, the moment from which something is
+possible as an age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
+is the same mirrored in x, and each side sees it from its own base.
+
+Units of a side: heroes, then for each lane SLOTS creeps, then for each lane its outer and its inner tower, then the
+core. Those of side 1 follow after those of side 0. Seats 0 … n-1 are the heroes of side 0, n … 2n-1 those of side 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Field, Spec
+from polyplay.envs.spaces import ActionSpec, Discrete
+
+STEPS_A_SECOND = 30
+CELL = 1000
+WIDTH = 36 * CELL  # of the map, from edge to edge
+FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane, and from one to the next
+SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from the own edge; TURN_X: lanes begin
+HOME = 4000  # how far from the core, each way, heroes are at home
+
+# ------------------------------------------------------------------------------------------- arrays
+
+X, Y, HEALTH, MOST, READY, TARGET = range(6)  # of a unit; MOST: health when unhurt, READY: age from which it can hit
+# of a hero besides; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: none
+MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, OFFSET, DELAY = range(13)
+
+# ------------------------------------------------------------------------------------------- actions
+
+NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
+PARTS = ("primary", "unit", "offset", "delay")
+USES = {"unit": (2, 3, 4, 6), "offset": (1,), "delay": (1, 2, 3, 4, 5, 6, 7)}
+OFFSETS = 9  # cells a side around the hero
+DELAYS = 4
+
+# -------------------------------------------------------------------------------------- what units are like
+
+SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
+HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
+MANA_AT_FIRST, MANA_A_LEVEL = 100, 10  # of level 0
+HIT_AT_FIRST, HIT_A_LEVEL, GOLD_A_HIT = 18, 2, 50  # so much gold makes hits stronger by one
+TOP_LEVEL, TO_LEVEL = 10, 60  # level n takes TO_LEVEL · n · (n - 1) experience
+RETURN_TIME, RETURN_A_LEVEL = 120, 30
+RECOVERY = 30  # steps from one recovery to the next
+HEALTH_BACK, MANA_BACK, HOME_BACK = 2, 2, 12  # each time; at home so many times as much
+CAST_RANGE = 5000  # of bolt and blast
+BOLT_DAMAGE, BOLT_MANA, BOLT_WAIT = 60, 30, 120
+BLAST_RADIUS, BLAST_DAMAGE, BLAST_MANA, BLAST_WAIT = 1500, 40, 40, 180  # around the unit that it names
+HEAL_RADIUS, HEAL_HEALTH, HEAL_MANA, HEAL_WAIT = 3500, 70, 50, 300
+SLOTS, WAVE, WAVE_TIME, SPREAD = 6, 3, 300, 400  # creeps of a side in a lane; of a wave; steps to the next; apart
+CREEP_HEALTH, CREEP_HIT, CREEP_SPEED, CREEP_RANGE, CREEP_RELOAD = 80, 6, 80, 1200, 30
+TOWER_HEALTH, TOWER_HIT, TOWER_RANGE, TOWER_RELOAD, CORE_HEALTH = 700, 25, 4500, 30, 1000
+LOOKS = 8  # steps after which creeps and towers choose their targets anew
+CREEP_NOTICES = 4000  # how near to a creep a target is
+SIGHT, CREEP_SIGHT = 8000, 5000  # of heroes and buildings; of creeps
+LEARNS = 8000  # how near to a death heroes are that it gives experience
+CREEP_EXPERIENCE, HERO_EXPERIENCE, HERO_EXPERIENCE_A_LEVEL = 60, 120, 40  # Dota's creeps: 57
+CREEP_GOLD, HERO_GOLD, TOWER_GOLD = 40, 160, 80  # TOWER_GOLD: for each hero of the side; Dota's creeps: about 40
+LOT = 0.25  # with randomise=1, health of heroes and creeps is so much more or less at most
+GOLD_LOT, EXPERIENCE_LOT = 800, 1800  # and heroes begin with so much gold and experience at most (level 6)
+DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many steps
+LATE = 0.5  # and the clock of a match begins after so much of it at most
+WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side
+
+# -------------------------------------------------------------------------------- what observations say
+
+NEAR = 16 * CELL  # by what distances are divided
+OWN = (
+    *("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload"),
+    *("bolt", "blast", "heal", "returns", "age", "place", "lead"),
+)
+HERO = ("there", "dx", "dy", "x", "y", "health", "most_health", "mana", "level", "hit", "reload")
+CREEP = ("there", "dx", "dy", "health", "own", "falls")
+TOWER = ("there", "dx", "dy", "health", "own", "kind", "open")
+LAST_ACTION = 8 + 2 + 1  # primary as one-hot; offset forwards and aside; delay
+SHOWN = 8  # creeps, for each lane
+KINDS = ("shaped", "win")  # of rewards
+
+
+@dataclass(frozen=True)
+class LaneWorld:
+    """arena:lanes. reward: shaped, by the table in `rewards`; or win, 1 and -1 for who has won when a match ends.
+    spirit: how much of the team's mean reward is in a hero's. randomise: how unlike each other heroes and lanes are.
+    """
+
+    team: int = 5  # heroes of a side
+    lanes: int = 3
+    length: int = 6000  # steps of a match; 30 make a second
+    repeat: int = 4  # steps for which an action is held, which are one of the agent
+    reward: str = "shaped"
+    spirit: float = 0.0
+    randomise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.reward not in KINDS:
+            raise UserError(f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        if not 1 <= self.team <= 5 or not 1 <= self.lanes <= 3:
+            got = f"team={self.team}, lanes={self.lanes}"
+            raise UserError(f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        if self.length < 1 or self.repeat < 1 or self.length % self.repeat:
+            got = f"length={self.length}, repeat={self.repeat}"
+            raise UserError(
+                f"arena:lanes: {got} given, allowed: a repeat from 1, and a length that is a multiple of it"
+            )
+        for name in ("spirit", "randomise"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"arena:lanes: {name}={getattr(self, name)} given, allowed: 0 to 1")
+
+    @property
+    def seats(self) -> int:
+        return 2 * self.team
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,) * self.team + (1,) * self.team
+
+    @property
+    def height(self) -> int:
+        return 2 * FIRST_LANE + LANE_APART * (self.lanes - 1)
+
+    @property
+    def sets(self) -> tuple[int, int, int, int]:
+        """Rows of allies, enemies, creeps and towers in an observation, which `unit` points into in this order."""
+        return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
+
+    @property
+    def action(self) -> ActionSpec:
+        sizes = (8, sum(self.sets), OFFSETS**2, DELAYS)
+        return {name: Discrete(n) for name, n in zip(PARTS, sizes, strict=True)}
+
+    @property
+    def legality(self) -> Spec:
+        """Of offset and delay all are legal: they have no mask."""
+        return {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")}
+
+    @property
+    def obs(self) -> Spec:
+        allies, enemies, creeps, towers = self.sets
+        shapes = {
+            "own": (len(OWN),),
+            "allies": (allies, len(HERO)),
+            "enemies": (enemies, len(HERO)),
+            "creeps": (creeps, len(CREEP)),
+            "towers": (towers, len(TOWER)),
+            "last_action": (LAST_ACTION,),
+        }
+        return {name: Field(shape, "float32") for name, shape in shapes.items()}
+
+    def arrays(self, n: int) -> Batch:
+        """Of n matches. P: seats; U: units."""
+        P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
+        return {
+            "units": np.zeros((n, U, 6), np.int32),
+            "heroes": np.zeros((n, P, 13), np.int32),
+            "wave": np.full((n, 2, self.lanes), CREEP_HEALTH, np.int32),  # health of new creeps
+            "seen": np.zeros((n, U), bool),  # by the other side
+            "shown": np.full((n, P, sum(self.sets)), -1, np.int16),  # the unit in each row; -1: none that is seen
+            "age": np.zeros(n, np.int64),
+            "key": np.zeros(n, np.uint64),  # another for each match: what bots draw from
+        }
+
+
+# Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
+# Imports no torch.
+
+
+compiled = cached_njit()
+
+
+@compiled
+def count_lanes(units: np.ndarray, team: int) -> int:
+    return (len(units) // 2 - team - 1) // (SLOTS + 2)
+
+
+@compiled
+def middle(lanes: int) -> int:
+    """y of the cores."""
+    return FIRST_LANE + LANE_APART * (lanes - 1) // 2
+
+
+@compiled
+def unit_of(units: np.ndarray, team: int, p: int) -> int:
+    """The unit of seat p."""
+    return p if p < team else len(units) // 2 + p - team
+
+
+@compiled
+def forward(side: int, x: int) -> int:
+    """x as seen from a side's own edge; and back again."""
+    return x if side == 0 else WIDTH - x
+
+
+@compiled
+def apart(units: np.ndarray, u: int, v: int) -> int:
+    """The squared distance of two units."""
+    dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes them int64
+    return int(dx * dx + dy * dy)
+
+
+@compiled
+def is_open(units: np.ndarray, team: int, u: int) -> bool:
+    """Whether a unit can be hurt: an inner tower after the outer one of its lane has fallen, a core after any inner."""
+    half = len(units) // 2
+    first = half if u >= half else 0
+    lanes = count_lanes(units, team)
+    building = u - first - team - SLOTS * lanes
+    if building < 0 or (building % 2 == 0 and building < 2 * lanes):
+        return True
+    if building < 2 * lanes:
+        return bool(units[u - 1, HEALTH] <= 0)
+    opened = False
+    for lane in range(lanes):
+        opened = opened or units[u - 1 - 2 * lane, HEALTH] <= 0
+    return bool(opened)
+
+
+@compiled
+def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
+    """Whether seat p can hit v, were it near enough; -1: no unit."""
+    theirs = (v >= len(units) // 2) == (p < team)
+    return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
+
+
+@compiled
+def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
+    """Whether seat p can use bolt or blast at v: an enemy that is near, but no building."""
+    half = len(units) // 2
+    theirs = v >= 0 and (v >= half) == (p < team)
+    building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
+    near = apart(units, unit_of(units, team, p), v) <= CAST_RANGE * CAST_RANGE
+    return bool(theirs and not building and units[v, HEALTH] > 0 and near)
+
+
+@compiled
+def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
+    """Whether seat p can use the ability of a primary action at that age."""
+    mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
+    return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
+
+
+@compiled
+def at_home(units: np.ndarray, team: int, u: int) -> bool:
+    side = 1 if u >= len(units) // 2 else 0
+    x, y = forward(side, units[u, X]), units[u, Y] - middle(count_lanes(units, team))
+    return bool(abs(x - CORE_X) <= HOME and abs(y) <= HOME)
+
+
+@compiled
+def most_mana(heroes: np.ndarray, p: int) -> int:
+    return MANA_AT_FIRST + MANA_A_LEVEL * heroes[p, LEVEL]
+
+
+@compiled
+def lacks(units: np.ndarray, heroes: np.ndarray, p: int) -> bool:
+    """Whether seat p has less than all of its health and mana."""
+    u = unit_of(units, len(heroes) // 2, p)
+    return bool(units[u, HEALTH] < units[u, MOST] or heroes[p, MANA] < most_mana(heroes, p))
+
+
+@compiled
+def strength(heroes: np.ndarray, p: int) -> int:
+    """What a hit takes."""
+    return HIT_AT_FIRST + HIT_A_LEVEL * heroes[p, LEVEL] + heroes[p, GOLD] // GOLD_A_HIT
+
+
+@compiled
+def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
+    """by: the seat that it counts for; -1: nobody's."""
+    if 0 < units[u, HEALTH] <= damage:
+        killer[u] = by
+    units[u, HEALTH] -= damage
+
+
+@compiled
+def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
+    """So far towards a point that is dx and dy away."""
+    far = math.sqrt(dx * dx + dy * dy)
+    if far > speed:
+        dx, dy = int(dx * speed / far), int(dy * speed / far)  # towards 0, so that both sides go alike
+    units[u, X] += dx
+    units[u, Y] += dy
+
+
+# What heroes of the lane game may do, compiled. Imports no torch.
+
+
+BOLT_BIT, BLAST_BIT = 1 << CAST_BOLT, 1 << CAST_BLAST
+
+
+@compiled
+def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
+    """By which primaries an enemy may name each unit, seen and near, into out uint8 [U]: bit k is for primary k."""
+    half = len(units) // 2
+    bodies = team + SLOTS * count_lanes(units, team)
+    for first in (0, half):
+        for u in range(first, first + half):
+            hit = (1 << ATTACK) if is_open(units, team, u) else 0
+            out[u] = hit | (1 << FOLLOW) | ((BOLT_BIT | BLAST_BIT) if u < first + bodies else 0)
+
+
+@compiled
+def _legal_units(
+    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: int, p: int, hurt_by: np.ndarray, out: np.ndarray
+) -> int:
+    """By which primaries seat p may name the unit in each row, into out uint8 [rows], as hurt_by uint8 [U] has them;
+    none where its hero is dead. shown int16 [rows]. Gives all bits that some row has.
+    """
+    team, half, some = len(heroes) // 2, len(units) // 2, 0
+    u, unable = unit_of(units, team, p), 0
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BOLT), age + 1) else BOLT_BIT
+    unable |= 0 if can_use(heroes, p, np.int64(CAST_BLAST), age + 1) else BLAST_BIT
+    alive = units[u, HEALTH] > 0
+    for i in range(len(out)):
+        v, named = np.int64(shown[i]), 0
+        if alive and v >= 0:
+            named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
+            if named & BOLT_BIT:
+                named &= ~(unable if apart(units, u, v) <= CAST_RANGE * CAST_RANGE else BOLT_BIT | BLAST_BIT)
+        out[i] = named
+        some |= named
+    return some
+
+
+@compiled
+def _allow(named: np.ndarray, primary: int, out: np.ndarray) -> None:
+    """Into out bool [rows] which of them a primary may name, by named uint8 [rows]."""
+    bit = np.uint8(1 << primary)
+    for i in range(len(out)):
+        out[i] = (named[i] & bit) != 0
+
+
+@compiled
+def legal_actions(
+    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: np.ndarray, primary: np.ndarray, unit: np.ndarray
+) -> None:
+    """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
+    name: all, where it names none. Who lacks nothing does not go home.
+    """
+    n, P, rows = len(unit), unit.shape[1], unit.shape[3]
+    hurt_by, named = np.empty(units.shape[1], np.uint8), np.empty(rows, np.uint8)
+    for m in range(n):
+        _hurt_by(units[m], P // 2, hurt_by)
+        for p in range(P):
+            some = _legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named)
+            alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
+            unit[m, p] = True
+            for k in range(8):
+                able = k != CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
+                if k == ATTACK or k == CAST_BOLT or k == CAST_BLAST or k == FOLLOW:  # noqa: SIM109
+                    able = (some >> k) & 1 == 1
+                    if able:
+                        _allow(named, k, unit[m, p, k])
+                elif k == GO_HOME:
+                    able = lacks(units[m], heroes[m], p)
+                primary[m, p, k] = k == 0 or (alive and able)

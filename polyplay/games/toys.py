@@ -1,0 +1,655 @@
+"""Small games in which a policy learns within seconds.
+
+Small games that tests learn in seconds, many lanes at once in NumPy, with an exact state()/load().
+
+toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
+toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
+toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
+toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
+toy:conditional  a verb, then the parts that it takes (conditional.py).
+toy:still     the same picture for ever: costs nothing (still.py).
+toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players (seated.py).
+
+toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
+name: toy:still+planes=1, toy:module:Class+mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import SPLITMIX, mix
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs import spaces
+from polyplay.envs.base_pool import STEPPING, BasePool, check_groups
+from polyplay.envs.board import FLAGS, Seating
+from polyplay.envs.build import imported
+from polyplay.envs.lane import Seats
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, options
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
+
+# An environment that costs nothing: every observation is the same. It shows what a system does without one.
+
+
+Arrays = dict[str, np.ndarray]
+Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+
+
+@dataclass(frozen=True)
+class Still:
+    """Observation: `planes` noisy images, or with height 0 as many real numbers. Rewards 1, 0, -1 that mean nothing;
+    truncated after `steps`. Numbers stand in the name: toy:still+planes=1+actions=18.
+    """
+
+    planes: int = 4
+    height: int = 84
+    width: int = 84
+    actions: int = 6
+    steps: int = 400
+
+    def __post_init__(self) -> None:
+        if min(self.planes, self.actions, self.steps) < 1 or min(self.height, self.width) < 0:
+            raise UserError(f"toy:still needs numbers from 1 up (height and width from 0 up), got {asdict(self)}")
+
+    action = property(lambda self: Discrete(self.actions))
+
+    @property
+    def obs(self) -> Field:
+        if self.height and self.width:
+            return Field((self.planes, self.height, self.width), "uint8")
+        return Field((self.planes,), "float32")
+
+    @cached_property
+    def picture(self) -> np.ndarray:
+        rng, obs = np.random.default_rng(0), self.obs
+        noise = rng.integers(0, 256, obs.shape) if obs.dtype == "uint8" else rng.normal(size=obs.shape)
+        return noise.astype(obs.dtype)
+
+    # ---------------------------------------------------------------------------------------- as a toy
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        age = s["age"] + 1
+        end = age >= self.steps
+        return {"age": age}, (age % 3 - 1).astype(np.float32), np.zeros_like(end), end
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return np.broadcast_to(self.picture, (len(s["age"]), *self.picture.shape))
+
+
+# A verb, then the parts that it takes: the smallest game whose actions are of several parts that depend on the first.
+#
+#     verb        0   1     2       3
+#     takes       -   unit  offset  both
+#     legal       yes one of these in each row, at random, which the observation does not tell
+#
+# So a head whose parts don't know the verb can't be right with more than two of the three: it returns at most 2/3.
+
+
+VERBS, UNITS, OFFSETS = 4, 4, 3
+TAKES = np.array([[False, True, False, True], [False, False, True, True]])  # [unit, offset; verb]
+
+
+@dataclass(frozen=True)
+class ConditionalGame:
+    """Observation: a cue, one-hot. Right is unit (cue + verb) mod 4, offset (cue + verb) mod 3. The share of right
+    parts over `rows` is the reward: perfect play returns 1, waiting (verb 0) nothing. One wrong value of each part is
+    illegal; what is illegal ends the game with -1.
+    """
+
+    rows: int = 8
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise UserError(f"toy:conditional needs rows ≥ 1, got rows={self.rows}")
+
+    obs = Field((UNITS,), "float32")
+    action = {"verb": Discrete(VERBS), "unit": Discrete(UNITS), "offset": Discrete(OFFSETS)}  # noqa: RUF012
+    uses = {"unit": (1, 3), "offset": (2, 3)}  # noqa: RUF012
+    legality = {  # noqa: RUF012
+        "verb": Field((VERBS,), "bool"),
+        "unit": Field((VERBS, UNITS), "bool"),
+        "offset": Field((OFFSETS,), "bool"),
+    }
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"row": np.zeros(n, np.int64), **_asked(draw)}
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        verb, unit, offset = action["verb"], action["unit"], action["offset"]
+        right = np.stack([unit == (s["cue"] + verb) % UNITS, offset == (s["cue"] + verb) % OFFSETS])
+        takes, legal, n = TAKES[:, verb], self.legal(s), np.arange(len(verb))
+        allowed = np.stack([legal["unit"][n, verb, unit], legal["offset"][n, offset]])
+        illegal = ~legal["verb"][n, verb] | (takes & ~allowed).any(0)
+        share = (takes & right).sum(0) / np.maximum(takes.sum(0), 1) / self.rows
+        row = s["row"] + 1
+        end = illegal | (row == self.rows)
+        return {"row": row, **_asked(draw)}, np.where(illegal, -1.0, share), end, np.zeros_like(end)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return np.eye(UNITS, dtype=np.float32)[s["cue"]]
+
+    def legal(self, s: Arrays) -> Tree:
+        """Of units for each verb, of offsets for the verb that is legal; nothing where it takes none."""
+        cue, asked = s["cue"][:, None], s["asked"][:, None]
+        wrong = (cue[..., None] + np.arange(VERBS)[:, None] + 1) % UNITS
+        return {
+            "verb": (np.arange(VERBS) == 0) | (np.arange(VERBS) == asked),
+            "unit": (np.arange(UNITS) != wrong) & TAKES[0][:, None],
+            "offset": (np.arange(OFFSETS) != (cue + asked + 1) % OFFSETS) & TAKES[1][asked],
+        }
+
+
+def _asked(draw: Draw) -> Arrays:
+    """A new cue, and the verb that is legal besides waiting."""
+    return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
+
+
+# Small games for several players, many matches at once in NumPy.
+#
+# toy:rps       rock-paper-scissors: two seats, one round; no choice is best, so pure self-play goes round in circles.
+# toy:skirmish  two against two, who shoot at each other: a team wins by shooting at the same enemy.
+
+
+class SeatedToy(Protocol):
+    """A game of several players over arrays [n, …]: n of the pool's matches, picked by the pool. Its states have the
+    array `here`, bool [n, seats]: who plays. A seat that ends is no longer here, one may come later; a match is over
+    once nobody is here. It may have `teams`, `events` and `team_reward` (see EnvSpec), and masks as a Toy has them.
+    """
+
+    obs: Spec
+    action: ActionSpec
+    seats: int
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        """States of n new matches; a draw is [n]."""
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
+        """New states; and [n, seats] each reward, terminated, truncated, and where the game has them `events`
+        [n, seats, E] and `team_reward`. The actions and what is said of seats that are not here are ignored.
+        """
+
+    def see(self, s: Arrays) -> Tree:
+        """Observations [n, seats, *obs.shape]."""
+
+
+@dataclass(frozen=True)
+class RockPaperScissors:
+    """Observation: 1. Actions: rock, paper, scissors. A round won is worth 1, lost -1; terminated after `rounds`."""
+
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise UserError(f"toy:rps needs rounds ≥ 1, got rounds={self.rounds}")
+
+    seats = 2
+    obs = Field((1,), "float32")
+    action = Discrete(3)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"here": np.ones((n, 2), bool), "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, Batch]:
+        age = s["age"] + 1
+        end = np.repeat((age == self.rounds)[:, None], 2, 1)
+        reward = (action - action[:, ::-1] + 1) % 3 - 1  # the next choice beats each, the one after loses to it
+        return {"here": ~end, "age": age}, {"reward": reward, "terminated": end, "truncated": np.zeros_like(end)}
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return np.ones((len(s["age"]), 2, 1), np.float32)
+
+
+@dataclass(frozen=True)
+class Skirmish:
+    """Two teams of two. In each step every unit shoots at one of the two enemies, all at once. A shot hits with
+    probability `accuracy`; who is hit once in a step loses 1 health, who is hit by both enemies loses 4. A unit without
+    health dies: that costs its own seat half a point, and the seats that hit it in that step share half a point. So a
+    team's points over a match are half its kills less half its losses. The match is over when a team is dead, or both;
+    after `steps` it is truncated. With `late`, the second unit of each team arrives after so many steps.
+
+    Observation: own place in the team (0 or 1), then health as a fraction, 0 where dead or not there yet: own, the
+    mate's, the first enemy's, the second enemy's. Actions: shoot at the first, at the second enemy. Events of a seat:
+    hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
+
+    A team that shoots at the same enemy (`focus`) wins 98.6 % of its matches against one whose units shoot each at the
+    enemy opposite (`opposite`), and no answer to that bot wins more than 98.7 %. Random play wins about two in three.
+    """
+
+    health: int = 8
+    accuracy: float = 0.75
+    steps: int = 100
+    late: int = 0
+
+    def __post_init__(self) -> None:
+        if self.health < 1 or self.steps < 1 or not 0 < self.accuracy <= 1 or not 0 <= self.late < self.health:
+            got = f"health={self.health}, accuracy={self.accuracy}, steps={self.steps}, late={self.late}"
+            raise UserError(
+                f"toy:skirmish needs health ≥ 1, 0 < accuracy ≤ 1, steps ≥ 1 and 0 ≤ late < health, got {got}"
+            )
+
+    seats = 4
+    teams = (0, 0, 1, 1)
+    events = ("hit", "kill", "death")
+    team_reward = True
+    bots = {name: f"{__name__}:Skirmish.{name}" for name in ("opposite", "focus")}  # noqa: RUF012
+    obs = Field((5,), "float32")
+    action = Discrete(2)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        here = np.ones((n, 4), bool)
+        here[:, 1::2] = self.late == 0
+        return {"here": here, "health": np.full((n, 4), self.health), "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, Batch]:
+        here, age = s["here"], s["age"] + 1
+        aim = (np.array([2, 2, 0, 0]) + action)[:, :, None] == np.arange(4)  # [n, who, whom]
+        lands = np.stack([draw() < self.accuracy for _ in range(4)], 1)
+        hit = aim & (here & lands)[:, :, None] & here[:, None]
+        hits = hit.sum(1)
+        health = np.maximum(s["health"] - hits**2, 0)
+        died = here & (health == 0)
+        share = np.where(died, 0.5 / np.maximum(hits, 1), 0.0)
+        reward = (hit * share[:, None]).sum(2) - 0.5 * died
+        kills = (hit & died[:, None]).sum(2)
+        row = {
+            "reward": reward,
+            "team_reward": np.repeat(reward.reshape(-1, 2, 2).mean(2), 2, 1),
+            "events": np.stack([hit.sum(2), kills, died], 2),
+        }
+        beaten = ~(here & ~died).reshape(-1, 2, 2).any(2)  # [n, team]
+        decided, late = np.broadcast_to(beaten.any(1)[:, None], here.shape), (age == self.steps)[:, None]
+        row |= {"terminated": died | decided, "truncated": late & ~died & ~decided}
+        here = (here & ~died) | ((age == self.late)[:, None] & (np.arange(4) % 2 == 1))
+        return {"here": here & ~decided & ~late, "health": health, "age": age}, row
+
+    def see(self, s: Arrays) -> np.ndarray:
+        n, shown = len(s["age"]), (s["health"] * (s["here"] | (s["age"] >= self.late)[:, None])) / self.health
+        order = np.array([[0, 1, 2, 3], [1, 0, 2, 3], [2, 3, 0, 1], [3, 2, 0, 1]])
+        place = np.broadcast_to(np.arange(4)[:, None] % 2, (n, 4, 1))
+        return np.concatenate([place, shown[:, order]], 2, dtype=np.float32)
+
+    @staticmethod
+    def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
+        """Shoots at the enemy opposite, while he is there: actions of observations [..., 5]."""
+        place = obs[..., 0] == 1
+        opposite = np.where(place, obs[..., 4], obs[..., 3])
+        return np.where(opposite > 0, place, ~place).astype(np.int64)
+
+    @staticmethod
+    def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
+        """Shoots at the weaker of the enemies that are there, at the first where they are equal."""
+        first, second = obs[..., 3], obs[..., 4]
+        return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
+
+
+DIGITS = 300  # of a number in a name, which int() and float() take
+
+
+class Toy(Protocol):
+    """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
+    and masks: their fields `legality` and `legal(s)`. Where a part of the actions decides which others count it has
+    `uses`, see envs/spaces.
+    """
+
+    obs: Spec
+    action: ActionSpec
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        """States of n new episodes: [n, …] arrays, always the same names."""
+
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        """New states, reward, terminated, truncated."""
+
+    def see(self, s: Arrays) -> Tree:
+        """Observations [n, *obs.shape]."""
+
+
+@dataclass(frozen=True)
+class Catch:
+    """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left,
+    stay, right.
+    """
+
+    rows: int = 10
+    columns: int = 5
+    dtype: str = "float32"  # or "uint8"
+
+    def __post_init__(self) -> None:
+        if self.rows < 2 or self.columns < 1 or self.dtype not in ("float32", "uint8"):
+            got = f"rows={self.rows}, columns={self.columns}, dtype={self.dtype!r}"
+            raise UserError(f"toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8', got {got}")
+
+    action = Discrete(3)
+    obs = property(lambda self: Field((self.rows * self.columns,), self.dtype))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        ball = (draw() * self.columns).astype(np.int64)
+        return {"ball": ball, "row": np.zeros(n, np.int64), "paddle": np.full(n, self.columns // 2)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        paddle = np.clip(s["paddle"] + action - 1, 0, self.columns - 1)
+        row = s["row"] + 1
+        end = row == self.rows - 1
+        reward = np.where(end, np.where(paddle == s["ball"], 1.0, -1.0), 0.0)
+        return {"ball": s["ball"], "row": row, "paddle": paddle}, reward, end, np.zeros_like(end)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        n = np.arange(len(s["ball"]))
+        board = np.zeros((len(n), self.rows, self.columns), self.dtype)
+        board[n, s["row"], s["ball"]] = board[n, -1, s["paddle"]] = 255 if self.dtype == "uint8" else 1
+        return board.reshape(len(n), -1)
+
+
+@dataclass(frozen=True)
+class MemoryGame:
+    """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
+
+    Rows: cue, `delay` blanks the last of which is lit, the end (reward ±1 for the answer in the lit row).
+    """
+
+    cues: int = 2
+    delay: int = 3
+
+    def __post_init__(self) -> None:
+        if self.cues < 2 or self.delay < 1:
+            raise UserError(f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}")
+
+    action = property(lambda self: Discrete(self.cues))
+    obs = property(lambda self: Field((self.cues + 1,), "float32"))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"cue": (draw() * self.cues).astype(np.int64), "row": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        row = s["row"] + 1
+        end = row == self.delay + 1
+        reward = np.where(end, np.where(action == s["cue"], 1.0, -1.0), 0.0)
+        return {"cue": s["cue"], "row": row}, reward, end, np.zeros_like(end)
+
+    def see(self, s: Arrays) -> np.ndarray:
+        obs = np.zeros((len(s["cue"]), self.cues + 1), np.float32)
+        start = np.flatnonzero(s["row"] == 0)
+        obs[start, s["cue"][start]] = 1
+        obs[:, -1] = s["row"] == self.delay
+        return obs
+
+
+@dataclass(frozen=True)
+class Pendulum:
+    """gymnasium/envs/classic_control/pendulum.py, vectorised; the torque is clipped to [-2, 2]."""
+
+    steps: int = 200  # then truncated
+
+    obs = Field((3,), "float32")
+    action = Box((1,), np.array([-2], np.float32), np.array([2], np.float32))
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"th": (2 * draw() - 1) * np.pi, "thdot": 2 * draw() - 1, "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        u = np.clip(action[:, 0], -2.0, 2.0)  # float32, as there
+        th, thdot, age = s["th"], s["thdot"], s["age"] + 1
+        angle = (th + np.pi) % (2 * np.pi) - np.pi
+        cost = angle**2 + 0.1 * thdot**2 + 0.001 * u**2
+        new = np.clip(thdot + (3 * 10.0 / 2 * np.sin(th) + 3.0 * u) * 0.05, -8, 8)
+        end = age >= self.steps
+        return {"th": th + new * 0.05, "thdot": new, "age": age}, -cost, np.zeros_like(end), end
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return np.stack([np.cos(s["th"]), np.sin(s["th"]), s["thdot"]], 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class CartPole:
+    """gymnasium/envs/classic_control/cartpole.py (Euler), vectorised; actions: push left, push right."""
+
+    steps: int = 500  # then truncated
+
+    obs = Field((4,), "float32")
+    action = Discrete(2)
+
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        return {"x": np.stack([0.1 * draw() - 0.05 for _ in range(4)], 1), "age": np.zeros(n, np.int64)}
+
+    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
+        x, v, th, w = s["x"].T
+        force, sin, cos, age = np.where(action == 1, 10.0, -10.0), np.sin(th), np.cos(th), s["age"] + 1
+        push = (force + 0.05 * w**2 * sin) / 1.1
+        turn = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
+        pull = push - 0.05 * turn * cos / 1.1
+        new = np.stack([x + 0.02 * v, v + 0.02 * pull, th + 0.02 * w, w + 0.02 * turn], 1)
+        fallen = (np.abs(new[:, 0]) > 2.4) | (np.abs(new[:, 2]) > 12 * 2 * np.pi / 360)
+        return {"x": new, "age": age}, np.ones(len(x)), fallen, age >= self.steps
+
+    def see(self, s: Arrays) -> np.ndarray:
+        return s["x"].astype(np.float32)
+
+
+TOYS: dict[str, type] = {
+    "catch": Catch,
+    "memory": MemoryGame,
+    "pendulum": Pendulum,
+    "cartpole": CartPole,
+    "conditional": ConditionalGame,
+    "still": Still,
+    "rps": RockPaperScissors,
+    "skirmish": Skirmish,
+}
+
+
+def toy(envs: Envs) -> Toy:
+    """The game that `envs` names. Raises UserError: no such toy, module or option."""
+    name, *switches = envs.title.removeprefix("toy:").split("+")
+    game = TOYS.get(name) or (imported(name) if ":" in name else None)
+    if game is None:
+        known = ", ".join(f"toy:{k}" for k in TOYS)
+        raise UserError(
+            f"--env: unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}"
+        )
+    return options(game, {**dict(map(switch, switches)), **envs.options}, f"toy:{name}")
+
+
+def switch(word: str) -> tuple[str, bool | int | float | str]:
+    """Of a name: `mask` is on, `planes=4` and `accuracy=0.5` are numbers."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        return name, True
+    whole, point, parts = value.partition(".")
+    if whole.isdecimal() and (parts.isdecimal() or not point) and len(value) < DIGITS:
+        return name, float(value) if point else int(value)
+    return name, value
+
+
+def describe(envs: Envs) -> EnvSpec:
+    """The spec of a toy. Raises UserError."""
+    return spec_of(envs, toy(envs))
+
+
+def spec_of(envs: Envs, game: Any) -> EnvSpec:
+    action = conditional_actions(game.action, getattr(game, "uses", None), f"{envs.title}: uses")
+    text = {"environment": envs.title, "observation": describe_fields(game.obs)}
+    text["actions"] = describe_actions(action)
+    mask = getattr(game, "legality", None)
+    if mask is not None:
+        text["action mask"] = "of the toy's own"
+    spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
+    return _with_seats(spec, game) if getattr(game, "seats", 1) > 1 else spec
+
+
+def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
+    seats, events = game.seats, getattr(game, "events", ())
+    teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
+    bots = getattr(game, "bots", {})
+    spec = replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
+    return replace(spec, bots=bots)
+
+
+def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
+    """The counters of n lanes' random streams, the first of which is `lane` of the run: uint64 [n]."""
+    return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # they lie far apart
+
+
+def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The next uniforms in [0, 1) of the streams `at`: splitmix64 (Steele et al. 2014), a counter per lane."""
+    counters[at] += SPLITMIX
+    return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
+
+
+class ToyPool(BasePool):
+    """A Pool of a toy: lanes step in send(), in the caller's thread."""
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs)
+        self.game = toy(envs)
+        self._counters = game_streams(seed, lane, envs.lanes)
+        everyone = np.arange(envs.lanes)
+        self._states = self.game.reset(self._draw(everyone), envs.lanes)
+        self._begin(everyone, self._states)
+        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
+        self._turns.back(everyone.tolist())
+
+    def _draw(self, at: np.ndarray) -> Draw:
+        return lambda: game_rng(self._counters, at)
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        over = self._rows["over"][numbers]
+        begin, live = numbers[over], numbers[~over]
+        if live.size:
+            self._play(live, tree.map(lambda a: a[~over], action))
+        if begin.size:
+            self._begin(begin, self.game.reset(self._draw(begin), begin.size))
+
+    def _play(self, at: np.ndarray, action: Tree) -> None:
+        before = {k: v[at] for k, v in self._states.items()}
+        after, reward, terminated, truncated = self.game.step(before, action, self._draw(at))
+        flags = {"terminated": terminated, "truncated": truncated & ~terminated, "over": terminated | truncated}
+        self._write(at, after, {"reward": reward, **flags, "first": False})
+
+    def _begin(self, at: np.ndarray, states: Arrays) -> None:
+        self._write(at, states, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
+
+    def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
+        tree.write(self._states, at, states)
+        masks = {"mask": self.game.legal(states)} if "mask" in self._rows else {}  # type: ignore[attr-defined]
+        tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
+
+    def state(self) -> Batch:
+        """Copies of games, rows, random streams and turns."""
+        return tree.map(np.copy, {**self._arrays, "turns": self._turns.state()})
+
+    def load(self, state: Batch) -> None:
+        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
+        self._turns.load(state["turns"])
+
+
+# A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes were
+# answered.
+
+
+def connect(envs: Envs, seed: int, lane: int) -> Pool:
+    """A pool of a toy. Raises UserError."""
+    if envs.spec.seats == 1:
+        return ToyPool(envs, seed, lane)
+    game: SeatedToy = toy(envs)  # type: ignore[assignment]
+    return MatchPool(envs, game, seed, lane)
+
+
+class MatchPool(BasePool):
+    """A Pool of a SeatedToy, stepped in the caller's thread, in the send() that answers the last lane of a match."""
+
+    def __init__(self, envs: Envs, game: SeatedToy, seed: int, lane: int):
+        super().__init__(envs)
+        check_groups(envs, self.spec.seats)
+        self._asynchronous = True  # a lane is ready again once its match has stepped
+        self.game = game
+        self.seating = self._table = Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
+        n = self._table.matches
+        self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
+        self._action = tree.zeros(spaces.fields(self.spec.action), (envs.lanes,))
+        self._over, self._rests, self._held = np.zeros(n, bool), np.zeros(n, bool), np.zeros((), bool)
+        everyone = np.arange(n)
+        self._states = self.game.reset(self._draw(everyone), n)
+        self._begin(everyone, self._states)
+        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
+        self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
+        self._turns.back(range(envs.lanes))
+        if hasattr(game, "picture"):
+            self.picture = lambda lane: game.picture(self._states, int(self._table.match[lane]))
+
+    resting = property(lambda self: bool(self._rests.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        self._held[...] = on
+
+    def seats_of(self, lanes: Lanes) -> Seats:
+        """For bots that play by the state: valid until the send() of those lanes."""
+        return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
+
+    def _draw(self, at: np.ndarray) -> Draw:
+        return lambda: game_rng(self._counters, at)
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        tree.write(self._action, numbers, action)
+        matches = np.unique(self._table.match[numbers])
+        matches = matches[(self._turns.where[self._table.own[matches]] == STEPPING).all(1)]
+        ended = self._over[matches]
+        for at, advance in ((matches[~ended], self._play), (matches[ended], self._rest if self._held else self._new)):
+            if at.size:
+                advance(at)
+        self._turns.back(self._table.own[matches].ravel().tolist())
+
+    def _play(self, at: np.ndarray) -> None:
+        before = tree.at(self._states, at)
+        after, row = self.game.step(before, tree.at(self._action, self._table.lanes[at]), self._draw(at))
+        here = before["here"]
+        row = {k: np.where(here if v.ndim == 2 else here[..., None], v, np.zeros_like(v)) for k, v in row.items()}
+        row["truncated"] &= ~row["terminated"]
+        self._over[at] = ~after["here"].any(1)
+        self._write(at, after, {**row, "over": row["terminated"] | row["truncated"], "first": ~here})
+
+    def _new(self, at: np.ndarray) -> None:
+        self._begin(at, self.game.reset(self._draw(at), at.size))
+
+    def _begin(self, at: np.ndarray, states: Arrays) -> None:
+        self._table.draw(at)
+        self._over[at] = self._rests[at] = False
+        self._write(at, states, self._nothing())
+
+    def _rest(self, at: np.ndarray) -> None:
+        self._rests[at] = True
+        tree.write(self._rows, self._table.lanes[at], self._nothing())
+
+    def _nothing(self) -> Batch:
+        """Of a row that follows no step."""
+        counts: Batch = {k: 0.0 for k in ("reward", "team_reward", "events") if k in self._rows}
+        return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
+
+    def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
+        tree.write(self._states, at, states)
+        masks = {"mask": self._legal(states)} if "mask" in self._rows else {}
+        tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
+
+    def _legal(self, states: Arrays) -> Tree:
+        """Masks; who does not play has no illegal action."""
+        masks, here = self.game.legal(states), states["here"]  # type: ignore[attr-defined]
+        return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)
+
+    def state(self) -> Batch:
+        """Copies of games, rows, random streams, seating and turns."""
+        return tree.map(np.copy, {**self._arrays, "seating": self._table.state(), "turns": self._turns.state()})
+
+    def load(self, state: Batch) -> None:
+        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
+        self._table.load(state["seating"])
+        self._turns.load(state["turns"])

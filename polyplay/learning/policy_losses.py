@@ -1,0 +1,243 @@
+"""A2C, V-trace, PPO, APPO.
+
+PPO's clipped surrogate (Schulman et al. 2017): losses for several passes over one batch, fresh or older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import returns
+
+# Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
+#
+# out    policy.unroll(batch, state), or the outputs stored while acting: "logp", "value", "entropy", each [T+1, B]
+# batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
+# hyperparameters  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
+#
+# All terms run over valid transitions only (see returns.py): "mean" divides by their number (at least 1), "sum"
+# does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
+# Metrics are detached scalars: `loss` is what is minimised, every other one is a mean over valid transitions,
+# before costs, whatever the reduction.
+
+
+BASELINES = ("acted", "present")
+
+
+@dataclass(frozen=True)
+class A2C(returns.ActorCriticLoss):
+    """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
+
+    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
+    n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
+    baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
+    (Babaeizadeh et al. 2017;
+    NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    reduction: str = "mean"
+    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
+
+    metrics: ClassVar[tuple[str, ...]] = returns.COMMON
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        returns.check_settings(self, reduction=returns.REDUCTIONS, baseline=BASELINES)
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        steps = self.transitions(out, batch)
+        over = returns.MaskedMean(steps.valid)
+        advantage, target = returns.gae(steps, batch["value"], self.lam)
+        if self.baseline == "present":
+            advantage = target - returns.at_least_float32(out["value"][:-1].detach(), target)
+        return _score(self, out, batch, over, advantage, target, hyperparameters)
+
+
+@dataclass(frozen=True)
+class VTrace(returns.ActorCriticLoss):
+    """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
+
+    v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
+    while acting. Bounds of None do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
+    deepmind/scalable_agent (sums over time and batch).
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    rho: float | None = 1.0
+    c: float | None = 1.0
+    rho_pg: float | None = 1.0
+    reduction: str = "sum"
+    value_half: bool = True
+
+    metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        returns.check_settings(self, reduction=returns.REDUCTIONS)
+        for name in ("rho", "c", "rho_pg"):
+            bound = getattr(self, name)
+            if bound is not None and not bound > 0:
+                raise UserError(f"{name} is {bound}; it must be above 0, or none for no clipping")
+        if (self.rho is not None) and (self.c is None or self.c > self.rho):
+            raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        steps = self.transitions(out, batch)
+        over = returns.MaskedMean(steps.valid)
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        advantage, target = returns.vtrace(
+            steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
+        )
+        more = partial(returns.rho_metrics, over, log_rho, self.rho)
+        return _score(self, out, batch, over, advantage, target, hyperparameters, more)
+
+
+def _score(
+    loss: A2C | VTrace,
+    out: Batch,
+    batch: Batch,
+    over: returns.MaskedMean,
+    advantage: Tensor,
+    target: Tensor,
+    hyperparameters: Hyperparameters,
+    more: Callable[[], dict[str, Tensor]] = dict,
+) -> returns.LossOutput:
+    """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
+    if loss.normalize_advantage:
+        advantage = returns.normalize_advantages(advantage, over)
+    advantage, target = over.only(advantage), over.only(target)
+    rows = (returns.at_least_float32(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
+    logp, value, entropy = map(over.only, rows)
+    policy_loss = over.mean(-advantage * logp)
+    value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
+    terms = policy_loss, value_loss, over.mean(entropy)
+    apart, summed = lambda: logp - batch["logp"][:-1], loss.reduction == "sum"
+    return loss.total(terms, over, apart, (value, target), hyperparameters, more, summed)
+
+
+@dataclass(frozen=True)
+class PPO(returns.ActorCriticLoss):
+    """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
+
+    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
+    makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.left`, the part of the run that is left.
+    Advantages are normalised over each call's rows. Means over valid transitions.
+    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    lam: float = 0.95
+    clip_range: float = 0.1
+    anneal_clip: bool = True
+    value_clip: bool = False
+    _: KW_ONLY
+    value_cost: float = 1.0
+    whole: ClassVar[bool] = False  # minibatches may take lanes apart
+
+    metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "clip_fraction", "clip_range")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
+
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
+        steps = returns.transitions(batch, self.gamma)
+        reward = returns.squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
+        advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
+        return {"advantage": advantage, "target": target, "valid": steps.valid}
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
+        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
+        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
+        over = returns.MaskedMean(batch["valid"])
+        reach = self.clip_range * (hyperparameters.left if self.anneal_clip else 1.0)
+        return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
+
+
+@dataclass(frozen=True)
+class APPO(returns.ActorCriticLoss):
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
+    et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
+    and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
+    before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
+    UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    lam: float = 0.95
+    clip_range: float = 0.1
+    value_clip: bool = False
+    _: KW_ONLY
+    normalize_advantage: bool = True
+    whole: ClassVar[bool] = True
+
+    metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
+
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
+        return {"valid": returns.transitions(batch, self.gamma).valid}
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        """out and batch: rows [T+1, B], as those of losses.VTrace."""
+        steps = self.transitions(out, batch)
+        over, value = returns.MaskedMean(steps.valid), out["value"].detach()
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
+        ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
+        advantage = steps.reward + steps.discount * ahead - value[:-1]
+        cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
+        acted = {k: batch[k][:-1] for k in ("logp", "value")}
+        more = partial(returns.rho_metrics, over, log_rho)
+        return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
+
+
+def _surrogate(
+    loss: PPO | APPO,
+    out: Batch,
+    acted: Batch,
+    over: returns.MaskedMean,
+    advantage: Tensor,
+    target: Tensor,
+    reach: float,
+    hyperparameters: Hyperparameters,
+    more: Callable[[], dict[str, Tensor]] = dict,
+) -> returns.LossOutput:
+    """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
+    advantage, target = over.only(advantage), over.only(target)
+    if loss.normalize_advantage:
+        advantage = over.only(returns.normalize_advantages(advantage, over))
+    logp, value, entropy = (
+        over.only(returns.at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy")
+    )
+    log_ratio = logp - over.only(acted["logp"])
+    ratio = log_ratio.exp()
+    policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
+    squared = (target - value).square()
+    if loss.value_clip:
+        before = over.only(acted["value"])
+        near = before + (value - before).clamp(-reach, reach)
+        squared = torch.maximum(squared, (target - near).square())
+
+    def metrics() -> dict[str, Tensor]:
+        clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
+        return {"clip_fraction": clipped, "clip_range": torch.tensor(reach), **more()}
+
+    terms = policy_loss, over.mean(squared), over.mean(entropy)
+    return loss.total(terms, over, lambda: log_ratio, (value, target), hyperparameters, metrics)

@@ -1,0 +1,349 @@
+"""Targets from rows: n-step, GAE, V-trace; masked means.
+
+Targets from rows: n-step returns, GAE, V-trace. Pure, without gradient; inputs are never written to.
+
+Row convention: a batch holds rows 0..T, each [B]; row t: what arrived at time t and what was chosen then.
+The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
+is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
+truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
+discount is 0 the value behind it is not used, even if it is NaN.
+
+Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype.
+Rewards and values share one unit (that of the reward given); time is counted in agent steps.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Hyperparameters
+
+
+class Transitions(NamedTuple):
+    """The steps t → t+1 for t < T, each [T, B]. Where `valid` is False the other two are not used."""
+
+    reward: Tensor  # r_{t+1}, float
+    discount: Tensor  # d_t = γ·(1 − terminated_{t+1}), float
+    valid: Tensor  # ~first_{t+1}, bool
+
+
+class Advantages(NamedTuple):
+    """advantage [T, B]: weight of ∇log π(a_t); target [T, B]: what V_t should become."""
+
+    advantage: Tensor
+    target: Tensor
+
+
+def transitions(batch: Batch, gamma: float) -> Transitions:
+    """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
+
+    `gamma` is the discount per agent step. Truncation needs no flag here: its row's V is the bootstrap.
+    Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
+    """
+    reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
+    fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
+    names = "reward, terminated and first must be one [T+1, B] shape with T >= 1"
+    check_shapes(fit, names, reward, terminated, first)
+    if not terminated.dtype == first.dtype == torch.bool:
+        raise ValueError(f"terminated and first must be bool; got {terminated.dtype}, {first.dtype}")
+    return Transitions(reward[1:], (~terminated[1:]).to(reward.dtype) * gamma, ~first[1:])
+
+
+@torch.no_grad()
+def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
+    """n-step returns [T, B] from `value` [T+1, B] (V of every row).
+
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. With `n`, at most n rewards and then V; None
+    means as many as the rollout has (A3C's forward view: Mnih et al. 2016, algorithm S3).
+    Raises ValueError for shapes that do not fit and for n < 1.
+    """
+    _check(steps, value)
+    reward, discount, valid = steps
+    if n is None:
+        # rows whose V is a bootstrap, if it is: padding may be NaN
+        used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
+        ahead = torch.where(used, value, 0.0)
+        result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
+        return torch.where(valid, result, value[:-1])
+    if n < 1:
+        raise ValueError(f"n must be at least 1; got {n}")
+    result = value
+    for _ in range(min(n, len(reward))):
+        ahead = torch.where(valid, reward + _discounted(discount, result[1:]), value[:-1])
+        result = torch.cat([ahead, value[-1:].to(ahead.dtype)])
+    return result[:-1]
+
+
+@torch.no_grad()
+def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
+    """Generalised advantages and λ-returns, each [T, B], from `value` [T+1, B].
+
+    δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
+    (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
+    Raises ValueError for shapes that do not fit.
+    """
+    _check(steps, value)
+    reward, discount, valid = steps
+    delta = torch.where(valid, reward + _discounted(discount, value[1:]) - value[:-1], 0.0)
+    advantage = _scan(delta, torch.where(valid, discount * lam, 0.0), torch.zeros_like(delta[0]))
+    return Advantages(advantage, advantage + value[:-1])
+
+
+@torch.no_grad()
+def vtrace(
+    steps: Transitions,
+    value: Tensor,
+    log_rho: Tensor,
+    rho: float | None = 1.0,
+    c: float | None = 1.0,
+    rho_pg: float | None = 1.0,
+    lam: float = 1.0,
+) -> Advantages:
+    """V-trace targets v and policy advantages, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
+
+    `value` [T+1, B] is V of the learner's weights; `log_rho` [T, B] = log π(a_t) − log μ(a_t) = log ρ_t.
+    δ_t = min(ρ̄, ρ_t)·(r_{t+1} + d_t·V_{t+1} − V_t);  c_t = λ·min(c̄, ρ_t)
+    v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
+    advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
+    A bound of None does not clip. On-policy with λ = 1, v is the n-step return.
+    Raises ValueError for shapes that do not fit.
+    """
+    _check(steps, value)
+    reward, discount, valid = steps
+    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
+    ratio = log_rho.exp()
+    delta = _below(ratio, rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
+    trace = _below(ratio, c) * (discount * lam)
+    delta, trace = torch.where(valid, delta, 0.0), torch.where(valid, trace, 0.0)
+    target = value[:-1] + _scan(delta, trace, torch.zeros_like(delta[0]))
+    ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
+    advantage = _below(ratio, rho_pg) * (reward + _discounted(discount, ahead) - value[:-1])
+    return Advantages(torch.where(valid, advantage, 0.0), target)
+
+
+def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
+    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. One kernel per step."""
+    result = torch.empty_like(base)
+    x = last.detach()
+    for row, b, w in zip(*(reversed(a.detach().unbind()) for a in (result, base, trace)), strict=True):
+        x = torch.addcmul(b, w, x, out=row)
+    return result
+
+
+def _discounted(discount: Tensor, ahead: Tensor) -> Tensor:
+    """discount·ahead, and 0 behind a termination, whatever the network gives there, even NaN."""
+    return torch.where(discount == 0, 0.0, discount * ahead)
+
+
+def _below(ratio: Tensor, bound: float | None) -> Tensor:
+    return ratio if bound is None else ratio.clamp(max=bound)
+
+
+def _check(steps: Transitions, value: Tensor) -> None:
+    reward, discount, valid = steps
+    fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
+    names = "reward, discount and valid must be [T, B] and value [T+1, B]"
+    check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
+    if valid.dtype != torch.bool:
+        raise ValueError(f"valid must be bool; got {valid.dtype}")
+
+
+def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
+    """Raises ValueError, with the shapes given, unless they `fit`."""
+    if not fit:
+        raise ValueError(f"{wanted}; got {', '.join('None' if x is None else str(list(x.shape)) for x in given)}")
+
+
+# What every loss shares: its outputs, masked means, normalisation.
+
+
+REDUCTIONS = ("mean", "sum")
+
+REWARDS = ("clip", "sign", "none", "scale")
+
+FRACTION, NOT_NEGATIVE, ABOVE_ZERO = "between 0 and 1", "0 or more", "above 0"
+BOUNDS: dict[str, Callable[[float], bool]] = {
+    FRACTION: lambda x: 0.0 <= x <= 1.0,
+    NOT_NEGATIVE: lambda x: x >= 0.0,
+    ABOVE_ZERO: lambda x: x > 0.0,
+}
+
+COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
+
+
+class LossOutput(NamedTuple):
+    """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor]
+    priority: Tensor | None = None
+
+
+class LazyMetrics(UserDict[str, Tensor]):
+    """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
+
+    def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
+        self._make = make
+
+    @cached_property
+    def data(self) -> dict[str, Tensor]:  # type: ignore[override]
+        with torch.no_grad():
+            return {k: v.detach() for k, v in self._make().items()}
+
+
+class Loss(Protocol):
+    """What a learner calls; `metrics` names the reported scalars before the first call."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters, /) -> LossOutput: ...
+
+
+class EpochLoss(Loss, Protocol):
+    """One for several passes over a batch: `prepare` makes what all passes share, of rows [T+1, B]."""
+
+    @property
+    def whole(self) -> bool: ...  # lanes stay whole in minibatches
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch: ...
+
+
+def importance_weight(batch: Batch, like: Tensor) -> Tensor:
+    """Of what a replay drew; 1 without weights."""
+    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
+
+
+def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
+    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
+    scaled = reward * scale
+    if how == "scale":
+        return scaled.clamp(-10.0, 10.0)
+    if how == "clip":
+        return scaled.clamp(-1.0, 1.0)
+    return scaled.sign() if how == "sign" else scaled
+
+
+@dataclass(frozen=True)
+class ActorCriticLoss:
+    """The settings that losses of actor-critics share. Raises UserError for those out of range."""
+
+    gamma: float = 0.99
+    lam: float = 1.0
+    _: KW_ONLY
+    value_cost: float = 0.5
+    normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
+    reward: str = "clip"
+    reward_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_settings(
+            self, gamma=FRACTION, lam=FRACTION, value_cost=NOT_NEGATIVE, reward_scale=ABOVE_ZERO, reward=REWARDS
+        )
+
+    def transitions(self, out: Batch, batch: Batch) -> Transitions:
+        """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
+        steps = transitions(batch, self.gamma)
+        rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
+        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
+        return steps._replace(reward=self.squashed(steps.reward, out))
+
+    def squashed(self, reward: Tensor, out: Batch) -> Tensor:
+        """Rewards of any shape as this loss learns from them."""
+        scale: float | Tensor = self.reward_scale
+        if self.reward == "scale":
+            if "reward_scale" not in out:
+                raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+            scale = scale * out["reward_scale"]
+        return squash_rewards(reward, self.reward, scale)
+
+    def total(
+        self,
+        terms: tuple[Tensor, Tensor, Tensor],
+        over: MaskedMean,
+        apart: Callable[[], Tensor],
+        values: tuple[Tensor, Tensor],
+        hyperparameters: Hyperparameters,
+        more: Callable[[], dict[str, Tensor]] = dict,
+        summed: bool = False,
+    ) -> LossOutput:
+        """The terms policy_loss, value_loss and entropy, means `over` transitions, added up; not means if `summed`. For
+        metrics: apart gives log π − log μ; values: V, and its targets; more: others than COMMON.
+        """
+        policy_loss, value_loss, entropy = terms
+        loss = policy_loss + self.value_cost * value_loss - hyperparameters.entropy_cost * entropy
+        loss = loss * over.count if summed else loss
+
+        def metrics() -> dict[str, Tensor]:
+            value, target = values
+            rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart().square()))
+            return dict(zip(COMMON, (loss, *terms, *rest), strict=True)) | more()
+
+        return LossOutput(loss, LazyMetrics(metrics))
+
+
+def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float | None = 1.0) -> dict[str, Tensor]:
+    """Of ratios π/μ, and how many of them are beyond `bound`."""
+    ratio = log_rho.exp()
+    clipped = torch.zeros_like(ratio) if bound is None else (ratio > bound).to(ratio.dtype)
+    return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean(clipped)}
+
+
+def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
+    """Raises ValueError, with all shapes, where they differ."""
+    if len({x.shape for x in given.values()}) > 1:
+        shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in given.items())
+        raise ValueError(f"all must be one {name}; got {shapes}")
+
+
+class MaskedMean:
+    """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
+    gradients of what went through `only`.
+    """
+
+    def __init__(self, valid: Tensor) -> None:
+        self.valid = valid
+        self.count = valid.sum().clamp(min=1)
+
+    def only(self, x: Tensor) -> Tensor:
+        """x, and 0 where it is not valid."""
+        return torch.where(self.valid, x, 0.0)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.only(x).sum() / self.count
+
+    def variance(self, x: Tensor) -> Tensor:
+        return self.mean((x - self.mean(x)).square())
+
+
+def at_least_float32(x: Tensor, like: Tensor) -> Tensor:
+    """At least the precision of `like`: bf16 outputs are summed in fp32."""
+    return x.to(torch.promote_types(x.dtype, like.dtype))
+
+
+def normalize_advantages(advantage: Tensor, over: MaskedMean) -> Tensor:
+    centred = advantage - over.mean(advantage)
+    return centred / (over.variance(advantage).sqrt() + 1e-8)
+
+
+def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tensor:
+    """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
+    rest, spread = over.variance(target - value), over.variance(target)
+    return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
+
+
+def check_settings(loss: object, **allowed: str | tuple[str, ...]) -> None:
+    """Each by a bound of BOUNDS, or by its choices. Raises UserError."""
+    for name, bound in allowed.items():
+        value = getattr(loss, name)
+        if isinstance(bound, tuple) and value not in bound:
+            raise UserError(f"{name} is {value!r}; use one of {', '.join(bound)}")
+        if isinstance(bound, str) and not BOUNDS[bound](value):
+            raise UserError(f"{name} is {value}; it must be {bound}")

@@ -1,0 +1,349 @@
+"""UNREAL's auxiliary tasks: recent rows, losses.
+
+UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction, value replay. Pure functions of
+rows, by the convention of returns.py.
+
+Published costs belong to losses that are summed over examples, as the policy's is over time. These functions give
+means, over transitions or examples; losses.auxiliary makes sums of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyplay.core import tree
+from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import returns
+from polyplay.learning.returns import (
+    ActorCriticLoss,
+    EpochLoss,
+    LazyMetrics,
+    Loss,
+    LossOutput,
+    MaskedMean,
+    check_shapes,
+)
+from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, REWARD_CLASSES, control_cells
+from polyplay.nets.device import to_device, to_host
+
+if TYPE_CHECKING:
+    from polyplay.nets.actor_critic import ActorCritic
+    from polyplay.nets.policy import Policy
+
+# A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
+# (Jaderberg et al. 2016, §3.2 and §3.3).
+
+
+EXAMPLES = ("obs", "reward", "first")  # what is kept of a row to predict rewards
+COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # to replay values, where rows have it
+_NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind three such rows
+
+
+class RecentRows:
+    """The latest columns of batches [length, B], each by itself, with the state before it: as many as make `capacity`
+    rows at most.
+
+    row: a row's fields, with EXAMPLES among them; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each
+    worker; here the number is the whole memory's, and of a batch that has more only the last columns are kept.
+    ValueError for less than one column, or too short ones.
+    """
+
+    def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
+        if not 2 <= length <= capacity:
+            raise ValueError(f"length must be 2 or more, capacity at least as much; got {length}, {capacity}")
+        self.length, self.columns = length, capacity // length
+        self.rows: Batch = tree.zeros(row, (length, self.columns))
+        self.state: Batch = tree.zeros(state or {}, (self.columns,))
+        self.filled = 0  # columns
+        self._end = np.full((length, self.columns), _NO_END, np.int8)
+        self._next = 0  # where the next column goes
+
+    def save(self) -> Batch:
+        """All of it."""
+        marks = {"end": self._end, "next": np.array(self._next), "filled": np.array(self.filled)}
+        return {"rows": self.rows, "state": self.state, **marks}
+
+    @classmethod
+    def of(cls, saved: Batch) -> RecentRows:
+        """The inverse."""
+        length, columns = saved["end"].shape
+        fields = lambda arrays, lead: tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)  # noqa: E731
+        state = saved.get("state", {})
+        made = cls(fields(saved["rows"], 2), length, length * columns, fields(state, 1))
+        tree.write(made.rows, ..., saved["rows"])
+        tree.write(made.state, ..., state)
+        made._end[:], made._next, made.filled = saved["end"], int(saved["next"]), int(saved["filled"])
+        return made
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many examples there are to draw: with a reward of zero, with another."""
+        return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
+
+    def add(self, rows: Batch, state: Batch | None = None) -> None:
+        """Rows [length, B, …] and the state before them [B, …]. reward: what came with each row; first: begins of
+        episodes, or of restarted lanes. ValueError for shapes that do not fit.
+        """
+        shapes = {x.shape[:2] for _, x in tree.leaves(rows)}
+        if len(shapes) > 1 or rows["reward"].ndim != 2 or len(rows["reward"]) != self.length:
+            raise ValueError(f"rows must be one [{self.length}, B] shape; got {sorted(shapes)}")
+        lanes = rows["reward"].shape[1]
+        last = slice(max(0, lanes - self.columns), None)
+        rows = tree.at(rows, (slice(None), last))
+        reward, first = rows["reward"], rows["first"]
+        to = (self._next + np.arange(reward.shape[1])) % self.columns
+        self._next = (self._next + len(to)) % self.columns
+        self.filled = min(self.columns, self.filled + len(to))
+        tree.write(self.rows, (slice(None), to), rows)
+        tree.write(self.state, to, tree.at(state or {}, last))
+        begins = first[1:-2] | first[2:-1] | first[3:]  # somewhere behind the oldest of four rows
+        self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
+
+    def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
+        """n examples, with replacement: obs [3, n, …] of three rows on end, and the reward [n] that came with the row
+        behind them, all of one episode.
+
+        Half of them, the odd one by chance, have a reward that is not zero and stand first; all or none where the
+        memory has but one kind. ValueError where it has no example.
+        """
+        zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
+        if not len(zero) + len(rewarding):
+            raise ValueError("no example to draw: counts is (0, 0)")
+        half = (n + int(rng.integers(2))) // 2
+        most = 0 if not len(rewarding) else half if len(zero) else n
+        drawn = [kind[rng.integers(len(kind), size=k)] for kind, k in ((rewarding, most), (zero, n - most)) if k]
+        row, column = np.divmod(np.concatenate([np.zeros(0, np.int64), *drawn]), self.columns)
+        before = row - FRAMES + np.arange(FRAMES)[:, None]
+        return tree.at(self.rows["obs"], (before, column)), self.rows["reward"][row, column]
+
+    def sample_columns(self, n: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
+        """n columns, with replacement: rows [length, n, …], and the state before them [n, …]. ValueError where it has
+        none.
+        """
+        if not self.filled:
+            raise ValueError("no column to draw: nothing was added")
+        column = rng.integers(self.filled, size=n)
+        return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
+
+
+class AuxiliaryRows:
+    """What the auxiliary tasks of a learner's policy take beside a batch, from its memory of recent rows.
+
+    Value replay begins with the recurrent state that acting began the column with, as old as its rows: so it can learn
+    what is remembered from before. In miyosuda/unreal that state is zero.
+    """
+
+    def __init__(self, policy: Policy, device: torch.device):
+        self.policy, self.device = cast("ActorCritic", policy), device
+        heads = getattr(policy, "auxiliary", None)
+        self.examples = heads is not None and heads.reward is not None  # whether any are drawn
+        self.replays = heads is not None and heads.value  # likewise columns
+        self.recent: RecentRows | None = None
+
+    def draw(self, rows: Batch, batch: Batch, state: Batch, key: tuple[int, ...]) -> Batch:
+        """Keep rows [T+1, B] and the state before them, and draw by `key` as many as there are lanes: "recent"
+        [3, B, …] and "recent_reward" [B] once there is an example; "replayed", rows [T+1, B, …] with their "state".
+
+        batch: the same rows on the device. Empty where no task takes any.
+        """
+        if not (self.examples or self.replays):
+            return {}
+        recent, lanes = self._keep(rows, batch, state), rows["first"].shape[1]
+        rng, drawn = np.random.default_rng(key), Batch()
+        if self.examples and any(recent.counts):
+            drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
+        if self.replays:
+            columns, before = recent.sample_columns(lanes, rng)
+            drawn["replayed"] = {**columns, "state": before}
+        return cast("Batch", to_device(drawn, self.device))
+
+    def _keep(self, rows: Batch, batch: Batch, state: Batch) -> RecentRows:
+        kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
+        kept["reward"] = to_host(self.policy.rewarded(batch)["reward"])
+        if self.recent is None:
+            row = tree.map(lambda x: Field(tuple(x.shape[2:]), str(x.dtype)), kept)
+            first, before = kept["first"], self.policy.state_spec() if self.replays else {}
+            self.recent = RecentRows(row, len(first), max(2000, 2 * first.size), before)
+        self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
+        return self.recent
+
+
+BORDER = CELL // 2  # pixels around a picture that belong to no cell
+
+
+@torch.no_grad()
+def pixel_change(view: Tensor) -> Tensor:
+    """What pixel control is rewarded with: how much each cell changes from row t to t+1, in [0, 1], float32
+    [T, B, h, w].
+
+    view: uint8 [T+1, B, C, H, W]. Of 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
+    middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
+    number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
+    """
+    check_shapes(view.ndim == 5 and len(view) >= 2, "view must be [T+1, B, C, H, W] with T >= 1", view)
+    if view.dtype != torch.uint8:
+        raise ValueError(f"view must be uint8; got {view.dtype}")
+    pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
+    change = _picture_change if pixels else _plane_change
+    return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
+
+
+def _picture_change(before: Tensor, after: Tensor) -> Tensor:
+    """[B, C, 84, 84] twice → [B, 20, 20]."""
+    channels, inside = before.shape[1], slice(BORDER, PICTURE - BORDER)
+    before, after = before[..., inside, inside], after[..., inside, inside]
+    apart = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
+    rows = apart.unflatten(1, (-1, CELL)).sum(2, dtype=torch.int32)
+    return rows.unflatten(2, (-1, CELL)).sum(3, dtype=torch.int32) / (255.0 * CELL * CELL * channels)
+
+
+def _plane_change(before: Tensor, after: Tensor) -> Tensor:
+    return (before != after).float().mean(1)
+
+
+def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
+    """½ Σ_cells (R_t − Q(s_t, a_t))², the mean over valid transitions, where cell by cell
+    R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
+    Q-learning without correction).
+
+    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], of which
+    nets.auxiliary.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
+
+    The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
+    to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
+    multiplied with their number. ValueError for shapes that do not fit.
+    """
+    steps = returns.transitions(batch, gamma)
+    lead, cells = steps.reward.shape, chosen.shape[2:]
+    fit = chosen.ndim == 4 and chosen.shape == change.shape and chosen.shape[:2] == lead
+    fit = fit and best.shape == (lead[0] + 1, lead[1], *cells)
+    names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
+    check_shapes(fit, names, chosen, change, best)
+
+    def each(x: Tensor) -> Tensor:
+        return x.repeat_interleave(cells.numel(), 1)
+
+    lanes = returns.Transitions(change.flatten(1), each(steps.discount.to(change.dtype)), each(steps.valid))
+    target = returns.n_step(lanes, best.flatten(1)).view(change.shape)
+    apart = torch.where(steps.valid[..., None, None], target - chosen, 0.0)
+    return 0.5 * apart.square().sum() / returns.MaskedMean(steps.valid).count
+
+
+def reward_classes(reward: Tensor) -> Tensor:
+    """int64, any shape: 0 for a reward of zero, 1 for a negative one, 2 for a positive one."""
+    return (reward < 0).long() + 2 * (reward > 0).long()
+
+
+def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
+    """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
+    fit = reward.ndim == 1 and logits.shape == (len(reward), REWARD_CLASSES)
+    check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
+    return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
+
+
+def value_replay_loss(value: Tensor, batch: Batch, gamma: float) -> Tensor:
+    """½ (R_t − V_t)² of replayed rows, the mean over valid transitions (§3.3; the ½ is miyosuda/unreal's).
+
+    value: V [T+1, B] of the present weights; R: the n-step return of all rows (returns.n_step), from these values,
+    without gradient; batch: rows "reward", "terminated", "first" [T+1, B]. ValueError for shapes that do not fit.
+    """
+    steps = returns.transitions(batch, gamma)
+    target = returns.n_step(steps, value)
+    over = returns.MaskedMean(steps.valid)
+    apart = over.only(target - returns.at_least_float32(value[:-1], target))
+    return 0.5 * over.mean(apart.square())
+
+
+# What a temporal core and auxiliary tasks add to the loss of a policy gradient (Jaderberg et al. 2019, supplement).
+
+
+TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
+    {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1.0), "value": ("value_replay", 1.0)}
+)
+KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
+_DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
+
+
+@dataclass(frozen=True)
+class WithAuxiliary:
+    """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
+
+    kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction, value_replay: see
+    losses.unreal. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
+    term is the sum over its own examples; where it is a mean, the predicted rewards' sum is divided by the number of
+    transitions, and all others are means. Metrics are means over transitions or examples. Where the network says
+    `reward`, it takes the place of the environment's. Replayed values have the discount of `loss`, an ActorCriticLoss,
+    and its rewards.
+    """
+
+    loss: Loss
+    terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
+
+    @property
+    def title(self) -> str:
+        """For the diagram."""
+        return " + ".join([type(self.loss).__name__, *self.terms])
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return *self.loss.metrics, *self.terms
+
+    @property
+    def whole(self) -> bool:
+        """Of one for several passes: see base.EpochLoss."""
+        return cast("EpochLoss", self.loss).whole
+
+    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """See base.EpochLoss."""
+        return cast("EpochLoss", self.loss).prepare(batch, scale)
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+        if "reward" in out:
+            batch = {**batch, "reward": out["reward"]}
+        scored = self.loss(out, batch, hyperparameters)
+        over = MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
+        found = {name: self._term(name, over, out, batch) for name in self.terms}
+        live, summed = hyperparameters.all(), getattr(self.loss, "reduction", "mean") == "sum"
+        weights = {name: live.get(f"{name}_cost", self.terms[name]) for name in found}
+        total = sum(weights[name] * x * self._share(name, over, batch, summed) for name, x in found.items())
+        if summed:
+            total = total * over.count
+        loss = scored.loss + total
+        return LossOutput(loss, LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority)
+
+    def _share(self, name: str, over: MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
+        """Examples of a term for each transition, so often its mean counts."""
+        if name == "reward_prediction" and "recent_reward" in batch:
+            return len(batch["recent_reward"]) / over.count
+        if name == "value_replay" and summed and "replayed" in batch:
+            return returns.transitions(batch["replayed"], 1.0).valid.sum() / over.count
+        return 1.0
+
+    def _term(self, name: str, over: MaskedMean, out: Batch, batch: Batch) -> Tensor:
+        if name == "pixel_control":
+            change = pixel_change(_view(batch["obs"]))
+            return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
+        if name in _DRAWN and _DRAWN[name] not in out:  # there was nothing to draw yet
+            return over.valid.new_zeros((), dtype=torch.float32)
+        if name == "reward_prediction":
+            return reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
+        if name == "value_replay":
+            rows, loss = batch["replayed"], cast("ActorCriticLoss", self.loss)
+            rows = {**rows, "reward": loss.squashed(rows["reward"], out)}
+            return value_replay_loss(out["replayed_value"], rows, loss.gamma)
+        return over.mean(out[name][: len(over.valid)])
+
+
+def _view(obs: Tree) -> Tensor:
+    """The picture [T+1, B, C, H, W] among observations."""
+    return next(x for _, x in tree.leaves(obs) if x.ndim == 5 and x.dtype == torch.uint8)

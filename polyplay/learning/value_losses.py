@@ -1,0 +1,472 @@
+"""DQN, categorical, sequences, DPG.
+
+Losses of action values: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
+
+out    what `outputs` gives: "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double
+       Q-learning "online" of s_{t+n}, both without
+batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
+       sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
+hyperparameters  not used
+
+`LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
+2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import rescale, unscale
+from polyplay.core.tree import Batch
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning import returns
+from polyplay.learning.returns import LazyMetrics, LossOutput, check_shapes, importance_weight
+from polyplay.nets import q_heads
+from polyplay.nets.q_heads import expected_value, greedy_action, support, take_action
+from polyplay.nets.q_network import DPGNetwork, QNetwork
+
+# Targets of action values, and priorities: pure, without gradient; inputs are never written to.
+#
+# What replay gives of a transition s_t → s_{t+n} is its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
+# reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended
+# in a termination. So a truncation bootstraps from its real last observation, and nobody needs a `done`. Where D = 0
+# what
+# the network gives for s_{t+n} is not used, even if it is NaN.
+#
+# Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
+
+
+TAILS = ("extra", "short")
+
+
+class SequenceTargets(NamedTuple):
+    """target [T, B] of the action chosen in each row; valid [T, B] bool: there is something to learn from it."""
+
+    target: Tensor
+    valid: Tensor
+
+
+@torch.no_grad()
+def scalar(
+    ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """y = G + D·Q⁻(s', a*) [B] with a* = argmax_a Q⁻(s', a) (Mnih et al. 2015); with `online`, its argmax: double
+    Q-learning (van Hasselt et al. 2016).
+
+    ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
+    Raises ValueError for shapes that do not fit.
+    """
+    _check(ret, discount, target, online, 2)
+    ahead = take_action(target, greedy_action(target if online is None else online, mask))
+    return ret + torch.where(discount == 0, 0.0, discount * ahead)
+
+
+@torch.no_grad()
+def categorical(
+    ret: Tensor,
+    discount: Tensor,
+    target: Tensor,
+    low: float,
+    high: float,
+    online: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """The projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
+
+    a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
+    """
+    _check(ret, discount, target, online, 3)
+    judge = expected_value(target if online is None else online, low, high)
+    return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
+
+
+@torch.no_grad()
+def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
+    """The distribution of clip(G + D·z, low, high), each atom's mass split linearly between its two neighbours:
+    m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
+
+    chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
+    Raises ValueError for shapes that do not fit.
+    """
+    size = chances.shape[-1]
+    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
+    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
+    if not low < high:
+        raise ValueError(f"the support must rise; got {low} to {high}")
+    p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
+    z = support(low, high, chances)
+    moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
+    place = ((moved - low) * ((size - 1) / (high - low))).clamp(max=size - 1)
+    below = place.floor().nan_to_num(0.0).clamp_(0, size - 2)  # NaN goes into the masses: the learner shall see it
+    share = place - below
+    at = below.long()
+    made = torch.zeros_like(p).scatter_add_(1, at, p * (1.0 - share))
+    return made.scatter_add_(1, at + 1, p * share)
+
+
+@torch.no_grad()
+def sequence_targets(
+    batch: Batch,
+    target: Tensor,
+    gamma: float,
+    n: int,
+    online: Tensor | None = None,
+    eps: float | None = 1e-3,
+    tail: str = "extra",
+) -> SequenceTargets:
+    """n-step targets of rows in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
+    a*))), where D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
+
+    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; where they are there
+    "valid" (bool): whether the transition to the next row exists, as far as `first` doesn't say, and "mask" [R, B, A].
+    target, online: q [R, B, A]. eps: None leaves h out.
+
+    m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
+    from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
+    "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
+    "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
+    Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
+    """
+    reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
+    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
+    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
+    if tail not in TAILS or n < 1 or len(reward) <= (n if tail == "extra" else 1):
+        raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r} (of {', '.join(TAILS)})")
+    if "valid" in batch:
+        first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
+    value = take_action(target, greedy_action(target if online is None else online, mask))
+    value = torch.where(batch["terminated"], 0.0, value)
+    steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
+    goal = returns.n_step(steps, value if eps is None else unscale(value, eps), n)
+    valid = steps.valid.clone()
+    if tail == "extra":
+        valid[len(reward) - n :] = False
+    return SequenceTargets(goal if eps is None else rescale(goal, eps), valid)
+
+
+# ------------------------------------------------------------------------------------------------ priorities
+
+
+def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
+    check_shapes(target.shape == logits.shape, "target and logits must be one shape", target, logits)
+    return -(target * logits.log_softmax(-1)).sum(-1)
+
+
+def entropy(chances: Tensor) -> Tensor:
+    """−Σ p·log p [...] of [..., K]; 0·log 0 = 0."""
+    return -torch.special.xlogy(chances, chances).sum(-1)
+
+
+def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
+    """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
+    fit = error.shape == valid.shape and error.ndim == 2
+    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
+    size = torch.where(valid, error.abs(), 0.0)
+    return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
+
+
+def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
+    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
+    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
+    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
+
+
+WEIGHTED = ("loss", "error")
+PRIORITIES = ("ce", "kl")
+TIMES = ("sum", "mean")
+COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
+
+
+@dataclass(frozen=True)
+class QLoss:
+    """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
+    that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
+
+    weighted: what importance weights w multiply. "loss": w times the above (Huber); "error": the gradient is w·δ
+    limited to ±clip, as DeepMind's dqn_zoo has it. Without weights they are one. replicas: whose gradients are
+    averaged: "sum" then is over all that they draw together. Raises UserError, ValueError.
+    """
+
+    reduction: str = "mean"
+    clip: float = 1.0
+    weighted: str = "loss"
+    replicas: int = 1
+
+    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
+
+    def __post_init__(self) -> None:
+        returns.check_settings(self, reduction=returns.REDUCTIONS, weighted=WEIGHTED, clip=returns.NOT_NEGATIVE)
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        mask = batch["mask"][1] if "mask" in batch else None
+        goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
+        q = q_heads.take_action(out["q"], batch["action"])
+        error, weight = goal - q, returns.importance_weight(batch, goal)
+        size = error.detach().abs()
+        bound = torch.full_like(weight, self.clip or torch.inf)
+        if self.weighted == "error":
+            bound = bound / weight  # what w·δ reaches at ±clip
+        loss = _reduced(weight * huber(error, bound), self.reduction)
+        if self.reduction == "sum":
+            loss = loss * self.replicas
+
+        def metrics() -> dict[str, Tensor]:
+            return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
+
+        return returns.LossOutput(loss, returns.LazyMetrics(metrics), size)
+
+
+@dataclass(frozen=True)
+class CategoricalLoss:
+    """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
+
+    Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
+    (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
+    Raises UserError, ValueError.
+    """
+
+    low: float = -10.0
+    high: float = 10.0
+    reduction: str = "mean"
+    priority: str = "kl"
+
+    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
+
+    def __post_init__(self) -> None:
+        returns.check_settings(self, reduction=returns.REDUCTIONS, priority=PRIORITIES)
+        if not self.low < self.high:
+            raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        mask = batch["mask"][1] if "mask" in batch else None
+        where = self.low, self.high
+        goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
+        logits = q_heads.take_action(out["q"], batch["action"])
+        each, weight = cross_entropy(goal, logits), returns.importance_weight(batch, goal[:, 0])
+        floor = entropy(goal)
+        apart = (each.detach() - floor).clamp(min=0.0)
+        loss = _reduced(weight * each, self.reduction)
+
+        def metrics() -> dict[str, Tensor]:
+            q, mean = q_heads.expected_value(logits, *where), goal @ q_heads.support(*where, goal)
+            common = _common(loss, q, mean, (mean - q).abs(), weight)
+            return {**common, "kl": apart.mean(), "entropy": floor.mean()}
+
+        return returns.LossOutput(loss, returns.LazyMetrics(metrics), apart if self.priority == "kl" else each.detach())
+
+
+@dataclass(frozen=True)
+class SequenceLoss:
+    """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (targets.sequence).
+
+    time: how a sequence's rows are put together, as SEED and Acme have it the "sum", or the "mean"; then weights, then
+    `reduction` over sequences. rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over
+    the rows learnt. reward: as in losses.squash; R2D2 takes them as they are. The batch has burn_in + m + n rows for m
+    to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows are burn-in.
+    Metrics: q_mean and target_mean without h, td_abs of |δ|. Raises UserError, ValueError.
+    """
+
+    gamma: float = 0.997
+    n: int = 5
+    tail: str = "extra"
+    rescale: float = 1e-3
+    eta: float = 0.9
+    time: str = "sum"
+    reduction: str = "mean"
+    reward: str = "none"
+    reward_scale: float = 1.0
+
+    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
+
+    def __post_init__(self) -> None:
+        returns.check_settings(self, reduction=returns.REDUCTIONS, time=TIMES, tail=TAILS, reward=returns.REWARDS)
+        returns.check_settings(self, gamma=returns.FRACTION, eta=returns.FRACTION, rescale=returns.NOT_NEGATIVE)
+        if self.n < 1:
+            raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+        keys = ("reward", "terminated", "first", "valid", "mask", "action")
+        rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
+        rows["reward"] = returns.squash_rewards(rows["reward"], self.reward, self.reward_scale)
+        made = sequence_targets(
+            rows, out["target"], self.gamma, self.n, out.get("online"), self.rescale or None, self.tail
+        )
+        over, action = returns.MaskedMean(made.valid), rows["action"][:-1]
+        q = over.only(q_heads.take_action(out["q"][:-1], action))
+        goal = over.only(made.target)
+        error, weight = goal - q, returns.importance_weight(batch, goal[0])
+        each = 0.5 * error.square().sum(0)
+        if self.time == "mean":
+            each = each / made.valid.sum(0).clamp(min=1)
+        loss = _reduced(weight * each, self.reduction)
+        size = error.detach().abs()
+
+        def metrics() -> dict[str, Tensor]:
+            values = (unscale(x, self.rescale) if self.rescale else x for x in (q, goal))
+            means = (loss, *map(over.mean, values), over.mean(size), weight.mean())
+            learnt = made.valid.sum(0).to(size.dtype).mean()
+            return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
+
+        return returns.LossOutput(loss, returns.LazyMetrics(metrics), sequence_priority(size, made.valid, self.eta))
+
+
+def huber(error: Tensor, bound: Tensor) -> Tensor:
+    """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf, of a shape that fits."""
+    size = error.abs()
+    inner = torch.minimum(size, bound)
+    return inner * (size - 0.5 * inner)
+
+
+def q_outputs(
+    policy: QNetwork,
+    target: QNetwork,
+    batch: Batch,
+    state: Batch | None = None,
+    double: bool = False,
+    burn_in: int | None = None,
+    key: int | None = None,
+    ready: Tensor | None = None,
+) -> Batch:
+    """What the losses take of two `nets.Values` of one kind: scores q [..., A], or logits [..., A, K].
+
+    Transitions (burn_in None): batch["obs"] [2, B, …] holds s_t and s_{t+n}. → "q" [B, …] of s_t with gradient;
+    "target" [B, …] of s_{t+n}; if `double`, "online" [B, …] of s_{t+n} by `policy`. One pass each, as large as can be
+    without taking gradients that nobody wants.
+    Sequences: rows [burn_in + R, B] and the `state` before row 0. Both networks walk through the first burn_in rows
+    without gradient; → all [R, B, …], "online" from the same pass as "q".
+    target.hold(), once it was copied, saves each pass the conversion of its weights.
+    key: of the noise of noisy networks, another number for every update (its number will do): each pass has noise of
+    its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
+    ready: target_scores of these transitions, where they were computed before.
+    """
+    if burn_in is None and policy.state_spec():
+        raise ValueError("a network with memory learns from sequences: say burn_in, and give the state before row 0")
+    keys = [None] * 3 if key is None else [3 * key + i for i in range(3)]
+    if burn_in is not None:
+        return _walked(policy, target, batch, state or {}, double, burn_in, keys)
+    now, then = _rows(batch, 0), _rows(batch, 1)
+    out = {"q": policy.scores(now, {}, keys[0])[0]}
+    out["target"] = target_scores(target, batch, key) if ready is None else ready
+    if double:
+        with torch.no_grad():
+            out["online"] = policy.scores(then, {}, keys[2])[0]
+    return out
+
+
+def target_scores(target: QNetwork, batch: Batch, key: int | None = None) -> Tensor:
+    """ "target" of `q_outputs`, of transitions."""
+    with torch.no_grad():
+        return target.scores(_rows(batch, 1), {}, None if key is None else 3 * key + 1, cached=True)[0]
+
+
+def _rows(batch: Batch, i: int) -> Batch:
+    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
+    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
+
+
+def _walked(
+    policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, double: bool, burn_in: int, keys: list
+) -> Batch:
+    """`outputs` of sequences."""
+    rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
+    head, body = tree.map(lambda x: x[:burn_in], rows), tree.map(lambda x: x[burn_in:], rows)
+    before = state
+    if burn_in:
+        with torch.no_grad():
+            before = policy.after(head, state)
+    out = {"q": policy.scores(body, before, keys[0])}
+    with torch.no_grad():
+        out["target"] = target.scores(rows, state, keys[1], cached=True)[burn_in:]
+    if double:
+        out["online"] = out["q"].detach()
+    return out
+
+
+def _reduced(each: Tensor, how: str) -> Tensor:
+    return each.sum() if how == "sum" else each.mean()
+
+
+def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    return dict(zip(COMMON, (loss, *(x.mean() for x in (q, goal, size, weight))), strict=True))
+
+
+# The loss of deterministic policies: a frozen callable `loss(out, batch, hyperparameters) -> LossOutput`.
+#
+# out    what `outputs` gives of two `nets.Deterministic`
+# batch  transitions of a replay's `sample()`, as tensors: "return", "discount" [B], "weight" [B] (1 where there is
+# none)
+# hyperparameters  not used
+
+
+FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
+
+
+@dataclass(frozen=True)
+class DPGLoss:
+    """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
+
+    critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
+    actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
+            gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
+            To that comes rein·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is pulled back.
+            Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
+
+    The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
+    Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit, "at_ends" that of numbers of μ(s) within
+    a hundredth of an end.
+    """
+
+    clip: float = 1.0
+    rein: float = 0.0
+
+    metrics: ClassVar[tuple[str, ...]] = (
+        "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "slope_clipped",
+        "at_ends",
+    )  # fmt: skip
+
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+        goal = targeted(batch["return"], batch["discount"], out["target"])
+        error = goal - out["q"]
+        weight = importance_weight(batch, goal)
+        critic = (weight * 0.5 * error.square()).mean()
+        bound = self.clip or torch.inf
+        actor = -(out["slope"].clamp(-bound, bound) * out["best"]).sum(1).mean()
+        pull = (out["raw"].abs() - FREE).clamp(min=0.0).square().sum(1).mean()
+        loss, size = critic + actor + self.rein * pull, error.detach().abs()
+
+        def metrics() -> dict[str, Tensor]:
+            beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
+            means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
+            return dict(zip(self.metrics, (loss, critic, *means), strict=True))
+
+        return LossOutput(loss, LazyMetrics(metrics), size)
+
+
+@torch.no_grad()
+def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
+    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN.
+
+    Raises ValueError for shapes that do not fit.
+    """
+    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
+    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
+    return ret + torch.where(discount == 0, 0.0, discount * ahead)
+
+
+def dpg_outputs(
+    policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch | None = None, key: int | None = None
+) -> Batch:
+    """What the loss takes: of s_t, batch["obs"][0], `policy.learnt`; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},
+    batch["obs"][1], without gradient. state, key: not used, there is neither memory nor noise.
+    """
+    now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
+    with torch.no_grad():
+        ahead = target.value(then)
+    return {**policy.learnt(now, batch["action"]), "target": ahead}

@@ -1,0 +1,508 @@
+"""Torsos: Atari, MLP, FTW, Five.
+
+Convolutional networks for images uint8 [C, H, W], by their papers' names.
+
+Parameters are counted for 4×84×84 and 6 actions, heads included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field, Spec, Tree
+from polyplay.envs.pool import EnvSpec, byte_bounds
+from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
+from polyplay.nets import layers
+from polyplay.nets.layers import (
+    Axes,
+    AxisSegment,
+    ByteScale,
+    Conv2d,
+    Linear,
+    Tape,
+    axes_within,
+    initialise,
+    linear_axes,
+    observed_axis,
+    pixels,
+)
+
+# Fully connected network for vectors, and for trees of them.
+
+
+# Elementwise kernels whose bits don't depend on an element's place in the batch; ELU's and SiLU's do.
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+class MLP(nn.Module):
+    """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
+
+    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or numbers) become
+    one-hot, bytes are scaled from their declared bounds to [0, 1], other numbers are taken as they are. Two layers of
+    64 with tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has its own).
+    """
+
+    def __init__(
+        self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
+    ):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise UserError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if not hidden or min(hidden) < 1:
+            raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
+        self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
+        bounds = byte_bounds(spec)
+        self.scaled, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+        self.columns = observed_axis(spec)
+        size = sum(segment.size for segment in self.columns)
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers += [Linear(size, width), ACTIVATIONS[activation]()]
+            size = width
+        self.layers, self.features = nn.Sequential(*layers), size
+        initialise(self, init)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = dict(tree.leaves(obs))
+        flat = [self._floats(path, leaves[path], n) for path, n in self.leaves]
+        return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
+
+    def _floats(self, path: str, x: Tensor, n: int | tuple[int, ...]) -> Tensor:
+        """A leaf [N, ...] as float32 [N, numbers]; bytes that were normalized before are none any more."""
+        if n:
+            return _one_hot(x, n)
+        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
+        return self.scales[self.scaled.index(path)](flat) if x.dtype == torch.uint8 else flat.float()
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        found, columns = Axes(), self.columns
+        for i, layer in enumerate(self.layers):
+            if isinstance(layer, Linear):
+                rows = (AxisSegment("features", (layer.out_features,)),)
+                found |= linear_axes(f"layers.{i}", rows, columns)
+                columns = rows
+        return found
+
+
+class SeparateMLPs(nn.Module):
+    """Two of them, one for the policy and one for the value, as PPO has it for MuJoCo (Schulman et al. 2017, §6.1).
+
+    Observation → [N, features]: the policy's, then the value's last `value_features`.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
+    ):
+        super().__init__()
+        self.policy, self.value = (MLP(spec, hidden, activation, init) for _ in range(2))
+        self.value_features = self.value.features
+        self.features = self.policy.features + self.value_features
+
+    def forward(self, obs: Tree) -> Tensor:
+        return torch.cat([self.policy(obs), self.value(obs)], 1)
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return axes_within("policy", self.policy.axes()) | axes_within("value", self.value.axes())
+
+
+def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
+    """Numbers [N, ...] below n, or each below its own, → float32 [N, numbers]."""
+    if isinstance(n, tuple):
+        first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # of each part's numbers
+        return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
+    return F.one_hot(x.long(), n).float()
+
+
+Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride
+Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input, () for none; or as TensorFlow's SAME
+
+
+def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
+    """The observation's C, H, W. UserError unless it is one image of at least `least` pixels each way."""
+    if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
+        return obs.shape
+    given = list(obs.shape) if isinstance(obs, Field) else f"a dict of {', '.join(obs)}"
+    raise UserError(
+        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are {given}; "
+        "use mlp or a network of your own (module:callable)"
+    )
+
+
+def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
+    """The lowest and the highest byte of the image at `path`, as declared; 0 and 255 where nothing was."""
+    if (ends := byte_bounds(spec).get(path)) is None:
+        return 0, 255
+    low = int(ends[0].min(initial=255))
+    return low, max(int(ends[1].max(initial=0)), low + 1)
+
+
+def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
+    """What bytes of the image at `path` are multiplied with, and what is taken from them first: 1/255 and 0 of pixels;
+    see layers.pixels.
+    """
+    low, high = image_ends(spec, path)
+    return 1.0 / (high - low), float(low)
+
+
+class Conv(nn.Module):
+    """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
+
+    hidden: that layer's width; 0 for none. scale: of bytes, see image_scale.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        obs: Spec,
+        layers: Layers,
+        hidden: int,
+        init: str = "torch",
+        padding: Padding = (),
+        scale: tuple[float, float] = (1.0 / 255.0, 0.0),
+    ):
+        super().__init__()
+        self.scale = scale
+        same = padding == "same"
+        around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
+        channels, *sides = image(name, obs, 1 if same else _least(layers))
+        self.convs, self.pads = nn.ModuleList(), []
+        for (out, kernel, stride), evenly in zip(layers, around, strict=True):
+            left, right, top, bottom = sided = _around(sides, kernel, stride) if same else (evenly,) * 4
+            even = left == right and top == bottom  # then the convolution pads by itself, without a copy
+            self.pads.append((0, 0, 0, 0) if even else sided)
+            self.convs.append(Conv2d(channels, out, kernel, stride, (top, left) if even else 0))
+            spare = top + bottom - kernel, left + right - kernel
+            channels, sides = out, [(n + more) // stride + 1 for n, more in zip(sides, spare, strict=True)]
+        flat = channels * math.prod(sides)
+        self.fc = Linear(flat, hidden) if hidden else None
+        self.features = hidden or flat
+        initialise(self, init)
+
+    def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
+        """tape: gets every layer's output."""
+        x = pixels(obs, *self.scale)
+        for conv, pad in zip(self.convs, self.pads, strict=True):
+            x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
+            if tape is not None:
+                tape.append(x)
+        if self.fc is None:
+            return x.flatten(1)
+        x = F.relu(self.fc(x.flatten(1)), inplace=True)
+        if tape is not None:
+            tape.append(x)
+        return x
+
+    def recall(self, obs: Tensor, tape: Tape) -> Tensor:
+        """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
+        x = pixels(obs, *self.scale)
+        for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
+            x = layers.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
+        if self.fc is None:
+            return x.flatten(1)
+        return layers.recall(self.fc, x.flatten(1), tape[-1])
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return _behind_convolutions(self.fc)
+
+
+def _behind_convolutions(fc: Linear | None) -> Axes:
+    if fc is None:
+        return {}
+    return linear_axes(
+        "fc", (AxisSegment("features", (fc.out_features,)),), (AxisSegment("pixels", (fc.in_features,), True),)
+    )
+
+
+def _least(layers: Layers) -> int:
+    """The smallest side that unpadded convolutions leave at least one pixel of."""
+    side = 1
+    for _, kernel, stride in reversed(layers):
+        side = (side - 1) * stride + kernel
+    return side
+
+
+def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
+    """Pixels missing around an image, in F.pad's order; an odd one at the end (TensorFlow's SAME padding)."""
+    h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
+    return w // 2, w - w // 2, h // 2, h - h // 2
+
+
+class Residual(nn.Module):
+    """x + conv(relu(conv(relu(x)))), 3×3."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.one = Conv2d(channels, channels, 3, padding=1)
+        self.two = Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.two(F.relu(self.one(F.relu(x)), inplace=True))
+
+
+class Section(nn.Module):
+    """3×3 convolution, 3×3/2 max pooling with TensorFlow's SAME padding, two residual blocks."""
+
+    def __init__(self, inputs: int, channels: int):
+        super().__init__()
+        self.conv = Conv2d(inputs, channels, 3, padding=1)
+        self.one, self.two = Residual(channels), Residual(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        odd = x.shape[2] % 2, x.shape[3] % 2  # an odd side is padded at both ends, an even one at its end
+        return self.two(self.one(F.max_pool2d(x, 3, 2, padding=odd, ceil_mode=True)))
+
+
+class Impala(nn.Module):
+    """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]. 1,091,031
+    parameters.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, channels: tuple[int, ...] = (16, 32, 32), hidden: int = 256, init: str = "sonnet"
+    ):
+        super().__init__()
+        inputs, *sides = image("impala", spec.obs, 1)
+        self.scale = image_scale(spec)
+        self.sections = nn.Sequential()
+        for out in channels:
+            self.sections.append(Section(inputs, out))
+            inputs, sides = out, [-(-n // 2) for n in sides]
+        flat = inputs * math.prod(sides)
+        self.fc = Linear(flat, hidden) if hidden else None
+        self.features = hidden or flat
+        initialise(self, init)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = F.relu(self.sections(pixels(obs, *self.scale)), inplace=True).flatten(1)
+        return x if self.fc is None else F.relu(self.fc(x), inplace=True)
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return _behind_convolutions(self.fc)
+
+
+NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+SMALL: Layers = ((16, 8, 4), (32, 4, 2))
+# name: convolutions, width of the layer behind them and initialisation unless others are asked for, padding
+CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
+    # DQN's (Mnih et al. 2015), baselines' A2C and PPO, IMPALA's shallow Atari net. 1,687,719 parameters
+    "nature": (NATURE, 512, "orthogonal", ()),
+    # A3C's (Mnih et al. 2016), no padding: 84 → 20 → 9. 677,943 parameters
+    "a3c": (SMALL, 256, "torch", ()),
+    # Accel RL's cnn spec 0, for 104×80: 25×19 → 12×9. 899,127 parameters there
+    "accel": (SMALL, 256, "orthogonal", (0, 1)),
+    # Accel RL's cnn spec 1, for 104×80: 25×19 → 12×9 → 12×9. 3,621,031 parameters there
+    "accel_large": (NATURE, 512, "orthogonal", (0, 1, 1)),
+    # GA3C's small network as its code has it, SAME padding: 84 → 21 → 11. 1,005,623 parameters
+    "ga3c": (SMALL, 256, "torch", "same"),
+    # the large network of GA3C's talk, SAME padding: 84 → 21 → 11 → 6. 649,351 parameters
+    "ga3c_large4": (((32, 8, 4), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 3: 84 → 28 → 14 → 7. 862,343 parameters
+    "ga3c_large3": (((32, 8, 3), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 2: 84 → 42 → 21 → 11. 2,041,991 parameters
+    "ga3c_large2": (((32, 8, 2), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # the same with stride 1: 84 → 84 → 42 → 21. 7,284,871 parameters
+    "ga3c_large1": (((32, 8, 1), (32, 4, 2), (64, 4, 2)), 256, "torch", "same"),
+    # as DQN's released code has it: a pixel of padding around its input, 84 → 20 all the same. 1,687,719 weights
+    "dqn": (NATURE, 512, "torch", (1, 0, 0)),
+    # Dopamine's, SAME padding: 84 → 21 → 11 → 11. 4,047,015 parameters
+    "dopamine": (NATURE, 512, "dopamine", "same"),
+    # rlpyt's feed-forward policies, for 104×80: 25×19 → 12×9. 1,785,911 parameters there
+    "rlpyt": (SMALL, 512, "torch", (0, 1)),
+}
+
+
+def conv(name: str) -> Callable[..., Conv]:
+    """What makes a network of CONVS."""
+    layers, width, style, padding = CONVS[name]
+
+    def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
+        return Conv(name, spec.obs, layers, hidden, init, padding, image_scale(spec))
+
+    build.__qualname__ = name
+    return build
+
+
+# FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and one in kind for small views such as arena:ctf's
+# window. Numbers beside the view join in front of the last layer.
+
+
+LARGE = 36  # pixels of a side, from which on it is the paper's
+
+
+class FTWTorso(nn.Module):
+    """[N, C, H, W] bytes, alone or in a tree with numbers beside → [N, hidden]. Large views: 32 filters 8×8/4, 64
+    4×4/2, twice 64 3×3 around which the input goes on. Small views: 32 filters 3×3, 64 3×3/2.
+    """
+
+    def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
+        super().__init__()
+        self.paths = [path for path, _ in tree.leaves(spec.obs)]
+        fields = dict(tree.leaves(spec.obs))
+        views = [path for path, field in fields.items() if len(field.shape) == 3 and field.dtype == "uint8"]
+        if len(views) != 1 or any(len(fields[path].shape) > 1 for path in self.paths if path not in views):
+            seen = describe_fields(spec.obs)
+            raise UserError(f"--network ftw: takes one image of bytes and numbers beside it, here they are {seen}")
+        (self.view,) = views
+        self.scale = image_scale(spec, self.view)
+        channels, *sides = fields[self.view].shape
+        large = min(sides) >= LARGE
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 2))
+        self.convs = nn.ModuleList()
+        for out, kernel, stride in layers:
+            same = kernel // 2 if large and stride == 1 else 0
+            self.convs.append(Conv2d(channels, out, kernel, stride, same))
+            channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
+        if min(sides) < 1:
+            raise UserError(
+                f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
+            )
+        bounds = {path: ends for path, ends in byte_bounds(spec).items() if path != self.view}
+        self.scaled, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+        view = AxisSegment("view", (channels, *sides), fixed=True)
+        self.columns = view, *observed_axis(spec, one_hot=False, without=(self.view,))
+        self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
+        self.features = hidden
+        initialise(self, init)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = dict(tree.leaves(obs))
+        x = pixels(leaves[self.view], *self.scale)
+        for conv in self.convs:
+            y = F.relu(conv(x))
+            x = x + y if y.shape == x.shape else y
+        numbers = [self._floats(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
+        return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
+
+    def _floats(self, path: str, x: Tensor) -> Tensor:
+        """A leaf [N, ...] as [N, numbers], bytes in [0, 1]; those that were normalized before are none any more."""
+        flat = x.reshape(x.shape[0], -1)
+        scaled = x.dtype == torch.uint8 and path in self.scaled
+        return self.scales[self.scaled.index(path)](flat) if scaled else flat
+
+    def axes(self) -> Axes:
+        """See nets.axes."""
+        return linear_axes("fc", (AxisSegment("features", (self.features,)),), self.columns)
+
+
+# A torso in OpenAI Five's kind (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
+# beside them join in front of the last layer.
+
+
+HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
+
+
+class FiveTorso(nn.Module):
+    """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is there → features
+    [N, hidden]. hidden 0: no last layer. Two layers of each set make embeddings of its units; features hear their
+    maximum over the units that are there, 0 where none is.
+
+    Cross-hero pool: in the paper a maximum over the first quarter of the vectors of all five heroes, each of what that
+    hero sees. A row here is what one hero sees, so it is over the first quarter of the embeddings of `own` and of
+    `allies` as this row shows them, where an observation has both.
+
+    Where a part of conditional actions has as many values as there are units, `pointer` has its name and the size of an
+    embedding. Then behind the features, as the last `unit_features` of [N, features], stand the embeddings of all units
+    in the observation's order, 0 where none is: see UnitPointer.
+    """
+
+    def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
+        super().__init__()
+        fields = _numbers(spec)
+        if hidden < 0 or embedding < 4:
+            raise UserError(f"--network five: hidden={hidden}, embedding={embedding} given, allowed: from 0 and from 4")
+        self.unit_sets = tuple(path for path, field in fields.items() if len(field) == 2)
+        pooled = ALLIES in self.unit_sets and len(fields.get(HERO, ())) == 1
+        self.quarter = embedding // 4 if pooled else 0
+        self.vectors = [path for path in fields if path not in self.unit_sets and not (pooled and path == HERO)]
+        self.encoders = nn.ModuleList(_two_layers(fields[path][1], embedding) for path in self.unit_sets)
+        self.hero = _two_layers(fields[HERO][0], embedding) if pooled else None
+        heroes = ((HERO, embedding), ("heroes", self.quarter)) if pooled else ()
+        self.columns = (
+            *(AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
+            *(AxisSegment(name, (n,), fixed=True) for name, n in heroes),
+            *(AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
+        )
+        size = sum(segment.size for segment in self.columns)
+        self.last = Linear(size, hidden) if hidden else None
+        self.feature_axis = (AxisSegment("features", (hidden,)),) if hidden else self.columns
+        units = sum(fields[path][0] for path in self.unit_sets)
+        part = _pointing(spec.action, units)
+        spare = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
+        self.unit_axis = tuple(AxisSegment(f"units of {path}", fields[path][:1], part=spare[path]) for path in spare)
+        self.pointer = (part, embedding) if part else None
+        self.unit_features = units * embedding if part else 0
+        self.features = (hidden or size) + self.unit_features
+        initialise(self, init)
+
+    def forward(self, obs: Tree) -> Tensor:
+        leaves = dict(tree.leaves(obs))
+        units = [_embed(layers, leaves[path]) for path, layers in zip(self.unit_sets, self.encoders, strict=True)]
+        beside = [leaves[path].reshape(units[0].shape[0], -1).float() for path in self.vectors]
+        if self.hero is not None:
+            own = self.hero(leaves[HERO].float())
+            heroes = torch.cat([own.unsqueeze(1), units[self.unit_sets.index(ALLIES)]], 1)
+            beside += [own, heroes[:, :, : self.quarter].amax(1)]
+        x = torch.cat([*beside, *(one.amax(1) for one in units)], 1)  # embeddings are not negative: see _embed
+        x = x if self.last is None else F.relu(self.last(x))
+        return torch.cat([x, *(one.flatten(1) for one in units)], 1) if self.pointer else x
+
+    def axes(self) -> Axes:
+        """See nets.axes. The size of embeddings stays."""
+        found = Axes()
+        for i, (path, encoder) in enumerate(zip(self.unit_sets, self.encoders, strict=True)):
+            own = _layers_axes(path, encoder)
+            found |= {f"encoders.{i}.{k}": replace(x, key=f"units of {path}.{k}", spare=True) for k, x in own.items()}
+        if self.hero is not None:
+            found |= axes_within("hero", _layers_axes(HERO, self.hero))
+        return found | (linear_axes("last", self.feature_axis, self.columns) if self.last else {})
+
+
+def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes by path. Raises UserError: others than of vectors and sets of units."""
+    fields = dict(tree.leaves(spec.obs))
+    real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
+    if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
+        seen = describe_fields(spec.obs)
+        raise UserError(f"--network five: takes a Dict of real vectors and sets [units, numbers], here they are {seen}")
+    return {path: field.shape for path, field in fields.items()}
+
+
+def _pointing(action: ActionSpec, units: int) -> str | None:
+    """The part of the actions that names a unit. Raises UserError: it could be one of several."""
+    uses = action.uses if isinstance(action, Conditional) else {}
+    parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
+    if len(parts) > 1:
+        raise UserError(f"--network five: {', '.join(parts)} have a value for each of {units} units; allowed: one part")
+    return parts[0] if parts else None
+
+
+def _two_layers(numbers: int, embedding: int) -> nn.Sequential:
+    first, second = Linear(numbers, embedding), Linear(embedding, embedding)
+    return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
+
+
+def _layers_axes(path: str, layers: nn.Module) -> Axes:
+    first, _, second, _ = layers.children()
+    embedding = (AxisSegment("embedding", (second.out_features,), fixed=True),)  # type: ignore[arg-type]
+    seen = (AxisSegment(f"observation {path}", (first.in_features,)),)  # type: ignore[arg-type]
+    return linear_axes("0", embedding, seen) | linear_axes("2", embedding, embedding)
+
+
+def _embed(layers: nn.Module, units: Tensor) -> Tensor:
+    """[N, units, numbers] → [N, units, embedding], from 0 on, and 0 where none is."""
+    made: Tensor = layers(units.float().flatten(0, 1)).unflatten(0, (-1, units.shape[1]))
+    return made * (units[:, :, :1] > 0)

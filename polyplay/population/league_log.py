@@ -1,0 +1,578 @@
+"""The league's log and what it makes: ratings, copies.
+
+What a league's log says: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
+
+begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
+        the agents that it goes on with
+table   an actor's players from now on; costs: what a past self loses of its quality each time it is beaten
+of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
+        `played` are their indices, in the order in which they were rated
+lost    matches that an actor played and the referee was too slow for
+post    a past self comes: AGENT-VERSION, as that player
+leave   a past self leaves
+look    that agent looked at another one; copy: and is to go on as `donor`, with `values` instead of `old`
+copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`; at: when
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from polyplay.core.errors import UserError
+from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
+from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
+from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
+from polyplay.population.rules import Choice, Prior, Standing, Values, is_ready
+
+# The files of a league: `matches.jsonl`, which says everything, and `league.json`, what a number of its lines make.
+
+
+LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
+
+
+class MatchLog:
+    """Lines of a league, which are written down before anything is made of them."""
+
+    def __init__(self, directory: Path, say: Callable[[str, str], None]):
+        self.directory, self.say = directory, say
+        path = directory / LOG
+        size = path.stat().st_size if path.exists() else 0
+        self.file = JsonLines(path)
+        if torn := size - os.fstat(self.file.file.fd).st_size:
+            say("remark", f"{LOG}: its last {torn} bytes were no whole line, and are left out")
+        self.lines = 0  # that were read or written
+
+    def read(self, begin: int) -> Iterator[Row]:
+        """The rows from line `begin` on. A damaged one is left out."""
+        damaged = 0
+        with open(self.directory / LOG, "rb") as file:
+            for line in file:
+                self.lines += 1
+                if self.lines > begin:
+                    row = parse_json(line)
+                    damaged += not isinstance(row, dict)
+                    if isinstance(row, dict):
+                        yield row
+        if damaged:
+            self.say("warning", f"{LOG}: {damaged} damaged lines are left out")
+        if self.lines < begin:
+            self.say("warning", f"{LOG} lacks {begin - self.lines} lines that {SUMMARY} knows of; their ratings stay")
+
+    def cut(self, lines: int) -> None:
+        """Keep so many lines: those behind them are of matches that are played again. Raises OSError."""
+        with open(self.directory / LOG, "rb") as file:
+            os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Raises OSError: nothing was written."""
+        self.file.write(*rows)
+        self.lines += len(rows)
+
+    def summary(self) -> Row:
+        """league.json; empty if it is not there or damaged."""
+        try:
+            found = read_object(self.directory / SUMMARY)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as e:
+            self.say("warning", f"{SUMMARY} cannot be read ({e}): all matches are rated again")
+            return {}
+        return found if found.get("schema") == SCHEMA else {}
+
+    def save(self, summary: Row) -> None:
+        """Write league.json: what the lines until now make. Raises OSError."""
+        os.fsync(self.file.file.fd)  # the lines that it counts are there before it
+        whole = {"schema": SCHEMA, "lines": self.lines, **summary}
+        write_bytes(self.directory / SUMMARY, _text(whole).encode())
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def has_league(directory: Path) -> bool:
+    """Whether matches.jsonl is that of a league: it begins with a session."""
+    return "begin" in next(read_lines(directory / LOG), {})
+
+
+def _text(row: Row) -> str:
+    """JSON with a line for each entry, and for each object of a list."""
+    lines = []
+    for name, value in row.items():
+        rows = isinstance(value, list) and value and isinstance(value[0], dict)
+        text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
+        lines.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+# What matches make of the ratings, points and qualities of a league's players. Imports no torch.
+
+
+Match = tuple[Sequence[int], Sequence[float]]  # the player of each block of seats, the outcome of each team
+Pairing = tuple[list[int], list[int], float]  # two teams and the points of the first
+
+
+class LeagueRatings:
+    """The arrays of League.RATED: copies, until `bind` makes them the League's own."""
+
+    elo: np.ndarray
+    mu: np.ndarray
+    sigma: np.ndarray
+    quality: np.ndarray
+    games: np.ndarray
+    points: np.ndarray
+
+    def __init__(self, league: League, elo: Elo, skill: TrueSkill):
+        self.rule, self.skill, self.sides, self.agents = elo, skill, league.sides, league.agents
+        self.drift = skill.sigma / 100  # τ of living agents, which learn between matches
+        for name in RATED:
+            setattr(self, name, np.zeros_like(getattr(league, name)))
+        self.forget(slice(None))
+
+    def bind(self, league: League) -> None:
+        """Publish them in the league's memory, and work there from now on."""
+        for name in RATED:
+            getattr(league, name)[:] = getattr(self, name)
+            setattr(self, name, getattr(league, name))
+
+    def inherit(self, player: int, agent: int, quality: float) -> None:
+        """A past self: as good as its agent is now."""
+        for rating in (self.elo, self.mu, self.sigma):
+            rating[player] = rating[agent]
+        self.quality[player] = quality
+
+    def forget(self, player: int | slice) -> None:
+        """As before the first match."""
+        self.elo[player], self.mu[player], self.sigma[player] = self.rule.start, self.skill.mu, self.skill.sigma
+        self.quality[player] = 0
+        for matrix in (self.games, self.points):
+            matrix[player] = matrix[:, player] = 0
+
+    def about(self, player: int, names: Sequence[str]) -> Row:
+        """Its numbers, as league.json has them. against: matches with each other one, and points of these."""
+        met = np.flatnonzero(self.games[player]).tolist()
+        row: Row = {name: float(getattr(self, name)[player]) for name in ("elo", "mu", "sigma", "quality")}
+        return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
+
+    def load(self, player: int, row: Row, numbers: Mapping[str, int]) -> None:
+        """The inverse."""
+        for name in ("elo", "mu", "sigma", "quality"):
+            getattr(self, name)[player] = row[name]
+        for name, met in row["against"].items():
+            at = player, numbers[name]
+            self.games[at], self.points[at] = met
+
+    def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
+        """Take matches: `of` are the different ones, `played` their indices in order. costs: what a player loses of its
+        quality each time that a living agent beats it.
+        """
+        pairings = [self._pairings(*match) for match in of]
+        for i, n in Counter(played).items():
+            for pairing in pairings[i]:
+                self._count(pairing, n, costs)
+        there = {p for players, _ in of for p in players}
+        elo = {p: float(self.elo[p]) for p in there}
+        skill = {p: (float(self.mu[p]), float(self.sigma[p])) for p in there}
+        for i in played:
+            for pairing in pairings[i]:
+                self._rate(pairing, elo, skill)
+        for p in there:
+            self.elo[p], (self.mu[p], self.sigma[p]) = elo[p], skill[p]
+
+    def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
+        """A match as matches of two teams. A player counts once in a team, and not at all if it is in both."""
+        teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
+        found: list[Pairing] = []
+        for t in range(len(teams)):
+            for s in range(t):
+                first, second = ([p for p in teams[a] if p not in teams[b]] for a, b in ((s, t), (t, s)))
+                if first and second:
+                    points = 0.5 if outcome[s] == outcome[t] else float(outcome[s] > outcome[t])
+                    found.append((first, second, points))
+        return found
+
+    def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
+        """`n` such matches, in the matrix and in the qualities."""
+        first, second, points = pairing
+        for a, b, won in ((first, second, points), (second, first, 1 - points)):
+            at = np.ix_(a, b)
+            self.games[at] += n
+            self.points[at] += n * won
+            if won == 1 and min(a) < self.agents:
+                for p in b:
+                    self.quality[p] -= n * costs.get(p, 0.0)
+
+    def _rate(self, pairing: Pairing, elo: dict[int, float], skill: dict[int, Skill]) -> None:
+        first, second, points = pairing
+        mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
+        change = self.rule.change(mine, theirs, points)
+        moved = self.skill.rate(self._skills(first, skill), self._skills(second, skill), points)
+        for team, rated, by in zip((first, second), moved, (change, -change), strict=True):
+            for p, new in zip(team, rated, strict=True):
+                elo[p] += by
+                skill[p] = new
+
+    def _skills(self, team: Sequence[int], skill: dict[int, Skill]) -> list[Skill]:
+        return [(skill[p][0], math.hypot(skill[p][1], self.drift)) if p < self.agents else skill[p] for p in team]
+
+
+# When an agent of a league copies another one, and what its hyperparameters become then. Pure; imports no torch.
+#
+# Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
+# beats
+# it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of these are
+# perturbed, or drawn anew.
+
+
+SURE = 0.7  # probability to win from which on one is copied
+RANGE = 10.0  # hyperparameters without a prior stay between what was configured ÷ and × this
+SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
+
+
+def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator, sure: float = SURE) -> Choice:
+    """Agent i copies a peer drawn at random that beats it with probability `sure` or more; scores are Elo ratings. Who
+    has none has not played enough: it neither copies nor is copied.
+    """
+    mine = standings[i].score
+    peers = [(j, s.score) for j, s in enumerate(standings) if j != i and s.score is not None]
+    if mine is None or not peers:
+        return Choice(None, "it has not played enough" if mine is None else "no other agent has played enough")
+    j, score = peers[rng.integers(len(peers))]
+    chance = win_probability(score, mine)
+    return Choice(j if chance >= sure else None, f"agent {j} beats it with probability {chance:.2f}")
+
+
+@dataclass(frozen=True)
+class CopyRule:
+    """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
+    is 0 and has no prior stays. sure: the probability to win from which on one is copied. priors: ranges by name.
+    chance: with which each value of a copy is perturbed, by itself. drawn: what every copy draws anew instead.
+    """
+
+    every: int = 0
+    configured: Mapping[str, float] = field(default_factory=dict)
+    sure: float = SURE
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+    chance: float = 1.0
+    drawn: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = ({*self.priors} - {*self.configured}) | ({*self.drawn} - {*self.ranges()})
+        if unknown:
+            raise ValueError(f"no hyperparameters that can vary: {sorted(unknown)}; there are {list(self.configured)}")
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Hyperparameters that change."""
+        return tuple(self.configured) if self.every else ()
+
+    def ranges(self) -> dict[str, Prior]:
+        """What each hyperparameter may become."""
+        ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in self.configured.items() if x}
+        return {name: Prior(name, "log", low, high) for name, (low, high) in ends.items()} | dict(self.priors)
+
+    def explore(self, copied: Values, rng: np.random.Generator) -> Values:
+        """What the donor's values become."""
+        values = dict(copied)
+        for name, prior in self.ranges().items():
+            if name in self.drawn:
+                values[name] = float(prior.draw(rng))
+            elif rng.random() < self.chance:
+                values[name] = float(prior.perturb(copied[name], rng))
+        return values
+
+    def describe(self) -> list[str]:
+        """A line for the diagram."""
+        rows = [f"copies  who wins {self.sure:.0%}, every {self.every:,} matches of an agent"]
+        return rows if self.every else []
+
+    def due(self, history: CopyHistory, agents: int) -> int | None:
+        """An agent that is to look now; None: there is none, or a copy is being made."""
+        if not self.every or history.pending is not None:
+            return None
+        longest = max(range(agents), key=lambda a: history.matches[a] - history.looked[a])
+        return longest if is_ready(history.matches[longest], history.looked[longest], self.every) else None
+
+    def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
+        """The line of an agent's look. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in
+        use, in the order of `configured`.
+        """
+        rng = np.random.default_rng([seed, agent, history.looks])
+        enough = [history.matches[a] >= self.every for a in range(len(hyper))]
+        standings = [Standing(float(elo[a]) if played else None) for a, played in enumerate(enough)]
+        choice = outplayed(standings, agent, rng, self.sure)
+        if choice.donor is None:
+            return {"look": agent, "why": choice.why}
+        old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, choice.donor))
+        line = {"copy": history.copies + 1, "look": agent, "donor": choice.donor, "why": choice.why}
+        return {**line, "old": old, "values": self.explore(copied, rng)}
+
+
+@dataclass
+class CopyHistory:
+    """What the log says of copies."""
+
+    matches: Counter[int] = field(default_factory=Counter)  # of an agent, since it began or copied
+    looked: Counter[int] = field(default_factory=Counter)  # those at its last look
+    looks: int = 0
+    copies: int = 0  # that were decided
+    pending: Row | None = None  # the line of a copy that is not made yet
+    made: list[Row] = field(default_factory=list)
+
+    def count(self, matches: Sequence[Match], played: Sequence[int], agents: int) -> None:
+        """Matches, as LeagueRatings.play gets them."""
+        for i, n in Counter(played).items():
+            for p in set(matches[i][0]):
+                if p < agents:
+                    self.matches[p] += n
+
+    def look(self, line: Row) -> None:
+        """The line of a look."""
+        self.looks += 1
+        self.looked[line["look"]] = self.matches[line["look"]]
+        if "copy" in line:
+            self.copies, self.pending = line["copy"], line
+
+    def complete(self, line: Row, ratings: LeagueRatings) -> None:
+        """The copy that is pending was made: the agent is rated as whom it copied."""
+        if self.pending is None or self.pending["copy"] != line["copied"]:
+            return
+        agent, donor = self.pending["look"], self.pending["donor"]
+        before = {name: float(getattr(ratings, name)[agent]) for name in SKILLS}
+        about = {"copy": line["copied"], "agent": agent, "donor": donor, "at": line.get("at")}
+        versions = {"version": line["version"], "donor_version": line["donor_version"]}
+        counts = {"donor_elo": float(ratings.elo[donor]), "matches": self.matches[agent]}
+        values = {"old": self.pending.get("old", {}), "values": self.pending["values"]}
+        self.made.append({**about, **versions, **counts, **values, "before": before})
+        ratings.inherit(agent, donor, 0.0)
+        self.matches[agent] = self.looked[agent] = 0
+        self.pending = None
+
+    def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
+        """A run goes on with these updates of its agents: copies that they have not are undone, the newest first."""
+        self.pending = None
+        for copy in reversed(self.made):
+            if copy["version"] > versions.get(str(copy["agent"]), 0):
+                for name, value in copy["before"].items():
+                    getattr(ratings, name)[copy["agent"]] = value
+        self.made = [copy for copy in self.made if copy["version"] <= versions.get(str(copy["agent"]), 0)]
+
+    def save(self) -> Row:
+        counts = {"matches": dict(self.matches), "looked": dict(self.looked), "looks": self.looks}
+        return {"copying": {**counts, "copies": self.copies, "pending": self.pending}, "copies": self.made}
+
+    def load(self, saved: Row) -> None:
+        """The inverse."""
+        held = saved["copying"]
+        for name in ("matches", "looked"):
+            getattr(self, name).update({int(a): n for a, n in held[name].items()})
+        self.looks, self.copies, self.pending, self.made = (
+            *map(held.get, ("looks", "copies", "pending")),
+            saved["copies"],
+        )
+
+
+COUNTS = "taken", "lost", "entered"  # in this session, by actor or agent
+
+
+@dataclass
+class LeagueTable:
+    """The players that an actor has to seat, and what is still to know of those before."""
+
+    draw: int = 0
+    players: list[int] = field(default_factory=list)
+    costs: dict[int, float] = field(default_factory=dict)  # by player
+    before: list[int] = field(default_factory=list)
+    costs_before: dict[int, float] = field(default_factory=dict)
+    since: int = 0  # matches with this draw
+
+
+class LeagueState:
+    """Ratings, players and tables."""
+
+    def __init__(self, league: League, elo: Elo, skill: TrueSkill):
+        self.ratings = LeagueRatings(league, elo, skill)
+        self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
+        self.settings |= {"teams": list(league.teams), "seated": league.seated}
+        self.actors, self.session, self.sides = league.actors, 0, league.sides
+        self.rules = {"elo": asdict(elo), "trueskill": asdict(skill)}
+        self.places = range(league.agents, league.players - len(league.bots))  # of past selves
+        names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
+        self.names = names  # of players, "": nobody is there
+        self.numbers = {name: p for p, name in enumerate(names) if name}
+        self.selves: list[int] = []  # past selves, the oldest first
+        self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # of actors
+        self.taken: Counter[int] = Counter()  # matches of an actor
+        self.lost: Counter[int] = Counter()
+        self.entered: Counter[int] = Counter()  # past selves of an agent
+        self.history: list[Row] = []  # past selves that left
+        self.copies = CopyHistory()
+
+    def identity(self, player: int) -> Identity:
+        if player < self.places.start:
+            return Identity(AGENT, player, 0)
+        if player >= self.places.stop:
+            return Identity(BOT, player - self.places.stop, 0)
+        return (
+            Identity(PAST, *map(int, self.names[player].split("-"))) if self.names[player] else Identity(NOBODY, 0, 0)
+        )
+
+    def apply(self, line: Row) -> None:
+        """Take one line. Raises UserError: it begins a session of another league."""
+        if "of" in line:
+            self._play(line["actor"], line["draw"], line["of"], line["played"])
+        elif "table" in line:
+            self._draw(self.tables[line["actor"]], line["draw"], line["table"], line["costs"])
+        elif "post" in line:
+            self._enter(line["post"], line["player"])
+        elif "leave" in line:
+            self._leave(line["leave"])
+        elif "lost" in line:
+            self.lost[line["actor"]] += line["lost"]
+        elif "look" in line:
+            self.copies.look(line)
+        elif "copied" in line:
+            self.copies.complete(line, self.ratings)
+        elif "begin" in line:
+            self._begin(line)
+
+    def beginning(self, versions: Mapping[str, int]) -> Row:
+        """The line of the next session, with all that decides what matches make of ratings."""
+        held = {"begin": self.session + 1, "actors": self.actors, **self.settings, **self.rules}
+        return {**held, "versions": dict(versions)}
+
+    def _begin(self, line: Row) -> None:
+        for name, value in self.settings.items():
+            grown = name == "teams" and blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
+            if line[name] != value and not grown:
+                raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
+        self.session = line["begin"]
+        self.copies.begin(line.get("versions", {}), self.ratings)
+        for name in COUNTS:
+            getattr(self, name).clear()
+        for actor, table in list(self.tables.items()):
+            table.before = []
+            if actor >= line["actors"]:
+                del self.tables[actor]
+
+    def _play(self, actor: int, draw: int, of: Sequence[Sequence], played: Sequence[int]) -> None:
+        table = self.tables[actor]
+        self.taken[actor] += len(played)
+        table.since += len(played) if table.draw == draw else 0
+        matches = [([self.numbers[name] for name in names], outcome) for names, outcome in of]
+        self.copies.count(matches, played, self.places.start)
+        self.ratings.play(matches, played, table.costs if table.draw == draw else table.costs_before)
+
+    def _draw(self, table: LeagueTable, draw: int, names: Sequence[str], costs: Sequence[float]) -> None:
+        table.before, table.costs_before = table.players, table.costs  # its last matches may still come
+        table.draw, table.players, table.since = draw, [self.numbers[name] for name in names], 0
+        table.costs = {p: cost for p, cost in zip(table.players, costs, strict=True) if cost}
+
+    def _enter(self, name: str, player: int) -> None:
+        agent = int(name.partition("-")[0])
+        self.names[player], self.numbers[name] = name, player
+        best = max((float(self.ratings.quality[p]) for p in self.selves), default=0.0)
+        self.ratings.inherit(player, agent, best)
+        self.selves.append(player)
+        self.entered[agent] += 1
+
+    def _leave(self, name: str) -> None:
+        player = self.numbers.pop(name)
+        self.history.append(self._row(player, name))
+        self.ratings.forget(player)
+        self.selves.remove(player)
+        self.names[player] = ""
+
+    # ------------------------------------------------------------------------------------------------ league.json
+
+    def _row(self, player: int, name: str) -> Row:
+        who = self.identity(player)
+        about = {"name": name, "player": player, "kind": KINDS[who.kind], "agent": who.agent, "version": who.version}
+        return about | self.ratings.about(player, self.names)
+
+    def save(self) -> Row:
+        """Everything, as plain data."""
+        held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
+        held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"selves": list(self.selves)}
+        held["tables"] = {actor: asdict(table) for actor, table in self.tables.items()}
+        players = [self._row(p, name) for p, name in enumerate(self.names) if name]
+        return held | {"players": players, "history": self.history, **self.copies.save()}
+
+    def load(self, saved: Row) -> None:
+        """The inverse, on a state that took no line yet. Raises UserError as `apply`; others: it is damaged."""
+        self._begin(saved)
+        for name in COUNTS:
+            getattr(self, name).update({int(i): n for i, n in saved[name].items()})
+        for actor, row in saved["tables"].items():
+            costs = {name: {int(p): x for p, x in row[name].items()} for name in ("costs", "costs_before")}
+            self.tables[int(actor)] = LeagueTable(**{**row, **costs})
+        for row in saved["players"]:
+            self.names[row["player"]], self.numbers[row["name"]] = row["name"], row["player"]
+        for row in saved["players"]:
+            self.ratings.load(row["player"], row, self.numbers)
+        self.selves, self.history = saved["selves"], saved["history"]
+        self.copies.load(saved)
+
+
+# How a league went, by the lines of its matches.jsonl: ratings over matches, who copied whom. Imports no torch.
+
+
+POINTS = 400  # of a curve, about
+
+
+class LeagueHistory(NamedTuple):
+    """matches: int64 [n], rated so far; elo: float64 [n, agents] then; copies: as LeagueState has them, each with
+    `match`, the number of those rated before it.
+    """
+
+    matches: np.ndarray
+    elo: np.ndarray
+    copies: list[Row]
+
+
+def read_history(directory: Path) -> LeagueHistory:
+    """Of a league's run, also of one that goes on. Raises UserError: it has no league, or its log is damaged."""
+    lines = list(read_lines(directory / LOG))
+    if not lines or "begin" not in lines[0]:
+        raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")
+    try:
+        state = _fresh(lines[0])
+        total = sum(len(line.get("played", ())) for line in lines)
+        rated, every, found = 0, max(1, total // POINTS), [(0, state.ratings.elo[: state.places.start].copy())]
+        copies: list[Row] = []
+        for line in lines:
+            state.apply(line)
+            rated += len(line.get("played", ()))
+            if len(state.copies.made) > len(copies):
+                copies.append({**state.copies.made[-1], "match": rated})
+            del copies[len(state.copies.made) :]  # a run that went on without them
+            if rated >= found[-1][0] + every:
+                found.append((rated, state.ratings.elo[: state.places.start].copy()))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
+        raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
+    return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
+
+
+def _fresh(begin: Row) -> LeagueState:
+    """The state before the first line of a session."""
+    league = League(begin["agents"], begin["actors"], begin["teams"], begin["seated"], begin["past"], begin["bots"])
+    return LeagueState(league, Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
+
+
+def values_over(copies: list[Row], agent: int, first: Row, end: int) -> list[tuple[int, int, Row]]:
+    """(begin, end, hyperparameters) of an agent in order, by matches rated. first: those it began with."""
+    found, begin, values = list[tuple[int, int, Row]](), 0, first
+    for copy in copies:
+        if copy["agent"] == agent:
+            found.append((begin, copy["match"], copy["old"] or values))
+            begin, values = copy["match"], copy["values"]
+    return [*found, (begin, end, values)]

@@ -1,0 +1,350 @@
+"""The numbers of a run.
+
+The numbers of a run, read from its crew's counters. How well a service works is counted where it is served and
+learnt, not from episodes:
+
+pps                 predictions per second: rows served with an action; predict_batch: how many at once
+tps                 trainings per second: updates; train_batch: transitions of each
+prediction_queue    agents that wait when a predictor comes; queue_depth (elsewhere): chunks that wait for a trainer
+simulations_per_second, games_per_hour  of a search's players
+agent_wait_ms       from an agent's row to its action
+shard_updates_…, grads_…, staleness_…  of a parameter server
+cpu                 fraction of all cores that this process and all below it use
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from polyplay.core.machine import cores
+from polyplay.core.worker import COLUMNS, EPISODES, Counters
+from polyplay.runs.reporter import KINDS, Growth, Reporter, Snapshot
+
+if TYPE_CHECKING:
+    from polyplay.workers.crew import Crew
+
+# Memory and processor time of a process and all below it, this one unless another is named. Imports no torch.
+
+
+class Throttled:
+    """The last result of `measure`, which is called so seldom that it takes no more than a `share` of the time: to read
+    the memory of 20 processes takes 0.15 s.
+    """
+
+    def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
+        self.measure, self.share, self.clock = measure, share, clock
+        self.next, self.last = -math.inf, 0.0
+
+    def __call__(self) -> float:
+        before = self.clock()
+        if before >= self.next:
+            self.last = self.measure()
+            now = self.clock()
+            self.next = now + (now - before) / self.share
+        return self.last
+
+
+def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
+    """Empty if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        root = root or psutil.Process()
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def memory_mb(root: psutil.Process | None = None) -> float:
+    """Megabytes; pages that processes share count once (PSS) where the system counts so."""
+    return round(_total(root, _own_mb), 1)
+
+
+def _own_mb(process: psutil.Process) -> float:
+    info = process.memory_full_info()
+    return float(getattr(info, "pss", info.rss)) / 2**20
+
+
+def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
+    """Processor time of all processes. ended: children that have ended included."""
+    return _total(root, lambda process: sum(process.cpu_times()[: 4 if ended else 2]))
+
+
+def _total(root: psutil.Process | None, of: Callable[[psutil.Process], float]) -> float:
+    total = 0.0
+    for process in process_tree(root):
+        with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
+            total += of(process)
+    return total
+
+
+# Warnings that the network of a run of self-play overfits the games of its replay. Imports no torch.
+
+
+REUSE = 4.0  # how often a position may be drawn, in the mean
+# Of the value loss in the replay, divided by that of fresh games. Silver et al. 2016 give 0.19 / 0.37 = 0.51 for a
+# value network that had memorized its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
+OVERFITTED = 0.7
+REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
+
+Report = Mapping[str, float | None]
+
+
+class SelfPlayAlarms:
+    """Looks at each report; a kind of warning comes once in a run."""
+
+    def __init__(self) -> None:
+        self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
+        self.told: set[str] = set()
+
+    def look(self, row: Report) -> list[str]:
+        """At a line of metrics.jsonl; gives what is to be told of it."""
+        found = {kind: text for kind, text in self._checks(row) if kind not in self.told}
+        self.told |= found.keys()
+        return list(found.values())
+
+    def _checks(self, row: Report) -> Iterator[tuple[str, str]]:
+        """Kinds of warnings and their lines."""
+        fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
+        if fresh is None:
+            return
+        if reuse is not None and reuse > REUSE:
+            text = f"each position is drawn {reuse:.1f} times in the mean; above {REUSE:g} the network may overfit"
+            yield "reuse", f"{text}: lower --ratio"
+        if learnt is not None:
+            self.losses.append((learnt, fresh))
+        means = [sum(column) / REPORTS for column in zip(*self.losses, strict=True)]
+        if len(self.losses) == REPORTS and means[0] < OVERFITTED * means[1]:
+            text = f"value loss {means[0]:.2g} on the replay, {means[1]:.2g} on fresh games: the network overfits"
+            yield "overfitted", f"{text} the games in its replay: lower --ratio or raise --capacity"
+
+
+Metrics = dict[str, float | None]
+DECILES = (0.1, 0.5, 0.9)
+SILENCE = 120.0  # seconds without a turn of a worker before a warning
+
+
+class CrewMetrics:
+    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with."""
+
+    def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
+        self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
+        self.growth, self.at, self.memory = Growth(), time.monotonic(), Throttled(memory_mb)
+        self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
+        self.missed = False  # whether games were missed, which is said once
+        self.losses = np.zeros((1, 2))  # sums and numbers at the last report
+        self.silent: set[int] = set()
+
+    @property
+    def counters(self) -> Counters:
+        assert self.crew.counters is not None
+        return self.crew.counters
+
+    @property
+    def steps(self) -> int:
+        return self.before["steps"] + int(self.counters.column("steps").sum())
+
+    @property
+    def frames(self) -> int:
+        return self.steps * self.frames_per_step
+
+    @property
+    def updates(self) -> int:
+        """Of all learner roles. The workers of one count the same, those that learn apart a little later or sooner;
+        those that have left count too.
+        """
+        made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
+        apart = sum(made[list(role.served)].sum() for role in roles)
+        return self.before["updates"] + int(
+            apart + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
+        )
+
+    def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
+        """Pass on the games that workers have finished since the last time, in the order in which they ended."""
+        counts, games = self.counters.column("episodes").astype(np.int64), list[tuple[np.ndarray, int]]()
+        for row in map(int, np.flatnonzero(counts)):
+            count = int(counts[row])
+            first = max(self.reported.get(row, 0), count - EPISODES)
+            if (missed := first - self.reported.get(row, 0)) and not self.missed:
+                warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
+            self.missed = self.missed or bool(missed)
+            games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
+            self.reported[row] = count
+        several = any(role.served for role in self.crew.roles)
+        for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
+            whose = int(agent) if several else None
+            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose, row)
+
+    def snapshot(self) -> Snapshot:
+        """The next report's numbers."""
+        column, roles = self.counters.column, self.crew.roles
+        rows, memory = {role.name: self.crew.rows(role, past=True) for role in roles}, self.memory()
+        return Snapshot(
+            frames=self.frames,
+            steps=self.steps,
+            updates=self.updates,
+            time={name: {k: float(column(k)[rows[name]].sum()) for k in KINDS} for name in rows},
+            workers={role.name: role.n for role in roles},
+            lag_sum=float(column("lag_sum").sum()),
+            lag_count=float(column("lag_count").sum()),
+            lag_max=self._lag_max(),
+            losses=self._losses(),
+            elo=self._elo(),
+            hosts=self.crew.fleet.report() if self.crew.fleet is not None else {},
+            queue_depth=self._queue_depth(),
+            service=self.read_service(),
+            memory_mb=memory,
+            restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
+        )
+
+    def _losses(self) -> dict[str, float]:
+        """Means since the last report."""
+        sums = self.counters.metrics.sum(0)
+        new, self.losses = sums - self.losses, sums
+        return {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+
+    def _elo(self) -> dict[str, float]:
+        """Of each agent of a league, once the referee has begun."""
+        league = next((role.league for role in self.crew.roles if role.league is not None), None)
+        if league is None or not league.begun:
+            return {}
+        return {str(agent): round(float(league.elo[agent]), 1) for agent in range(league.agents)}
+
+    def _lag_max(self) -> int:
+        """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
+        new = self.growth.array("lags", self.counters.lags.sum(0))
+        top = int(np.flatnonzero(new).max(initial=0))
+        return top if top < len(new) - 1 else int(self.counters.column("lag_max").max())
+
+    def _queue_depth(self) -> float | None:
+        rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role)]
+        return _ratio(self._growth("depth_sum", rows, "queue"), self._growth("depth_count", rows, "queue"))
+
+    def newly_silent(self, now: float) -> Iterator[str]:
+        """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
+        shows that they live.
+        """
+        for role in self.crew.roles:
+            for worker in role.workers.values():
+                row = worker.ctx.row
+                stamp = self.counters.values[row, COLUMNS.index("stamp")]
+                seconds = now - stamp if stamp and not worker.done else 0.0
+                if seconds <= SILENCE:
+                    self.silent.discard(row)
+                elif row not in self.silent:
+                    self.silent.add(row)
+                    yield f"worker {role.name} {worker.ctx.index} has not taken a turn for {seconds:.0f} s"
+
+    # ---------------------------------------------------------------------------------------------- the service
+
+    def read_service(self) -> Metrics:
+        """What is new since it was last read."""
+        now = time.monotonic()
+        passed, self.at = now - self.at, now
+        acting, training = self._rows()
+        served, calls = self._growth("served", acting), self._growth("calls", acting)
+        updates = self.growth.number("updates", self.updates - self.before["updates"])
+        learnt = self._growth("lag_count", range(self.counters.workers))
+        return {
+            "pps": _ratio(served, passed),
+            "predict_batch": _ratio(served, calls),
+            "tps": _ratio(updates, passed),
+            "train_batch": _ratio(learnt, updates),
+            **self._deciles("predict_batch", acting),
+            **self._deciles("train_batch", training),
+            **self._agents(acting),
+            **self._searches(acting, passed),
+            **self._parameter_servers(),
+            "cpu": self._cpu(passed),
+        }
+
+    def histograms(self) -> dict[str, dict[int, int]]:
+        """How often how many were served, and learnt, at once, since the beginning."""
+        named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
+        counts = {name: self.counters.sizes[rows].sum(0) for name, rows in named}
+        return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
+
+    def _rows(self) -> tuple[list[int], list[int]]:
+        """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
+        nothing that was counted is missing afterwards.
+        """
+        rows: tuple[list[int], list[int]] = [], []
+        for role in self.crew.roles:
+            rows[role.source is not None].extend(self.crew.rows(role, past=True))
+        return rows
+
+    def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
+        return self.growth.number(name + column, float(self.counters.column(column)[list(rows)].sum()))
+
+    def _deciles(self, name: str, rows: list[int]) -> Metrics:
+        new = self.growth.array(f"{name} sizes", self.counters.sizes[rows].sum(0))
+        if not new.sum():
+            return {}
+        reached = np.cumsum(new) / new.sum()
+        return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
+
+    def _agents(self, acting: list[int]) -> Metrics:
+        """Of crews whose agents share tables that predictors serve."""
+        roles = [role for role in self.crew.roles if role.agents and role.agents.is_open]
+        if not roles:
+            return {}
+        pools = [role.agents.pool for role in roles if role.agents]
+        metrics: Metrics = {
+            "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
+            "predictors": sum(role.n for role in roles),
+            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
+            "prediction_queue": _ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
+        }
+        waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
+        if waits:
+            seconds, count = (sum(column) for column in zip(*waits, strict=True))
+            waited = 1e3 * self.growth.number("waited", seconds)
+            metrics["agent_wait_ms"] = _ratio(waited, self.growth.number("waits", count))
+        return metrics
+
+    def _searches(self, acting: list[int], passed: float) -> Metrics:
+        """Of crews that search: rates since the last reading."""
+        if not self.counters.column("simulations").any():
+            return {}
+        simulations, games = (self._growth(name, acting) for name in ("simulations", "episodes"))
+        return {"simulations_per_second": _ratio(simulations, passed), "games_per_hour": _ratio(3600 * games, passed)}
+
+    def _parameter_servers(self) -> Metrics:
+        """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
+        stale gradients were that came since the last reading, each at its shard. Sums are over shards.
+        """
+        servers = {id(role.server): role.server for role in self.crew.roles if role.server}
+        if not servers:
+            return {}
+        totals = [server.totals() for server in servers.values()]
+        versions = np.concatenate([t["versions"] for t in totals])
+        lags = self.growth.array("staleness", np.sum([t["lags"] for t in totals], 0))
+        lag_sum = self.growth.number("staleness sum", float(sum(t["lag_sum"] for t in totals)))
+        found = np.flatnonzero(lags)
+        most = int(found[-1]) if found.size else 0
+        beyond = most == len(lags) - 1  # the histogram's last bin holds all that is larger
+        return {
+            "shard_updates_min": float(versions.min()),
+            "shard_updates_max": float(versions.max()),
+            "grads_applied": float(sum(t["applied"].sum() for t in totals)),
+            "grads_discarded_stale": float(sum(t["stale"].sum() for t in totals)),
+            "grads_discarded_outlier": float(sum(t["outlier"] for t in totals)),
+            "staleness_min": float(found[0]) if found.size else None,
+            "staleness_mean": _ratio(lag_sum, float(lags.sum())),
+            "staleness_max": float(max(t["lag_max"] for t in totals) if beyond else most) if found.size else None,
+        }
+
+    def _cpu(self, passed: float) -> float | None:
+        first = "cpu" not in self.growth.numbers
+        new = self.growth.number("cpu", cpu_seconds())
+        return None if first or passed <= 0 else round(new / passed / cores(), 4)
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return round(a / b, 3) if b > 0 else None

@@ -1,0 +1,322 @@
+"""A population as a terminal shows it.
+
+A population as a terminal shows it while it trains: a live panel, or lines where standard output is no terminal.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
+
+from polyplay.core.files import Row
+from polyplay.population.store import (
+    FAILED,
+    TRAINING,
+    Segment,
+    Store,
+    ancestry,
+    best_member,
+    rank_members,
+    read_lineage,
+)
+from polyplay.runs.terminal import EVERY, Fact, Screen, clock_text, fact_lines, short_count, value_text
+
+# A population as tables and lines: its members, best first, its decisions, and the winner's ancestors.
+#
+# Imports no torch.
+
+
+MANY = 10  # columns that 80 characters do not hold with wide gaps
+STYLES = {TRAINING: "green", FAILED: "bold red"}
+
+
+def population_title(population: Row) -> str:
+    """What it is, in one line."""
+    members = f"{population['over']} · population of {len(population['members'])}"
+    if population["exploit"] == "none":
+        return f"{members} · no copies"
+    rules = f"{population['exploit']}, {population['explore']}"
+    return f"{members} · {rules} every {short_count(population['every'])} steps"
+
+
+def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """All members, what failed, and the winner. rows: of lineage.jsonl."""
+    yield _table(population, rows)
+    for member in population["members"]:
+        if member["state"] == FAILED:
+            yield Text(f"{member_name(member['member'])} failed: {_one_line(member.get('why'))}", style="bold red")
+    winner = best_member(population["members"])
+    if winner is None:
+        yield Text("no member has a score yet")
+        return
+    yield Text.assemble(("winner   ", "bold"), lineage_text(winning_line(winner, rows)))
+    where = shlex.quote(str(Store(directory).member(winner["member"])))
+    yield Text.assemble(("next     ", "bold"), f"polyplay evaluate {where}")
+
+
+def _table(population: Row, rows: Sequence[Row]) -> Table:
+    copies = last_copies(rows)
+    columns = member_columns(name.replace("_", "\n") for name in population["vary"])
+    columns += [Column("min", justify="right", no_wrap=True, vertical="bottom")]
+    columns += [Column("copied", no_wrap=True, vertical="bottom")] if copies else []
+    gap = 1 if len(columns) < MANY else 0  # besides the one that every column has
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
+    for member in rank_members(population["members"]):
+        minutes, copy = f"{member['wall_seconds'] / 60:.1f}", copies.get(member["member"], "–")
+        cells = [*member_cells(member, population["vary"]), Text(minutes), *([Text(copy)] if copies else [])]
+        table.add_row(*cells)
+    return table
+
+
+def member_columns(headings: Iterable[str]) -> list[Column]:
+    """Of `member_cells`. headings: of what varies; these columns are cut first where a terminal is narrow."""
+    left = [Column(name, no_wrap=True, vertical="bottom") for name in ("member", "state")]
+    right = [Column(name, justify="right", no_wrap=True, vertical="bottom") for name in ("steps", "score")]
+    return [*left, *right, *(Column(_cut(name), justify="right", vertical="bottom") for name in headings)]
+
+
+def member_cells(member: Row, names: Iterable[str]) -> list[Text]:
+    """Member, state, steps, score, and the values of what varies."""
+    state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
+    values = (value_text(member["values"].get(name)) for name in names)
+    numbers = (short_count(member["steps"]), score_text(member["score"]))
+    return [Text(member_name(member["member"])), state, *map(Text, numbers), *map(_cut, values)]
+
+
+def last_copies(rows: Iterable[Row]) -> dict[int, str]:
+    """Of members that copied: the last donor, and when that was."""
+    return {r["member"]: copy_text(r["donor"], r["steps"]) for r in rows if r["donor"] is not None}
+
+
+def winning_line(member: Row, rows: Sequence[Row]) -> list[Segment]:
+    """A member's line of ancestors up to now; where its rows are lost, all of it is its own."""
+    alone = Segment(member["member"], 0, member["steps"], member["values"])
+    return ancestry(rows, member["member"], member["steps"]) or [alone]
+
+
+def lineage_text(line: Sequence[Segment]) -> str:
+    """`03 ← 05 at 1.5M ← 01 at 500k`: from the last of a line to its founder."""
+    text = member_name(line[-1].member)
+    for before, after in reversed(list(pairwise(line))):
+        if before.member != after.member:
+            text += f" ← {copy_text(before.member, after.begin)}"
+    return text
+
+
+def decision_line(row: Row) -> str:
+    """A line of lineage.jsonl, for people."""
+    member, new = member_name(row["member"]), row["new"]
+    if not row["old"]:
+        return f"{member} begins with {', '.join(f'{k} {value_text(v)}' for k, v in new.items())}"
+    changes = [
+        f"{k} {value_text(row['old'].get(k))} → {value_text(v)}" for k, v in new.items() if row["old"].get(k) != v
+    ]
+    action = "goes on"
+    if row["donor"] is not None:
+        action = f"copies {member_name(row['donor'])} ({score_text(row['donor_score'])})"
+    said = "; ".join([f"{member} ({score_text(row['score'])}) {action}, {row['why']}", *changes])
+    return f"{short_count(row['steps'])} steps: {said}"
+
+
+def member_name(member: int) -> str:
+    """As its directory is called."""
+    return f"{member:02}"
+
+
+def copy_text(donor: int, steps: int) -> str:
+    """steps: of who copied."""
+    return f"{member_name(donor)} at {short_count(steps)}"
+
+
+def score_text(score: float | None) -> str:
+    return "–" if score is None else f"{score:,.2f}"
+
+
+def _cut(text: str) -> Text:
+    """Cut, not folded, where its column is too narrow."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text or "").split())
+
+
+SUMMARY = 60.0  # seconds between two summaries, where there is no panel
+AROUND = 7  # lines of the panel that are no members, and the cursor's
+
+
+class PopulationPanel:
+    """`begin`, then `show` and `decision` as they come, `warn` when needed, `end`. quiet: only warnings and the last
+    line. live: a panel (default: if standard output is a terminal).
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        quiet: bool = False,
+        *,
+        live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.screen = Screen(console, False if quiet else live)
+        self.quiet, self.clock, self.begun = quiet, clock, clock()
+        self.population: Row = {}
+        self.training: Mapping[int, Row] = {}
+        self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
+        self.drawn = self.told = self.begun
+        self.last, self.warning = "", ""
+
+    def begin(self, lines: Iterable[Fact]) -> None:
+        """The first lines."""
+        if not self.quiet:
+            for line in fact_lines(lines, self.screen.console):
+                self.screen.print(line)
+
+    def show(self, population: Row, training: Mapping[int, Row]) -> None:
+        """Call it from any loop. population: population.json. training: the last lines of metrics.jsonl of members that
+        train now, {} of one that has none.
+        """
+        self.population, self.training = population, training
+        now = self.clock()
+        self.first = self.first or (now, self._steps()[0])
+        if now - self.drawn >= EVERY:
+            self.drawn = now
+            self.screen.draw(self.panel)
+        if self.screen.live is None and not self.quiet and now - self.told >= SUMMARY:
+            self.told = now
+            self.screen.print(Text(self._summary(), no_wrap=True))
+
+    def decision(self, row: Row) -> None:
+        """A line of lineage.jsonl: without a panel a line, in the panel the last one."""
+        self.last = decision_line(row)
+        if self.screen.live is None and not self.quiet:
+            self.screen.print(Text(self.last, no_wrap=True))
+
+    def warn(self, text: str) -> None:
+        """A line that stays; the panel keeps the last one in view."""
+        self.warning = " ".join(text.split())
+        self.screen.print(Text.assemble(("warning ", "bold yellow"), self.warning))
+
+    def end(self, summary: Row) -> None:
+        """The table, and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
+        population."""
+        if self.population:
+            self.screen.draw(self.panel)
+        self.screen.close()
+        directory = Path(summary["directory"])
+        if self.population and not self.quiet:
+            for line in population_report(directory, self.population, read_lineage(directory)):
+                self.screen.print(line)
+        where = shlex.quote(str(directory))
+        verb = "resume" if summary["exit_code"] else "population"
+        parts = [
+            str(summary["reason"]),
+            f"{short_count(self._steps()[0])} steps in {clock_text(summary['wall_seconds'])}",
+            *([f"{failed} of {len(self._members())} members failed"] if (failed := summary["failed"]) else []),
+        ]
+        self.screen.print(Text(" · ".join([*parts, f"next: polyplay {verb} {where}"]), no_wrap=True))
+
+    # ------------------------------------------------------------------------------------------------ its numbers
+
+    def _members(self) -> list[Row]:
+        """Best first, with the steps that those who train have made since."""
+        return rank_members(self._now(member) for member in self.population.get("members", ()))
+
+    def _now(self, member: Row) -> Row:
+        report = self.training.get(member["member"])
+        if report is None:
+            return member
+        return {**member, "state": TRAINING, "steps": max(member["steps"], report.get("steps", 0))}
+
+    def _steps(self) -> tuple[int, int]:
+        """Of all members, and how many there are to be; those that failed make no more."""
+        members = self._members()
+        steps = sum(member["steps"] for member in members)
+        left = sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != FAILED)
+        return steps, steps + left
+
+    def _progress(self) -> tuple[str, float, str]:
+        """What was done of what is to be, the same as a fraction, and the time."""
+        steps, goal = self._steps()
+        now = self.clock()
+        begun, before = self.first or (now, steps)
+        left = (goal - steps) * (now - begun) / (steps - before) if steps > before else None
+        done = f"{short_count(steps)} of {short_count(goal)} steps"
+        return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
+
+    def _summary(self) -> str:
+        """One line."""
+        done, fraction, clock = self._progress()
+        members = self._members()
+        parts = [clock, done, f"{100 * fraction:.1f} %"]
+        if best := best_member(members):
+            middle = median(m["score"] for m in members if m["score"] is not None)
+            parts += [f"best {member_name(best['member'])} {score_text(best['score'])}  median {score_text(middle)}"]
+        parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
+        return "  ".join(parts)
+
+    # ------------------------------------------------------------------------------------------------ its picture
+
+    def panel(self) -> Panel:
+        """As many members as the terminal has lines for: the best, and those that train."""
+        lines = [self._bar(), *self._table()]
+        lines += [Text(f"last: {self.last}")] if self.last else []
+        lines += [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
+        for line in lines:
+            if isinstance(line, Text):
+                line.no_wrap, line.overflow = True, "ellipsis"
+        width = self.screen.console.width - len("^C^C")  # echoed behind it, they would fold the line
+        title = population_title(self.population)
+        return Panel(Group(*lines), title=title, title_align="left", border_style="blue", width=width)
+
+    def _bar(self) -> RenderableType:
+        done, fraction, clock = self._progress()
+        grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(ratio=1)
+        for _ in range(3):
+            grid.add_column(no_wrap=True, justify="right")
+        grid.add_row(ProgressBar(total=1.0, completed=fraction), f"{100 * fraction:.1f} %", done, clock)
+        return grid
+
+    def _table(self) -> Iterator[RenderableType]:
+        members, names = self._members(), list(self.population["vary"])
+        room = max(3, self.screen.console.height - AROUND - bool(self.warning))
+        best = [m["member"] for m in members if m["member"] not in self.training]
+        kept = set(list(self.training) + best[: max(0, room - len(self.training))])
+        shown = [member for member in members if member["member"] in kept][:room]
+        live = [Column(name, no_wrap=True, justify="right") for name in ("return", "steps/s")]
+        table = Table(*member_columns(names), *live, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for member in shown:
+            table.add_row(*member_cells(member, names), *self._live_cells(member["member"]))
+        yield table
+        if rest := [member for member in members if member not in shown]:
+            yield Text(_count_rest(rest), style="bright_black")
+
+    def _live_cells(self, member: int) -> tuple[str, str]:
+        """Of one that trains: its return now (of the last 100 games), and its speed."""
+        report = self.training.get(member, {})
+        mean, speed = report.get("episodic_return_mean"), report.get("sps")
+        return "" if mean is None else score_text(mean), "" if speed is None else f"{speed:,.0f}"
+
+
+def _count_rest(members: Iterable[Row]) -> str:
+    rest = list(members)
+    states = ", ".join(f"{n} {state}" for state, n in Counter(str(m["state"]) for m in rest).items())
+    scores = [m["score"] for m in rest if m["score"] is not None]
+    between = f"; scores {score_text(min(scores))} to {score_text(max(scores))}" if scores else ""
+    return f"{len(rest)} more: {states}{between}"

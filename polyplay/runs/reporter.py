@@ -1,0 +1,586 @@
+"""Writes down how a run goes.
+
+Writes down how a run is going: metrics.jsonl, episodes.jsonl, decisions.jsonl, tensorboard/, summary.json.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import os
+import queue
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from polyplay.core.errors import UserError
+from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
+from polyplay.core.machine import now
+from polyplay.runs.directory import GAME, METRICS, STANDS_FOR, games_of, read_config
+
+# How much totals grew between one reading and the next. Imports no torch.
+
+
+class Growth:
+    """Remembers totals by name. One that fell has begun anew: its growth is 0."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, float] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def number(self, name: str, total: float) -> float:
+        """Since the last time; the first time all of it."""
+        before, self.numbers[name] = self.numbers.get(name, 0.0), total
+        return max(total - before, 0.0)
+
+    def array(self, name: str, total: np.ndarray) -> np.ndarray:
+        """The same for every element."""
+        before, self.arrays[name] = self.arrays.get(name, np.zeros_like(total)), total
+        return np.maximum(total - before, 0)
+
+
+# What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
+#
+# metrics.jsonl always has Polyplay's. Only names differ (and the sign of SB3's entropy_loss): a value is what
+# docs/guides/onnx_and_wandb.md says it is. The x axis is agent steps in every style, as in theirs. Imports no torch.
+
+
+# our name → theirs; what stands in no table is polyplay/NAME there
+CLEANRL = {
+    "sps": "charts/SPS",
+    "learning_rate": "charts/learning_rate",
+    "episodic_return": "charts/episodic_return",
+    "episodic_length": "charts/episodic_length",
+    "policy_loss": "losses/policy_loss",
+    "value_loss": "losses/value_loss",
+    "entropy": "losses/entropy",
+    "approx_kl": "losses/approx_kl",
+    "clip_fraction": "losses/clipfrac",
+    "explained_variance": "losses/explained_variance",
+    "td_loss": "losses/td_loss",
+    "q_values": "losses/q_values",
+}
+SB3 = {
+    "episodic_return_mean": "rollout/ep_rew_mean",
+    "episodic_length_mean": "rollout/ep_len_mean",
+    "sps": "time/fps",
+    "wall_seconds": "time/time_elapsed",
+    "steps": "time/total_timesteps",
+    "updates": "train/n_updates",
+    "learning_rate": "train/learning_rate",
+    "loss": "train/loss",
+    "policy_loss": "train/policy_loss",
+    "value_loss": "train/value_loss",
+    "entropy": "train/entropy_loss",
+    "approx_kl": "train/approx_kl",
+    "clip_fraction": "train/clip_fraction",
+    "explained_variance": "train/explained_variance",
+}
+KINDS = ("env", "infer", "learn", "replay", "wait")
+CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
+RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
+RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
+SERVICE = (*RATES, "agents", "predictors", "trainers")
+POLYPLAY = {
+    "sps": "charts/SPS",
+    "fps": "charts/FPS",
+    **{k: f"charts/{k}" for k in CHARTS},
+    **{f"time_{k}": f"time/{k}" for k in KINDS},
+    **{k: f"run/{k}" for k in RUN},
+    **{k: f"service/{k}" for k in SERVICE},
+}
+OTHERS = ("steps", "updates", "wall_seconds")  # of a report, not shown under Polyplay's names
+
+Scalars = Mapping[str, float | None]
+
+
+def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
+    """A line of metrics.jsonl under the names of `style`; `losses`: which of its keys learners report."""
+    if style == "polyplay":
+        return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
+    names = CLEANRL if style == "cleanrl" else SB3
+    shown = {k: v for k, v in row.items() if k in POLYPLAY or k in OTHERS or k in losses}
+    entropy = shown.get("entropy")
+    if style == "sb3" and entropy is not None:
+        shown["entropy"] = -entropy  # theirs is the loss, −H
+    return {names.get(k, f"polyplay/{k}"): v for k, v in shown.items()}
+
+
+def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
+    """A finished game; SB3 only shows means."""
+    return {} if style == "sb3" else {f"charts/{k}": v for k, v in game.items()}
+
+
+def of_evaluation(style: str, row: Scalars) -> Scalars:
+    """An evaluation during training."""
+    means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
+    if style == "sb3":
+        return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
+    return {f"eval/episodic_{k}_mean": v for k, v in means.items()}
+
+
+# Metrics to Weights & Biases, which neither delay nor end a run.
+#
+# A thread passes metrics on, so the run waits for no network. Whatever fails there is one warning, and the rest is left
+# out; the run's directory has it all. Without a key W&B stores them in RUN/wandb, for `wandb sync`.
+# Imports no torch.
+
+
+Send = Callable[[Any], None]  # a call of a W&B run
+LAST = 20.0  # seconds that the end of a run waits for what is on its way
+BACKLOG = 10_000  # reports on their way at once; further ones are left out
+
+
+def check_wandb(project: str | None) -> None:
+    """UserError if W&B is asked for and not installed."""
+    found = importlib.util.find_spec("wandb") if project else None
+    if project and (found is None or found.origin is None):  # a directory `wandb` here is not the package
+        raise UserError("--wandb: needs the package wandb; `pip install 'polyplay[wandb]'`, or leave --wandb out")
+
+
+class WandbLogger:
+    """`write` reports, then `close`. module: what `import wandb` gives, for tests."""
+
+    def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
+        self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
+        self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
+        self.failure, self.warned = "", False
+        self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
+        self.thread.start()
+
+    def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        """Metrics at an agent step; those without a value are left out."""
+        row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
+        self._put(lambda run: run.log(row))
+
+    def close(self, summary: Mapping[str, object]) -> None:
+        """The run's summary, its end, and a wait of some seconds until all is passed on."""
+        self._put(lambda run: run.summary.update(dict(summary)))
+        self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
+        self._put(None)
+        self.thread.join(LAST)
+        if self.thread.is_alive() and not self.failure:
+            self.failure = f"not all was passed on within {LAST:.0f} s; `wandb sync {self.directory}/wandb/…` does that"
+        self._warn_once()
+
+    def _put(self, send: Send | None) -> None:
+        self._warn_once()
+        if not self.failure:
+            try:
+                self.due.put_nowait(send)
+            except queue.Full:
+                self.failure = "it does not respond"
+
+    def _warn_once(self) -> None:
+        """One warning, by the thread that may write to the terminal."""
+        if self.failure and not self.warned:
+            self.warned = True
+            self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
+
+    def _pass_on(self) -> None:
+        try:
+            run = self._begin()
+            while (send := self.due.get()) is not None:
+                send(run)
+        except BaseException as e:  # its own SystemExit and KeyboardInterrupt too
+            self.failure = " ".join(f"{type(e).__name__}: {e}".split())
+
+    def _begin(self) -> Any:
+        wandb = self.module or importlib.import_module("wandb")
+        config = read_config(self.directory)
+        name = hashlib.sha256(f"{config['started']} {self.directory.name}".encode()).hexdigest()[:12]
+        mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
+        run = wandb.init(
+            project=self.project,
+            name=self.directory.name,
+            id=name,  # the same when the run is resumed
+            resume="allow",
+            dir=str(self.directory),
+            mode=mode,
+            config={
+                k: config[k] for k in ("system", "seed", "config", "options", "environment", "versions", "machine")
+            },
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        run.define_metric("*", step_metric="global_step")
+        return run
+
+
+# Which games of a run `episodes.jsonl` has: each one up to a bound, then fewer and fewer. Imports no torch.
+
+
+COUNTERS = ("wall_seconds", "frames", "steps")
+
+
+class ThinnedGames:
+    """Chooses the games that are written, of each worker by itself: then a checkpoint, which has the games of every
+    worker, says where its lines end. The gaps are random, because lanes that end together take turns.
+
+    bound: the games that are written one by one; 0: none is written. Lines of n games: at most bound · (1 + ½ log2 (n /
+    bound)) on average, and two for each worker of a session.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self.bound, self.random = bound, random.Random(bound)
+        self.gaps: dict[int, int] = {}  # by worker: from its last line to its next one
+        self.unwritten: dict[int, tuple[int, Row]] = {}  # by worker: games since its last line, and the last of them
+        self.newest: Row = {}
+
+    def take(self, row: Row, worker: int, number: int) -> Row | None:
+        """The line of the run's game `number`, from 1, which says how many it stands for; None: it has none."""
+        if not self.bound:
+            return None
+        self.newest = row
+        games = self.unwritten.pop(worker, (0, row))[0] + 1
+        if games < self.gaps.get(worker, 1):
+            self.unwritten[worker] = games, row
+            return None
+        every = stride(number, self.bound)
+        self.gaps[worker] = every // 2 + self.random.randrange(every + 1) if every > 1 else 1
+        return _standing_for(row, games)
+
+    def rest(self) -> Iterator[Row]:
+        """Give a line for each worker whose last games have none yet, with the counters of now: a file's rise."""
+        counters = {k: self.newest[k] for k in COUNTERS if k in self.newest}
+        while self.unwritten:
+            games, row = self.unwritten.pop(min(self.unwritten))
+            yield _standing_for({**row, **counters}, games)
+
+
+def stride(number: int, bound: int) -> int:
+    """How many games a line stands for on average: 1 up to the bound, 2 up to twice the bound, then 4, 8, …"""
+    return 1 << (-(-number // bound) - 1).bit_length()
+
+
+def _standing_for(row: Row, games: int) -> Row:
+    return {**row, STANDS_FOR: games} if games > 1 else row
+
+
+WINDOW = 100  # full games the means are over
+TOTALS = ("frames", "steps", "updates")
+THINNED = """episodes.jsonl: after {:,} games (--log-games) about every 2nd is written, later every 4th, 8th, …; \
+`games` in a line says how many it stands for"""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The numbers of one report. A worker's kinds of time make up all its time; lags are in optimiser updates."""
+
+    frames: int  # of the run, as steps and updates are
+    steps: int
+    updates: int
+    time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # role → kind → seconds of this process's run
+    workers: Mapping[str, int] = field(default_factory=dict)  # role → how many
+    lag_sum: float = 0.0  # of this process's run, as lag_count is: how many lags were measured
+    lag_count: float = 0.0
+    lag_max: int | None = None  # since the last report
+    losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
+    service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
+    elo: Mapping[str, float] = field(default_factory=dict)  # of each agent of a league
+    hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each other machine (hosts.fleet)
+    queue_depth: float | None = None
+    restarts: int = 0
+    memory_mb: float | None = None
+
+
+class Reporter:
+    """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
+
+    `style`: whose names TensorBoard and `tracker` get (metric_names). `start`: frames, steps, updates,
+    wall_seconds and episodes of the checkpoint resumed from (default: of the last report). Games ended after it do not
+    count: they are played again. wall_seconds goes on from the last line written. log_games: how many games have a line
+    each in episodes.jsonl, and an event (ThinnedGames); all count in reports.
+    A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
+
+    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
+    roles: where the time of each role's workers went since the report before the last one,
+    {role: {"workers": n, "env", "infer", "learn", "replay", "wait": fraction}}.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        start: Mapping[str, float] | None = None,
+        tensorboard: bool = True,
+        warn: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+        style: str = "polyplay",
+        tracker: WandbLogger | None = None,
+        log_games: int = 1_000_000,
+    ) -> None:
+        self.style, self.tracker = style, tracker
+        self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
+        self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
+        self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
+        (self.directory / "summary.json").unlink(missing_ok=True)
+        self.warn, self.thinned, self.is_thinned = warn, ThinnedGames(log_games), False
+        self.closed = False
+        self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
+        self.episodes = 0
+        self.return_best: float | None = None
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
+        self.roles: dict[str, dict[str, float]] = {}
+        self.names: set[Any] | None = None  # of the games that games.jsonl has; None: not read yet
+        self.growth = Growth()
+        self.row, self.base = self._earlier(start or {})
+        for key, total in {"wall": self.base, **self.row}.items():
+            self.growth.number(key, total)
+        self.begun = clock()
+
+    def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
+        """Counters to go on from and the wall seconds passed, from the files of this directory."""
+        last: Row = {}
+        for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
+            last = row
+        row = {k: start.get(k, last.get(k, 0)) for k in TOTALS}
+        wall = max(last.get("wall_seconds", 0.0), start.get("wall_seconds", 0.0))
+        for game in read_lines(self.directory / "episodes.jsonl", *GAME):
+            wall = max(wall, game["wall_seconds"])
+            if game["frames"] <= row["frames"]:
+                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"), games_of(game))
+        self.episodes = max(self.episodes, int(start.get("episodes", 0)))
+        return row, wall
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds this run has taken, all its resumptions together."""
+        return self.base + self.clock() - self.begun
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of the last 100 finished full games; None before the first."""
+        return _mean(self.returns)
+
+    @property
+    def agent_returns(self) -> dict[str, float | None]:
+        """Of each agent of several, the mean return of its last 100 finished games."""
+        return {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+
+    def reached(self, target: float) -> bool:
+        """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
+        mean = self.return_mean
+        return len(self.returns) == WINDOW and mean is not None and mean >= target
+
+    def episode(
+        self,
+        return_: float,
+        length: int,
+        frames: int,
+        steps: int,
+        lane: int | str,
+        agent: int | None = None,
+        worker: int = 0,
+    ) -> None:
+        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was; in a run of
+        several agents also whose it was.
+        """
+        game = {"episodic_return": float(return_), "episodic_length": int(length)}
+        self._count(float(return_), int(length), agent)
+        own = {"lane": lane, **({} if agent is None else {"agent": agent})}
+        row = self._line({"frames": int(frames), "steps": int(steps), **game, **own})
+        line = self.thinned.take(row, worker, self.episodes)
+        if line is not None:
+            self._write("episodes", line)
+            self._event(int(steps), of_episode(self.style, game))
+        elif not self.is_thinned and self.thinned.bound:
+            self.is_thinned = True
+            self.warn(THINNED.format(self.thinned.bound))
+        self.listen("episodes", row)
+
+    def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
+        """Write one decision of a scheduler (autoscale.worker.decision_row); its line of decisions.jsonl."""
+        row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
+        chosen = row["to"] if row["kept"] else row["from"]
+        self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
+        return row
+
+    def evaluation(self, evaluated: Mapping[str, Any]) -> Row:
+        """Write one evaluation during training; its line of evaluations.jsonl."""
+        row = self._append("evaluations", evaluated)
+        self._event(row["steps"], of_evaluation(self.style, row))
+        return row
+
+    def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
+        """Write one match of a gate (population.judge); its line of matches.jsonl."""
+        row = self._append("matches", {"steps": steps, "updates": updates, **played})
+        self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
+        return row
+
+    def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
+        """Write one game of a search (acting.game_records), unless it is there: a resumed run may play it again."""
+        if self.names is None:
+            self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
+        if played["name"] not in self.names:
+            self.names.add(played["name"])
+            self._append("games", {"steps": steps, "updates": updates, **played})
+
+    def report(self, snapshot: Snapshot) -> Row:
+        """Write one report; its line of metrics.jsonl."""
+        row = self._metrics(snapshot)
+        more = {**snapshot.service, **snapshot.losses}
+        self.row = self._append("metrics", row | {k: v for k, v in more.items() if k not in row})
+        self._event(self.row["steps"], of_report(self.style, self.row, snapshot.losses))
+        return self.row
+
+    def _metrics(self, snapshot: Snapshot) -> Row:
+        wall = self.wall_seconds
+        passed = self.growth.number("wall", wall)
+        totals = {k: int(getattr(snapshot, k)) for k in TOTALS}
+        new = {k: self.growth.number(k, n) for k, n in totals.items()}
+        lags = self.growth.number("lag_count", snapshot.lag_count)
+        return {
+            "wall_seconds": round(wall, 3),
+            **totals,
+            "fps": _ratio(new["frames"], passed, 1),
+            "sps": _ratio(new["steps"], passed, 1),
+            "episodes": self.episodes,
+            "episodic_return_mean": self.return_mean,
+            "episodic_length_mean": _mean(self.lengths),
+            "lag_mean": _ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
+            "lag_max": snapshot.lag_max if lags else None,
+            **({"agent_return_means": self.agent_returns} if self.agents else {}),
+            **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
+            **({"hosts": {name: dict(host) for name, host in snapshot.hosts.items()}} if snapshot.hosts else {}),
+            **self._times(snapshot),
+            "queue_depth": snapshot.queue_depth,
+            "restarts": snapshot.restarts,
+            "memory_mb": snapshot.memory_mb,
+        }
+
+    def _times(self, snapshot: Snapshot) -> Row:
+        """Sets `roles`; returns the fractions over all workers."""
+        spent = {
+            role: {k: self.growth.number(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
+            for role, kinds in snapshot.time.items()
+        }
+        for role, kinds in spent.items():
+            fractions = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+            self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
+        whole = sum(sum(kinds.values()) for kinds in spent.values())
+        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+
+    def restore(self) -> None:
+        """Write anew the files that were deleted."""
+        files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
+        for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
+            self.writes.attempt(name, file.restore)
+
+    def close(self, reason: str, exit_code: int, **extra: object) -> Row:
+        """Write summary.json (once) and close the files; returns the summary."""
+        summary: Row = to_plain(
+            {
+                "reason": reason,
+                "exit_code": exit_code,
+                "directory": str(self.directory),
+                "wall_seconds": round(self.wall_seconds, 3),
+                **{k: self.row[k] for k in TOTALS},
+                "episodes": self.episodes,
+                "episodic_return_mean": self.return_mean,
+                "episodic_return_mean_best": self.return_best,
+                "episodic_length_mean": _mean(self.lengths),
+                **({"agent_return_means": self.agent_returns} if self.agents else {}),
+                **({"agent_elo": self.row["agent_elo"]} if "agent_elo" in self.row else {}),
+                "restarts": self.row.get("restarts", 0),
+                "finished": now(),
+                **extra,
+            }
+        )
+        if not self.closed:
+            self.closed = True
+            for line in self.thinned.rest():
+                self._write("episodes", line)
+            self.writes.attempt("summary.json", lambda: write_json(self.directory / "summary.json", summary))
+            for file in self.files.values():
+                file.close()
+            if self.events:
+                self.events.close()
+            if self.tracker:
+                self.tracker.close(summary)
+        return summary
+
+    def _count(self, return_: float, length: int, agent: int | None = None, games: int = 1) -> None:
+        """games: that this one stands for, itself included."""
+        self.episodes += games
+        if agent is not None:
+            self.agents.setdefault(agent, deque(maxlen=WINDOW)).append(return_)
+        self.returns.append(return_)
+        self.lengths.append(length)
+        mean = self.return_mean
+        if len(self.returns) == WINDOW and mean is not None:
+            self.return_best = mean if self.return_best is None else max(self.return_best, mean)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> Row:
+        """Write a line of NAME.jsonl; the line."""
+        line = self._line(row)
+        self._write(name, line)
+        self.listen(name, line)
+        return line
+
+    def _line(self, row: Mapping[str, Any]) -> Row:
+        line: Row = to_plain({"wall_seconds": round(self.wall_seconds, 3), **row})
+        return line
+
+    def _write(self, name: str, line: Row) -> None:
+        """The file is made when it is first needed."""
+
+        def write() -> None:
+            if name not in self.files:
+                self.files[name] = JsonLines(self.directory / f"{name}.jsonl")
+            self.files[name].write(line)
+
+        self.writes.attempt(f"{name}.jsonl", write)
+
+    def _event(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        if self.tracker and scalars:
+            self.tracker.write(step, scalars)
+        events = self.events
+        if events and scalars:
+            self.writes.attempt("tensorboard/", lambda: events.write(step, scalars))
+
+
+class TensorBoardWriter:
+    """A TensorBoard event file: one record per call, written at once, without a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        directory.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{socket.gethostname()}.{os.getpid()}"
+        self.event, self.summary = Event, Summary
+        self.file = AppendFile(directory / name)
+        self.writer = RecordWriter(self.file)
+        self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        """Raises OSError."""
+        values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
+        event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
+        self.writer.write(event.SerializeToString())
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _mean(values: deque[float] | deque[int]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _ratio(a: float, b: float, digits: int) -> float | None:
+    return round(a / b, digits) if b > 0 else None

@@ -1,1 +1,0 @@
-"""Reports of a run: terminal, files, TensorBoard, W&B."""

@@ -1,0 +1,297 @@
+"""What a search asks: networks by torch, OpenVINO.
+
+What a search asks: a network, computed in one of several ways; or the same answer always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import math
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyplay.core.errors import UserError
+from polyplay.nets.device import is_half
+from polyplay.nets.factory import build_network
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork, FoldedNetwork
+from polyplay.weights.params import FlatParams
+
+# A network for a search, computed by torch in batches of one shape, on a CPU or another device.
+
+
+class TorchBackend:
+    """On the device where the network lies."""
+
+    def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
+        numbers = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.folded = FoldedNetwork(network, numbers)
+        self.device = network.output.weight.device
+        channels, rows, columns = network.planes
+        self.planes = np.zeros((batch, rows, columns, channels), np.float32).transpose(0, 3, 1, 2)  # channels last
+        self._input = torch.from_numpy(self.planes)
+
+    def take(self, network: DualResidualNetwork) -> None:
+        self.folded.take(network)
+
+    @torch.inference_mode()
+    def compute(self) -> tuple[np.ndarray, np.ndarray]:
+        logits, values = self.folded(self._input.to(self.device))
+        return logits.cpu().numpy(), values.cpu().numpy()
+
+
+# A network for a search, computed by OpenVINO on a CPU in batches of one shape: the extra `openvino`.
+#
+# The model is made of OpenVINO's own operators and the folded weights; nothing is converted, and newer weights make a
+# new
+# model. OpenVINO's package reports that it was imported to an analytics server, by a process of its own, and leaves an
+# id
+# in the home directory: here it is imported so that it cannot.
+
+
+REPORTS = "openvino_telemetry"
+
+
+def import_openvino() -> ModuleType:
+    """OpenVINO without its reports."""
+    hidden = REPORTS not in sys.modules
+    if hidden:
+        sys.modules[REPORTS] = None  # type: ignore[assignment]  # its import fails, and a stub stands in for it
+    try:
+        import openvino
+    finally:
+        if hidden:
+            del sys.modules[REPORTS]
+    return openvino
+
+
+class OpenVINOBackend:
+    """threads: that compute; 0: as OpenVINO chooses. They are not bound to cores: those of two processes would be bound
+    to the same ones. Raises UserError.
+    """
+
+    def __init__(self, network: DualResidualNetwork, batch: int, precision: str, threads: int):
+        device = network.output.weight.device
+        if device.type != "cpu":
+            raise UserError(f"--evaluator openvino: computes on CPUs, the network is on {device}; take torch")
+        self.openvino = import_openvino()
+        self.core = self.openvino.Core()
+        self.options = {
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,
+        }
+        self.planes = np.zeros((batch, *network.planes), np.float32)
+        self.folded = FoldedNetwork(network)
+        self.take(network)
+
+    def take(self, network: DualResidualNetwork) -> None:
+        self.folded.take(network)
+        model = build_model(self.openvino, self.folded, self.planes.shape)
+        self._request = self.core.compile_model(model, "CPU", self.options).create_infer_request()
+        self._request.set_input_tensor(self.openvino.Tensor(self.planes, shared_memory=True))
+
+    def compute(self) -> tuple[np.ndarray, np.ndarray]:
+        self._request.infer()
+        return self._request.get_output_tensor(0).data, self._request.get_output_tensor(1).data
+
+
+def build_model(openvino: ModuleType, folded: FoldedNetwork, shape: tuple[int, ...]) -> Any:
+    """FoldedNetwork.forward, of planes of that shape, as an OpenVINO model; logits [N, A] and values [N]."""
+    ops = openvino.opset8
+    planes = ops.parameter(shape, np.float32)
+    stem, *tower = folded.trunk()
+    x = ops.relu(_convolution(ops, planes, stem))
+    for first, second in zip(tower[::2], tower[1::2], strict=True):
+        inner = ops.relu(_convolution(ops, x, first))
+        x = ops.relu(ops.add(_convolution(ops, inner, second), x))
+    heads = ops.relu(_convolution(ops, x, folded.heads))
+    sizes = [folded.split, folded.heads.out_channels - folded.split]
+    policy, value = ops.variadic_split(heads, 1, sizes).outputs()
+    value = ops.relu(_linear(ops, _rows(ops, value), folded.hidden))
+    value = ops.tanh(_linear(ops, value, folded.output))
+    logits = _linear(ops, _rows(ops, policy), folded.logits)
+    return openvino.Model([logits, ops.reshape(value, np.array([-1]), False)], [planes], "policy and value")
+
+
+def _convolution(ops: Any, x: Any, conv: nn.Conv2d) -> Any:
+    around = [int(n) for n in conv.padding]
+    made = ops.convolution(x, _array(conv.weight), [1, 1], around, around, [1, 1])
+    return ops.add(made, _array(conv.bias).reshape(1, -1, 1, 1))
+
+
+def _linear(ops: Any, x: Any, layer: nn.Linear) -> Any:
+    return ops.add(ops.matmul(x, _array(layer.weight), False, True), _array(layer.bias))
+
+
+def _rows(ops: Any, x: Any) -> Any:
+    return ops.reshape(x, np.array([0, -1]), True)
+
+
+def _array(weights: Tensor | None) -> np.ndarray:
+    """A copy that the model may keep."""
+    assert weights is not None
+    return weights.detach().to(torch.float32).contiguous().numpy().copy()
+
+
+BACKENDS, PRECISIONS = ("torch", "openvino"), ("float32", "bfloat16")
+SECONDS = 0.1  # of measuring each way to compute
+ROUNDS = 3  # batches at least, the first of which may be slow
+
+
+class UniformEvaluator:
+    """Every move alike, every position even."""
+
+    title = "uniform"
+
+    def __init__(self, actions: int):
+        self.logits, self.values = np.zeros((0, actions), np.float32), np.zeros(0, np.float32)
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if len(planes) > len(self.values):
+            self.logits = np.zeros((len(planes), self.logits.shape[1]), np.float32)
+            self.values = np.zeros(len(planes), np.float32)
+        return self.logits[: len(planes)], self.values[: len(planes)]
+
+
+class Backend(Protocol):
+    """Computes a network in batches of one shape."""
+
+    planes: np.ndarray  # float32 [batch, C, H, W], in its own layout: what `compute` takes
+
+    def take(self, network: DualResidualNetwork) -> None: ...  # newer weights
+    def compute(self) -> tuple[np.ndarray, np.ndarray]: ...  # logits [batch, A] and values [batch], until the next call
+
+
+class NetworkEvaluator:
+    """A network as a search asks it, always computed in batches of one shape: fewer positions are padded, more are cut
+    up. So a position has the same bits in whatever company and wherever in the batch.
+
+    backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the numbers that convolutions are
+    computed in; answers are float32. "auto" measures (`choose_backend`); a player that continues from a checkpoint
+    names what was chosen, for bits differ between them. threads: that compute on a CPU; 0: as many as the process has.
+    Raises UserError.
+    """
+
+    def __init__(
+        self,
+        factory: BoardNetworkFactory,
+        batch: int,
+        backend: str = "torch",
+        precision: str = "float32",
+        device: torch.device | str = "cpu",
+        threads: int = 1,
+    ):
+        if batch < 1:
+            raise UserError(f"evaluator: batches of {batch} positions given; allowed: 1 or more")
+        network = build_network(factory, 0, device=device)
+        assert isinstance(network, DualResidualNetwork)
+        self.network, self.vector = network, FlatParams(network)
+        self.batch, self.threads, self.version = batch, threads, -1
+        if "auto" in (backend, precision):
+            backend, precision = choose_backend(network, batch, backend, precision, threads)
+        self.backend, self.precision = backend, precision
+        self._backend = _make_backend(network, batch, backend, precision, threads)
+
+    @property
+    def title(self) -> str:
+        return f"{self.network.title}, version {self.version}"
+
+    def load(self, weights: np.ndarray, version: int) -> None:
+        """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.flat)."""
+        if weights.shape != (self.vector.size,):
+            raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
+        self.vector.write(weights)
+        self.take(version)
+
+    def take(self, version: int) -> None:
+        """Compute with the weights that are in `vector` now."""
+        with computing_threads(self.threads):
+            self._backend.take(self.network)
+        self.version = version
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See search.Evaluator."""
+        if self.version < 0:
+            raise RuntimeError("no weights yet: load comes before evaluate")
+        logits = np.empty((len(planes), self.network.actions), np.float32)
+        values = np.empty(len(planes), np.float32)
+        with computing_threads(self.threads):
+            for at in range(0, len(planes), self.batch):
+                n = min(self.batch, len(planes) - at)
+                self._backend.planes[:n] = planes[at : at + n]
+                answers = self._backend.compute()
+                logits[at : at + n], values[at : at + n] = (answer[:n] for answer in answers)
+        return logits, values
+
+
+@contextlib.contextmanager
+def computing_threads(n: int) -> Iterator[None]:
+    """torch computes with so many threads; 0: as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_backend(backend: str) -> None:
+    """Raises UserError: its package is not installed."""
+    if backend == "openvino" and not _has_openvino():
+        raise UserError("--evaluator openvino: needs the package openvino; `pip install 'polyplay[openvino]'`")
+
+
+def _has_openvino() -> bool:
+    return importlib.util.find_spec("openvino") is not None
+
+
+def choose_backend(
+    network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto", threads: int = 1
+) -> tuple[str, str]:
+    """(backend, precision) of the ways that these names leave and this machine has, the fastest in batches of this
+    size. Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
+    """
+    tried = ways(backend, precision, network.output.weight.device.type)
+    with computing_threads(threads):
+        computing = {way: _make_backend(network, batch, *way, threads) for way in tried}
+        seconds, rounds = dict.fromkeys(tried, math.inf), 0
+        until = time.perf_counter() + SECONDS * len(tried)
+        while len(tried) > 1 and (rounds < ROUNDS or time.perf_counter() < until):
+            for way in tried:
+                begun = time.perf_counter()
+                computing[way].compute()
+                seconds[way] = min(seconds[way], time.perf_counter() - begun)
+            rounds += 1
+    return min(tried, key=lambda way: seconds[way])
+
+
+def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
+    """(backend, precision) to measure: instead of "auto" the backends that are here, and the precisions that a device,
+    cpu or cuda, has.
+    """
+    here = BACKENDS if device == "cpu" and _has_openvino() else BACKENDS[:1]
+    several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
+    backends = here if backend == "auto" else [backend]
+    return list(itertools.product(backends, several if precision == "auto" else [precision]))
+
+
+def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
+    """Raises UserError."""
+    for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
+        if given not in allowed:
+            raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
+    check_backend(backend)
+    if backend == "torch":
+        return TorchBackend(network, batch, precision)
+
+    return OpenVINOBackend(network, batch, precision, threads)

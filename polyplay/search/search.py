@@ -1,0 +1,410 @@
+"""A search over many games at once; as a policy.
+
+A search over many games at once, each at its own pace: `round` and `answer` in turn, moves where searches are done.
+
+    search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
+    search.restart()
+    while True:
+        done = search.step()
+        results = search.advance(done.games, search.choose(done))
+        search.restart(done.games[results != GOES_ON])
+
+`round` may be called again before `answer`: games that have moved in the meantime add their leaves, so a batch stays
+full. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from polyplay.core import numbers
+from polyplay.core.errors import NotFinite
+from polyplay.core.tree import Batch, Spec
+from polyplay.games import board_rules
+from polyplay.games.boards import Game
+from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
+from polyplay.search import gumbel, tree_kernels
+from polyplay.search.evaluators import NetworkEvaluator
+from polyplay.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
+from polyplay.weights.params import FlatParams
+
+# A network that is asked under random symmetries of the board (Silver et al. 2017, Methods: "Expand and evaluate").
+# Imports no torch.
+
+
+class Evaluator(Protocol):
+    """A network as a search asks it."""
+
+    @property
+    def title(self) -> str: ...  # which network this is, for messages
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits or log-probabilities float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of
+        planes [N, C, H, W].
+        """
+        ...
+
+
+class SymmetricEvaluator:
+    """Shows each position to another evaluator under one of its board's symmetries, drawn anew each time: the numbers
+    of (seed, lane, how many positions were shown before) decide.
+    """
+
+    def __init__(self, evaluator: Evaluator, board: Game, seed: int, lane: int):
+        self.evaluator, self.seed, self.lane, self.shown = evaluator, seed, lane, 0
+        self.cells = np.stack([np.argsort(cells) for cells, _ in board.symmetries])  # which cell is shown at i
+        self.actions = np.stack([actions for _, actions in board.symmetries])  # where action i is shown
+
+    @property
+    def title(self) -> str:
+        return self.evaluator.title
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See Evaluator: logits are of the actions as they were."""
+        n, flat = len(planes), planes.reshape(*planes.shape[:2], -1)
+        u = numbers.uniform(self.seed, np.array([self.lane]), self.shown + np.arange(n), 1)[:, 0]
+        chosen = (u * len(self.cells)).astype(np.int64)
+        self.shown += n
+        turned = np.take_along_axis(flat, self.cells[chosen][:, None], 2).reshape(planes.shape)
+        logits, values = self.evaluator.evaluate(turned)
+        return np.take_along_axis(logits, self.actions[chosen], 1), values
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Searches that are done: n of them, A actions. Values are for who is to move."""
+
+    games: np.ndarray  # int64 [n]
+    records: np.ndarray  # int8 [n, record]: the positions
+    plies: np.ndarray  # int64 [n]
+    legal: np.ndarray  # bool [n, A]
+    visits: np.ndarray  # int32 [n, A]
+    priors: np.ndarray  # float32 [n, A], noise included
+    q: np.ndarray  # float32 [n, A]: mean value of a move, 0 where unvisited
+    value: np.ndarray  # float32 [n]: mean value of the root
+    raw: np.ndarray  # float32 [n]: the network's own
+    full: np.ndarray  # bool [n]: all simulations were asked for
+
+    def at(self, which: np.ndarray | slice) -> Finished:
+        """Some of them."""
+        return Finished(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @property
+    def best(self) -> np.ndarray:
+        """float32 [n]: the mean value of the most visited move."""
+        return np.take_along_axis(self.q, self.visits.argmax(1)[:, None], 1)[:, 0]
+
+
+class Search:
+    """B games. `first_lane` is the number of the first of them among all that share a seed."""
+
+    def __init__(
+        self,
+        game: Game,
+        games: int,
+        options: SearchOptions,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,
+        first_lane: int = 0,
+        channels_last: bool = False,
+        dtype: Any = np.float32,
+    ):
+        self.game, self.options, self.seed = game, options, seed
+        self.evaluator = SymmetricEvaluator(evaluator, game, ~seed, first_lane) if options.symmetries else evaluator
+        self.lanes = first_lane + np.arange(games)
+        self.rules = options.rules(game, seed, first_lane)
+        self.tree = allocate(game, games, options)
+        self.numbers, self.count, self._found = game.numbers, 0, np.zeros(games, np.int64)
+        c, h, w = game.planes
+        most = games * options.leaves
+        flat = np.zeros((most, h, w, c) if channels_last else (most, c, h, w), dtype)
+        self.planes = flat.transpose(0, 3, 1, 2) if channels_last else flat
+
+    # -------------------------------------------------------------------------------- games and positions
+
+    def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
+        """Begin these games anew (None: all), at the game's start or at positions int8 [n, record] that go on."""
+        which = self._games(np.arange(len(self.lanes)) if games is None else games)
+        if self.tree.plays["waiting"][which].any():
+            raise ValueError("a game whose leaves wait for an answer can't begin anew")
+        if records is None:
+            first = np.zeros(self.game.record, np.int8)
+            board_rules.start(self.numbers, first)
+            records = np.broadcast_to(first, (len(which), self.game.record))
+        tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
+
+    def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Make a move in each of these games, int8 [n]: GOES_ON, or WON, DRAWN or LOST for who moved. A game that goes
+        on is searched on; one that ended stands still until it is restarted. Raises ValueError: an illegal move.
+        """
+        which, moves = self._games(games), np.ascontiguousarray(actions, np.int64)
+        bad = tree_kernels.first_refused(self.tree, self.numbers, which, moves)
+        if bad >= 0 or len(np.unique(which)) < len(which):
+            raise ValueError(f"move {moves[bad]} can't be made in game {which[bad]}" if bad >= 0 else "a game twice")
+        results = np.zeros(len(which), np.int8)
+        tree_kernels.advance(self.tree, self.rules, self.numbers, which, moves, results)
+        return results
+
+    def _games(self, games: np.ndarray) -> np.ndarray:
+        which = np.ascontiguousarray(games, np.int64)
+        if len(which) and not (which.min() >= 0 and which.max() < len(self.lanes)):
+            raise ValueError(f"games {which.tolist()}: there are {len(self.lanes)}")
+        return which
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Games that stand still at their end."""
+        return np.flatnonzero(self.tree.plays["status"] == ENDED)
+
+    # -------------------------------------------------------------------------------- rounds of a search
+
+    def round(self) -> np.ndarray:
+        """Add leaves of the games that have none waiting to the batch; gives its planes so far [n, C, H, W]."""
+        self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
+        return self.planes[: self.count]
+
+    def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
+        """Back up what the network said of the batch, and begin a new one. Raises NotFinite, with nothing changed."""
+        if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
+            raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
+        bad = tree_kernels.first_not_finite(logits, values)
+        if bad >= 0:
+            leaf = self.tree.leaves[bad]
+            position = self.game.line(self.tree.records[leaf["game"], leaf["node"]])
+            raise NotFinite(f"network {self.evaluator.title}: it answers NaN or infinity to the position {position}")
+        leaves, self.count = self.tree.leaves[: self.count], 0
+        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values, leaves)
+
+    def step(self) -> Finished:
+        """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""
+        planes = self.round()
+        if len(planes):
+            self.answer(*self.evaluator.evaluate(planes))
+        return self.finished()
+
+    def finished(self) -> Finished:
+        """The searches that are done and have not moved on."""
+        return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
+
+    def look(self, games: np.ndarray) -> Finished:
+        """What searches have found so far, done or not, of games whose root was evaluated and whose leaves do not wait:
+        so it is after a `step`.
+        """
+        n, shape = len(games), (len(games), self.game.actions)
+        visits, legal = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
+        priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        value, raw = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        plies = np.zeros(n, np.int64)
+        if n:
+            tree_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
+        full = self.tree.plays["asked"][games] == self.options.simulations
+        return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw, full)
+
+    def principal_variation(self, game: int, action: int | None = None) -> list[int]:
+        """The most visited move, the most visited answer to it, and so on, as far as there are visits. action: the move
+        to begin with.
+        """
+        t, node, moves = self.tree, 0, list[int]()
+        while t.nodes["status"][game, node] == EXPANDED:
+            first, count = t.nodes["first"][game, node], t.nodes["count"][game, node]
+            visits = t.edges["visits"][game, first : first + count]
+            if not visits.any():
+                break
+            best = first + int(visits.argmax())
+            if action is not None and not node:
+                best = first + int((t.sums["action"][game, first : first + count] == action).argmax())
+            moves.append(int(t.sums["action"][game, best]))
+            node = t.edges["child"][game, best]
+        return moves
+
+    def choose(self, done: Finished) -> np.ndarray:
+        """A move for each search, int64 [n]: drawn ∝ visits^(1 / temperature) at its ply, at temperature 0 the most
+        visited one, the first of equals. Without visits (0 simulations) the priors stand for them. A Gumbel search has
+        a choice of its own.
+        """
+        if self.rules.gumbel:
+            return self._gumbel(done)[0]
+        counts = np.where(done.visits.any(1, keepdims=True), done.visits, done.priors).astype(np.float64)
+        shares = visit_shares(counts, self.options.temperatures(done.plies))
+        u = numbers.uniform(self.seed, self.lanes[done.games], self.tree.plays["searches"][done.games], 1)
+        sums = shares.cumsum(1)
+        index = (sums <= u * sums[:, -1:]).sum(1)
+        return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
+
+    def targets(self, done: Finished) -> np.ndarray:
+        """What a policy learns of these searches, float32 [n, A]: visits as shares; of a Gumbel search its improved
+        policy. 0 of those that are not full.
+        """
+        if self.rules.gumbel:
+            return self._gumbel(done)[1]
+        visits = done.visits * done.full[:, None]
+        return (visits / np.maximum(visits.sum(1, keepdims=True), 1)).astype(np.float32)
+
+    def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
+        actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)
+        gumbel.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
+        return actions, policy
+
+    # -------------------------------------------------------------------------------- save and restore
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that goes on, as plain arrays: games, the used nodes and edges one game after the other, the batch."""
+        t, plays = self.tree, self.tree.plays
+        parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
+        parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
+        saved = {k: _bytes(np.concatenate([x[:n] for x, n in zip(a, ns, strict=True)])) for k, (a, ns) in parts.items()}
+        batch = {"leaves": t.leaves, "paths": t.paths, "planes": self.planes}
+        saved |= {k: _bytes(x[: self.count]) for k, x in batch.items()}
+        if isinstance(self.evaluator, SymmetricEvaluator):
+            saved["shown"] = np.array(self.evaluator.shown)
+        return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
+
+    def load(self, saved: dict[str, np.ndarray]) -> None:
+        """Go on from a state of a search over as many games with the same options."""
+        t = self.tree
+        plays = saved["plays"].view(Play).reshape(-1)
+        nodes, edges = t.nodes.shape[1], t.edges.shape[1]
+        if len(plays) != len(self.lanes) or plays["nodes"].max() > nodes or plays["edges"].max() > edges:
+            raise ValueError("a state of another number of games, or of a larger tree")
+        t.plays[:], t.root_priors[:], t.gumbel[:] = plays, saved["root_priors"], saved["gumbel"]
+        for name, used in (("records", "nodes"), ("nodes", "nodes"), ("edges", "edges"), ("sums", "edges")):
+            array = getattr(t, name)
+            flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
+            for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
+                array[g, : len(part)] = part
+        if isinstance(self.evaluator, SymmetricEvaluator):
+            self.evaluator.shown = int(saved["shown"])
+        self.count = len(saved["paths"])
+        t.leaves[: self.count] = saved["leaves"].view(t.leaves.dtype).reshape(-1)
+        t.paths[: self.count], self.planes[: self.count] = saved["paths"], saved["planes"]
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    """uint8 [n, itemsize] of a copy; arrays of plain numbers as they are."""
+    return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
+
+
+def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
+    """counts^(1 / temperature) [n, A], divided by their sums; at temperature 0 all to the first of the greatest."""
+    relative = counts / counts.max(1, keepdims=True, initial=1e-300)
+    warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
+    cold = np.zeros_like(relative)
+    np.put_along_axis(cold, counts.argmax(1)[:, None], 1.0, 1)
+    shares = np.where(temperature[:, None] == 0, cold, warm)
+    return shares / shares.sum(1, keepdims=True)
+
+
+# Searches from given positions, each until it is done.
+
+
+class PositionSearch:
+    """At most `most` searches at once."""
+
+    def __init__(self, board: Game, options: SearchOptions, evaluator: Evaluator, most: int, seed: int = 0):
+        self.search, self.most = Search(board, most, options, evaluator, seed=seed), most
+
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """The search from positions int8 [n, record] that go on, after each of its steps, until it is done."""
+        self.search.restart(np.arange(len(records)), records)
+        while len(self._done(self.search.step(), len(records)).games) < len(records):
+            yield self.search
+        yield self.search
+
+    def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
+        """The same to its end, in the order of the positions. turn: called after every step."""
+        for _ in self.grow(records):
+            turn()
+        return self._done(self.search.finished(), len(records))
+
+    def choose(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
+        """Moves int64 of any number of positions."""
+        parts = [records[i : i + self.most] for i in range(0, len(records), self.most)]
+        return np.concatenate([self.search.choose(self.run(part, turn)) for part in parts])
+
+    def _done(self, found: Finished, n: int) -> Finished:
+        """Without games of a call before, which had more positions."""
+        return found.at(slice(int(np.searchsorted(found.games, n))))
+
+
+# A search as a policy, for the loops that evaluate, film and judge: it finds the position in what the network sees.
+
+
+class SearchPolicy:
+    """The most visited move of a search from each row's position, without noise and symmetries, and the search's value
+    of it. With 0 simulations: the network's most probable legal move.
+    """
+
+    noise = 0
+
+    def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
+        self.board, self.factory, self.network = board, factory, network
+        self.weights = FlatParams(network).read()
+        self.configured = self.options = replace(options.quiet, symmetries=False)
+        self._searching: PositionSearch | None = None
+
+    def spec(self) -> Spec:
+        return self.network.spec()
+
+    def state_spec(self) -> Spec:
+        return {}
+
+    def initial(self, lanes: int) -> Batch:
+        return {}
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal. The search
+        may know more moves than the mask has: planes of Go do not show what was there more than eight positions ago.
+        """
+        mask = step["mask"].numpy()
+        on = np.flatnonzero(mask.any(1))
+        action, value = np.zeros(len(mask), np.int64), np.zeros(len(mask), np.float32)
+        if len(on):
+            action[on], value[on] = self.choose(self.board.records(step["obs"].numpy()[on]), mask[on])
+        return {"action": torch.from_numpy(action), "value": torch.from_numpy(value)}, state
+
+    @property
+    def simulations(self) -> int:
+        return self.options.simulations
+
+    def simulate(self, simulations: int, leaves: int = 0) -> None:
+        """Search with this many simulations in future (0: the bare network), and leaves at once (0: as configured).
+
+        Everything else is as configured, whatever was asked for before.
+        """
+        leaves = max(1, min(leaves or self.configured.leaves, simulations))
+        considered = max(1, min(self.configured.considered, simulations))
+        self.options = replace(self.configured, simulations=simulations, leaves=leaves, considered=considered)
+        self._searching = None
+
+    def use(self, board: Game) -> None:
+        """Search by the rules of another board of the same size from now on."""
+        self.board, self._searching = board, None
+
+    def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on. allowed, bool [n, A]: where
+        the search's move is not among these, the most visited of them, of equals the one with the highest prior.
+        """
+        searching = self._positions(len(records))
+        done = searching.run(records)
+        moves = searching.search.choose(done)
+        if allowed is not None:
+            instead = np.where(allowed, done.visits + done.priors / 2, -1.0).argmax(1)
+            moves = np.where(allowed[np.arange(len(moves)), moves], moves, instead)
+        return moves, done.value if self.options.simulations else done.raw
+
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """See PositionSearch.grow."""
+        return self._positions(len(records)).grow(records)
+
+    def _positions(self, n: int) -> PositionSearch:
+        """One that has room for n positions, and at most for twice as many."""
+        if self._searching is None or not n <= self._searching.most <= 2 * n:
+            evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
+            evaluator.load(self.weights, 0)
+            self._searching = PositionSearch(self.board, self.options, evaluator, n)
+        return self._searching

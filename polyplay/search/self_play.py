@@ -1,0 +1,536 @@
+"""Self-play: whole games, resignation, records.
+
+Self-play: a search plays both sides of many games, and whole games become rows of a rollout queue.
+
+A slot holds the games that fit, one behind another, each as docs/concepts/rows.md has an episode: a row per position,
+the first one `first`, and a row behind the last move with `terminated`. Rows that are left over are `first`, so no
+transition leads into them. The reward of a move is the game's outcome for who made it: with a discount of 0 it is the
+return. A move is an agent step; a game's return is the first player's. A game's number is the player's incarnation, and
+below it (32 bits) how many games that had ended before: no two games of a player have the same one.
+
+Where playouts are capped, moves of searches that are not full have no row, and are no agent steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from polyplay.acting.rows import EpisodeCounter
+from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.rollout_queue import ROWS, Producer, RolloutQueue
+from polyplay.core import checkpoint, numbers, tree
+from polyplay.core.files import Row, to_plain
+from polyplay.core.tree import Batch, Field, Spec
+from polyplay.core.worker import WorkerContext, WorkerCounters
+from polyplay.envs.pool import Envs
+from polyplay.games import board_rules
+from polyplay.games.board_rules import write_planes
+from polyplay.games.boards import Game
+from polyplay.games.records import GOES_ON, NEVER, WORTH, ResignOptions, compiled
+from polyplay.nets.device import enter_device
+from polyplay.nets.residual import BoardNetworkFactory
+from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
+from polyplay.search.search import Evaluator, Finished, Search
+from polyplay.search.tree import SearchOptions
+from polyplay.weights.params import HeldWeights, Params
+
+# Games as a run writes them down in games.jsonl: their moves, and what the search said of each. Imports no torch.
+
+
+MANY = 64  # games of self-play that are written down each time their number doubles
+
+
+def is_sampled(number: int) -> bool:
+    """Whether game `number` of a player, from 0, is written down: of the first 2 · MANY games every one, of as many
+    more every second, of twice as many every fourth, and so on.
+    """
+    return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
+
+
+class GameNotes:
+    """Moves of games that go on, `games` of them, and what the searches found. Of a move without a search, value and
+    visits are not known.
+    """
+
+    def __init__(self, board: Game, games: int):
+        self.board, shape = board, (games, board.longest + 1)
+        self.length, self.action = np.zeros(games, np.int64), np.zeros(shape, np.int64)
+        self.value = np.full(shape, np.nan, np.float32)  # of the root, for the mover
+        self.visits, self.searched = np.zeros(shape, np.int32), np.zeros(shape, np.int32)  # of the move, of all moves
+        self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+
+    def begin(self, game: int, actions: np.ndarray) -> None:
+        """A game begins anew, with these moves, int64 [n], made."""
+        self.length[game] = n = len(actions)
+        self.action[game, :n], self.value[game, :n] = actions, np.nan
+        self.visits[game, :n] = self.searched[game, :n] = 0
+
+    def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
+        """A move in each of these games, int64 [n], and the searches that chose them."""
+        at = (games, self.length[games])
+        self.action[at], self.value[at] = actions, done.value
+        self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
+        self.length[games] += 1
+
+    def row(self, game: int, outcome: float) -> Row:
+        """A game that is over, resigned where the rules do not end it. outcome: 1, 0 or -1, for the first player."""
+        n, record, result = int(self.length[game]), self.board.new(), GOES_ON
+        for action in self.action[game, :n]:
+            result = board_rules.play(self.board.numbers, record, action)
+        return {
+            "game": self.board.name,
+            "outcome": int(outcome),
+            "margin": None if result == GOES_ON else self.board.margin(record),
+            "resigned": bool(result == GOES_ON),
+            "moves": [self.board.move_name(action) for action in self.action[game, :n].tolist()],
+            "values": [to_plain(round(value, 4)) for value in self.value[game, :n].tolist()],
+            "visits": self.visits[game, :n].tolist(),
+            "searched": self.searched[game, :n].tolist(),
+        }
+
+    def ended(self, ctx: WorkerContext, game: int, outcome: float, number: int, version: int) -> None:
+        """Game `number` of a player is over, and the next one begins: the main process is told of a sample of the
+        first player's. version: of the weights.
+        """
+        if ctx.index == 0 and is_sampled(number):
+            about = {"name": f"self_play-{ctx.incarnation}-{number}", "kind": "self_play"}
+            ctx.say("game", json.dumps(about | {"black": version, "white": version} | self.row(game, outcome)))
+        self.begin(game, self.action[game, :0])
+
+    def save(self) -> Batch:
+        return tree.map(np.copy, self.arrays)
+
+    def load(self, saved: Batch) -> None:
+        tree.write(self.arrays, ..., saved)
+
+
+# When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may. Imports no
+# torch.
+#
+# It resigns where the root's value and that of its best child are both below v. A share of the games is played to the
+# end; from the newest of them v is set: the greatest with which, of the games in which somebody would have resigned,
+# less
+# than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
+
+
+RESIGN_METRICS = ("resigned", "resign_value", "resign_wrong", "resign_wrong_high")
+GRID = np.linspace(NEVER, 0.0, 101).astype(np.float32)  # what v may be
+NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
+SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
+
+
+class Resignation:
+    """Of the games of one player. `seed` and `first_lane` decide which of them are played on."""
+
+    def __init__(self, options: ResignOptions, games: int, longest: int, seed: int, first_lane: int):
+        self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
+        self.begun = np.zeros(games, np.int64)  # games of each lane so far
+        self.played_on = np.zeros(games, bool)
+        self.values = np.zeros((games, longest + 1), np.float32)  # by ply: the better of root and best child
+        self.would, self.wrong = np.zeros((NEWEST, len(GRID)), bool), np.zeros((NEWEST, len(GRID)), bool)
+        self.known = 0  # games that were played on to their end
+        self.v = NEVER if options.v is None else options.v
+        self.arrays = {"begun": self.begun, "played_on": self.played_on, "values": self.values}
+        self.arrays |= {"would": self.would, "wrong": self.wrong}
+        self.begin(np.arange(games))
+
+    def begin(self, games: np.ndarray) -> None:
+        """New games: which of them are played on."""
+        self.begun[games] += 1
+        drawn = numbers.uniform(self.seed, self.lanes[games], self.begun[games], 1)[:, 0]
+        self.played_on[games] = drawn < self.options.played_on
+
+    def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
+        """bool [n]: who is to move resigns. root, best: the values of the root and of its best child, for the mover."""
+        better = np.maximum(root, best)
+        self.values[games, plies] = better
+        return (better < self.v) & ~self.played_on[games] & (plies > 0)
+
+    def ended(self, game: int, moves: int, worth: float) -> None:
+        """A game is over that nobody resigned, after so many moves; worth: of its outcome for who moved first."""
+        if not self.played_on[game] or not moves:
+            return
+        lowest = np.minimum.accumulate(self.values[game, :moves])
+        first = np.searchsorted(-lowest, -GRID, side="right")  # the first ply whose value is below
+        would = first < moves
+        lost = np.where(first % 2 == 0, worth, -worth) < 0
+        at = self.known % NEWEST
+        self.would[at], self.wrong[at] = would, would & ~lost
+        self.known += 1
+        if self.options.v is None:
+            self.v = self._learnt()
+
+    def _learnt(self) -> float:
+        would, wrong = self.would.sum(0), self.wrong.sum(0)
+        fine = (wrong < self.options.wrong * would) & (would >= ENOUGH / 2)
+        return float(GRID[np.flatnonzero(fine)[-1]]) if self.known >= ENOUGH and fine.any() else NEVER
+
+    @property
+    def rate(self) -> tuple[float, float]:
+        """The share of wrong resignations with v, of games played on, and the upper end of its interval (Wilson)."""
+        at = int(np.searchsorted(GRID, self.v, side="right")) - 1
+        n, k = int(self.would[:, at].sum()), int(self.wrong[:, at].sum())
+        if not n:
+            return 0.0, 1.0
+        share, z = k / n, SURE**2 / n
+        return share, (share + z / 2 + SURE * math.sqrt(share * (1 - share) / n + z / 4 / n)) / (1 + z)
+
+    def save(self) -> Batch:
+        return {**tree.map(np.copy, self.arrays), "known": np.array(self.known), "v": np.array(self.v)}
+
+    def load(self, saved: Batch) -> None:
+        tree.write(self.arrays, ..., {k: saved[k] for k in self.arrays})
+        self.known, self.v = int(saved["known"]), float(saved["v"])
+
+
+def learned_value(found: Path) -> float:
+    """v as the players of a checkpoint had learned it, the lowest of theirs; NEVER: none of them had.
+
+    Weights alone, as those of a champion, have no players beside them: those of the run's newest checkpoint count.
+    """
+    for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
+        opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
+        saved = [opened.arrays(f"workers/{part.stem}").get("resignation/v") for part in parts]
+        learned = [float(v) for v in saved if v is not None and v > NEVER]
+        if parts:
+            return min(learned, default=NEVER)
+    return NEVER
+
+
+# What a player counts of its searches and games: how much the search spared the network, how games end, and how well
+# the network foresaw that. Sums over whole games are made when a game ends, so a move costs next to nothing.
+#
+# Imports no torch.
+
+
+SEARCHES = ("batch_fill", "saved_by_terminal", "saved_by_reuse")
+GAMES = ("first_player_wins", "draws", "visits_entropy", "visits_kl", "fresh_value_loss")
+ACCURACY = ("value_accuracy_early", "value_accuracy_middle", "value_accuracy_late")  # by thirds of a game
+SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
+
+
+class SearchMetrics:
+    """Of one player. The search is asked before and after each of its parts how many simulations are done."""
+
+    def __init__(self, search: Search, counters: WorkerCounters):
+        self.search, self.counters = search, counters
+        board, games = search.game, len(search.lanes)
+        fields = {"priors": Field((board.actions,), "float32"), "raw": Field((), "float32")}
+        self.seen: Batch = tree.zeros(tree.widen(fields, (games, board.longest)))  # of games that go on
+        self.done = self.terminal = 0
+
+    def begin(self) -> None:
+        """A round begins."""
+        self.done = self._done()
+
+    def gathered(self, leaves: int) -> None:
+        """Leaves for the network are in the batch. What was done meanwhile ended the game."""
+        self.terminal = self._done() - self.done
+        if leaves:
+            self.counters.tally("batch_fill", leaves, len(self.search.planes))
+
+    def answered(self) -> None:
+        """The network's answers are backed up: the round is over."""
+        made = self._done() - self.done
+        self.counters.add("simulations", made)
+        self.counters.tally("saved_by_terminal", self.terminal, made)
+        self.counters.tally("saved_by_reuse", 0, made)
+
+    def moved(self, done: Finished) -> None:
+        """Searches ended with a move: `done` of them, and their games go on with the subtrees that were kept."""
+        at = (done.games, done.plies)
+        self.seen["priors"][at], self.seen["raw"][at] = done.priors, done.raw
+        inherited = int(self.search.tree.plays["done"][done.games].sum())
+        self.counters.tally("saved_by_terminal", 0, inherited)
+        self.counters.tally("saved_by_reuse", inherited, inherited)
+
+    def ended(self, game: int, rows: Batch) -> None:
+        """A game is over: its rows, that of the end included."""
+        z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
+        moves = len(z)
+        priors, raw = self.seen["priors"][game, :moves], self.seen["raw"][game, :moves]
+        played = np.where(visits > 0, visits, 1.0)  # 0 log 0 = 0
+        ratio = played / np.where(visits > 0, np.maximum(priors, 1e-12), 1.0)
+        tally = self.counters.tally
+        tally("first_player_wins", float(z[0] > 0), 1)
+        tally("draws", float(z[0] == 0), 1)
+        full = int(visits.any(1).sum())  # not all, where playouts are capped
+        tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
+        tally("visits_kl", float((visits * np.log(ratio)).sum()), full)
+        tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
+        if z[0] != 0:
+            right, stage = np.sign(raw) == z, 3 * np.arange(moves) // moves
+            for i, name in enumerate(ACCURACY):
+                tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
+
+    def _done(self) -> int:
+        return int(self.search.tree.plays["done"].sum())
+
+
+EVALUATIONS = 32  # between two pulls of the weights
+NOBODY = ResignOptions(played_on=1.0)
+
+
+def game_rows(board: Game) -> Spec:
+    """Fields of a row: the mover's planes, as bits (np.packbits) if they are of 0 and 1, its legal moves, the visits as
+    shares, the move, the number of the game.
+    """
+    shares, integer = Field((board.actions,), "float32"), Field((), "int64")
+    bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
+    planes = bits if board.binary else Field(board.planes, "float32")
+    return {"obs": planes, "mask": mask, **ROWS, "action": integer, "visits": shares, "game": integer}
+
+
+def self_play(
+    ctx: WorkerContext,
+    *,
+    envs: Envs,
+    board: Game,
+    policy: BoardNetworkFactory,
+    options: SearchOptions,
+    out: RolloutQueue,
+    params: Params,
+    backend: str = "torch",
+    resign: ResignOptions = NOBODY,
+) -> Iterator[None]:
+    """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
+
+    backend: see NetworkEvaluator. Where it, or the precision, is "auto", what was chosen is saved, and a resumed player
+    goes on with that.
+    """
+    saved = actor_checkpoint.load_actor(ctx, out.consumers)
+    if saved:
+        ctx.incarnation = int(saved["incarnation"])
+    producer = out.producer(ctx.index)
+    producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
+    evaluator = _evaluator(ctx, policy, envs.lanes * options.leaves, backend, saved)
+    held = HeldWeights(evaluator.vector, EVALUATIONS)
+    player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held, resign)
+    if "search" in saved:
+        player.load(saved)
+
+    def pull() -> int:
+        held.version = held.version if held.age else params.pull(held.vector, held.version)
+        if held.version != evaluator.version:
+            evaluator.take(held.version)
+        held.used()
+        return held.version
+
+    while not params.wait(0, ctx.index, out.patience):  # also with saved weights: a resumed learner has the first turn
+        yield
+    for slot in player.slots(pull):
+        if slot is not None:
+            producer.commit(slot, ctx.incarnation)
+            ctx.counters.add("rollouts", 1)
+        yield
+        while actor_checkpoint.answer_save(ctx, player, producer) and ctx.serial:
+            yield
+        yield from actor_checkpoint.rest_at_end(ctx, producer)
+
+
+def _evaluator(
+    ctx: WorkerContext, policy: BoardNetworkFactory, batch: int, backend: str, saved: Batch
+) -> NetworkEvaluator:
+    precision, chosen = ctx.precision, "auto" in (backend, ctx.precision)
+    if "computed" in saved:
+        before = saved["computed"]
+        backend = BACKENDS[before[0]] if backend == "auto" else backend
+        precision = PRECISIONS[before[1]] if precision == "auto" else precision
+    evaluator = NetworkEvaluator(policy, batch, backend, precision, enter_device(ctx.device))
+    if chosen:
+        why = "as before" if "computed" in saved else "the fastest way on this machine"
+        ctx.say("note", f"self-play: {evaluator.backend} in {evaluator.precision} computes the network, {why}")
+    return evaluator
+
+
+class SelfPlay:
+    """The games of one worker. `slots` gives a slot whenever one is full of whole games."""
+
+    between = True  # everything can be saved wherever it stands
+
+    def __init__(
+        self,
+        ctx: WorkerContext,
+        board: Game,
+        games: int,
+        options: SearchOptions,
+        evaluator: Evaluator,
+        out: Producer,
+        held: HeldWeights | None = None,
+        resign: ResignOptions = NOBODY,
+    ):
+        if board.longest >= out.T:
+            raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
+        self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
+        self.evaluator = evaluator
+        self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.notes = GameNotes(board, games)
+        self.resignation = Resignation(resign, games, board.longest, ctx.env_seed, self.first_lane)
+        self.search.restart()
+        self.games = EpisodeCounter(games)
+        self.games.over[:] = False
+        self.recorded = np.zeros(games, np.int64)  # rows of games that go on
+        self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
+        self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
+        self.version, self.held = -1, held
+        self.metrics, self.number = SearchMetrics(self.search, ctx.counters), 0  # number: of games that have ended
+
+    def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
+        """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
+        while True:
+            while sum(map(_length, self.finished)) <= self.out.T:
+                self.version = pull()
+                self._step()
+                self.ctx.turn()
+                yield None
+            with self.ctx.counters.timed("wait"):
+                while (slot := self.out.slot()) is None:
+                    yield None
+            self._fill(slot)
+            yield slot
+
+    def _step(self) -> None:
+        """One evaluation, and a move in each game whose search is done."""
+        search, counters = self.search, self.ctx.counters
+        with counters.timed("env"):
+            self.metrics.begin()
+            planes = search.round()
+            self.metrics.gathered(len(planes))
+        if len(planes):
+            with counters.timed("infer"):
+                answers = search.evaluator.evaluate(planes)
+            counters.served(len(planes))
+            with counters.timed("env"):
+                search.answer(*answers)
+        with counters.timed("env"):
+            self.metrics.answered()
+            done = search.finished()
+            if len(done.games):
+                self._move(done)
+
+    def _move(self, done: Finished) -> None:
+        """A move in each of these games, or the end of it where who is to move resigns."""
+        resigns = self.resignation.decide(done.games, done.plies, done.value, done.best)
+        for game in done.games[resigns].tolist():
+            self.ctx.counters.tally("resigned", 1, 0)
+            self._end(game, 1.0)
+        self.search.restart(done.games[resigns])
+        done = done.at(~resigns)
+        if not len(done.games):
+            return
+        at, actions = (done.games, done.plies), self.search.choose(done)
+        planes = np.zeros((len(done.games), *self.board.planes), np.float32)
+        show(self.board.numbers, done.records, planes)
+        obs = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1) if self.board.binary else planes
+        shares = self.search.targets(done)
+        row = {"obs": obs, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
+        for name, value in row.items():
+            self.moves[name][at] = value
+        self.games.length[done.games] += 1
+        self.recorded[done.games] += done.full
+        self.notes.add(done.games, actions, done)
+        self.ctx.counters.add("steps", int(done.full.sum()))
+        results = self.search.advance(done.games, actions)
+        self.metrics.moved(done)
+        ended = np.flatnonzero(results != GOES_ON)
+        for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
+            self._end(game, float(WORTH[result]))
+        if len(ended):
+            self.search.restart(done.games[ended])
+
+    def _end(self, game: int, worth: float) -> None:
+        """worth: of the game's outcome for who moved last."""
+        moves = int(self.games.length[game])
+        rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
+        rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
+        rows["action"][moves], rows["version"][moves] = 0, self.version
+        rows["reward"][0] = 0.0
+        rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
+        rows["first"][0], rows["terminated"][moves] = True, True
+        rows["game"][:] = (self.ctx.incarnation << 32) + self.number
+        self.notes.ended(self.ctx, game, float(rows["reward"][1]), self.number, self.version)
+        self.number += 1
+        self.metrics.ended(game, rows)
+        self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
+        self.resignation.ended(game, moves, float(rows["reward"][1]))
+        if self.recorded[game]:
+            self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
+        self.resignation.begin(np.array([game]))
+        self._tally_resignation()
+        self.games.length[game] = self.recorded[game] = 0
+
+    def _tally_resignation(self) -> None:
+        tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
+        tally("resigned", 0, 1)
+        for name, value in (("resign_value", self.resignation.v), ("resign_wrong", wrong), ("resign_wrong_high", high)):
+            tally(name, value, 1)
+
+    def _fill(self, slot: int) -> None:
+        """Write the games that fit, the oldest first."""
+        at, rows = 0, tree.map(lambda x: x[slot, :, 0], self.out.rows)
+        while self.finished and at + _length(self.finished[0]) <= self.out.T:
+            game = self.finished.popleft()
+            tree.write(rows, slice(at, at + _length(game)), game)
+            at += _length(game)
+        rest = slice(at, None)
+        tree.write(rows, rest, tree.map(lambda x: np.zeros((), x.dtype), rows))
+        rows["first"][rest], rows["version"][rest], rows["game"][rest] = True, self.version, -1
+
+    # ------------------------------------------------------------------------------------------- saving
+
+    def save(self) -> Batch:
+        """All that goes on: searches as they stand, rows of unfinished games and of those that no slot has yet."""
+        lengths = np.array([_length(game) for game in self.finished], np.int64)
+        packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
+        state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
+        numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
+        own: Batch = {k: np.array(v) for k, v in {**numbers, "recorded": self.recorded}.items()}
+        own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
+        own |= {"resignation": self.resignation.save(), "notes": self.notes.save()}
+        if isinstance(self.evaluator, NetworkEvaluator):
+            chosen = self.evaluator
+            own["computed"] = np.array([BACKENDS.index(chosen.backend), PRECISIONS.index(chosen.precision)])
+        if self.held is not None and (held := self.held.save()):
+            own["held"] = held
+        return {**state, **own, **({"finished": packed} if packed else {})}
+
+    def load(self, saved: Batch) -> None:
+        self.search.load(saved["search"])
+        self.version, self.number = int(saved["version"]), int(saved["number"])
+        self.recorded[:] = saved["recorded"]
+        self.resignation.load(saved["resignation"])
+        tree.write(self.moves, ..., saved["moves"])
+        tree.write(self.metrics.seen, ..., saved["seen"])
+        for k, v in saved["games"].items():
+            getattr(self.games, k)[:] = v
+        self.notes.load(saved["notes"])
+        if self.held is not None and "held" in saved:
+            self.held.load(saved["held"])
+        ends = np.cumsum(saved["lengths"])
+        for begin, end in zip(ends - saved["lengths"], ends, strict=True):
+            self.finished.append({k: np.array(v[begin:end]) for k, v in saved["finished"].items()})
+
+
+def recorded_rows(rows: Batch) -> Batch:
+    """Of a game's rows those of full searches, which have visits, and that of its end."""
+    full = rows["visits"].any(1)
+    found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
+    found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True
+    return found
+
+
+def _length(game: Batch) -> int:
+    return len(game["first"])
+
+
+@compiled
+def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
+    """What movers see of positions."""
+    for i in range(len(records)):
+        write_planes(game, records[i], planes[i])

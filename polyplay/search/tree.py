@@ -1,0 +1,333 @@
+"""The arrays of a tree search, its options, its noise.
+
+The arrays of a tree search over many games, and its options. Imports no torch.
+
+Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
+ascending, `count` of them from edge `first` on. Node 0 is the root, and edge 0 stands for the move into it: its visits
+and values are the root's own. What choosing an edge reads (Edge) lies apart from what only backing up reads (Sums).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from polyplay.core.compiled import bits, compiled
+from polyplay.core.errors import UserError
+from polyplay.games.boards import Game
+
+# Dirichlet noise from a counter: the numbers of (key, lane, search) are the same whoever draws them, and whenever.
+
+
+_ONE, _11 = np.uint64(1), np.uint64(11)
+
+
+@compiled
+def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
+    """The key of one search's numbers."""
+    return bits(bits(key, np.uint64(lane) + _ONE), np.uint64(search) + _ONE)
+
+
+@compiled
+def uniform_of(key: np.uint64, n: int) -> float:
+    """In (0, 1), 53 bits."""
+    return (np.float64(bits(key, np.uint64(n)) >> _11) + 0.5) * 2.0**-53
+
+
+@compiled
+def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
+    """(logarithm of a Gamma(alpha) draw, next n): Marsaglia and Tsang 2000, for alpha < 1 with one of alpha + 1."""
+    lift = 0.0
+    if alpha < 1.0:
+        lift = math.log(uniform_of(key, n)) / alpha
+        alpha, n = alpha + 1.0, n + 1
+    d = alpha - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    while True:
+        x = math.sqrt(-2.0 * math.log(uniform_of(key, n))) * math.cos(2.0 * math.pi * uniform_of(key, n + 1))
+        u = uniform_of(key, n + 2)
+        n += 3
+        v = 1.0 + c * x
+        if v > 0.0:
+            v = v * v * v
+            if math.log(u) < 0.5 * x * x + d - d * v + d * math.log(v):
+                return math.log(d * v) + lift, n
+
+
+@compiled
+def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
+    """Fill float [n] with a draw from the symmetric Dirichlet distribution; as logarithms until it is divided, so that
+    the least alpha leaves no sum of 0.
+    """
+    n = 0
+    for i in range(out.size):
+        out[i], n = _log_gamma_draw(key, n, alpha)
+    top = -np.inf
+    for i in range(out.size):
+        top = max(top, out[i])
+    total = 0.0
+    for i in range(out.size):
+        out[i] = math.exp(out[i] - top)
+        total += out[i]
+    for i in range(out.size):
+        out[i] /= total
+
+
+FRESH, EXPANDED, UNEXPANDED, WON, DRAWN, LOST = range(6)  # of a node; UNEXPANDED: evaluated, but the pool had no room
+ENDS = (FRESH, WON, DRAWN, LOST)  # of a node, by what the move into it led to
+IDLE, SEARCHING, ENDED = range(3)  # of a game
+FILLED = 400  # actions at most of a board that is filled: Go on 19×19 has 362
+
+Edge = np.dtype(
+    [
+        ("q", "f4"),  # mean value for who chooses the edge, virtual losses included; 0 before the first visit
+        ("u", "f4"),  # prior / (1 + visits)
+        ("visits", "i4"),  # virtual ones included
+        ("child", "i4"),  # node, -1 before the first visit
+    ]
+)
+Sums = np.dtype(
+    [
+        ("total", "f8"),  # sum of the values for who chooses the edge, without virtual losses
+        ("prior", "f4"),  # clean of noise
+        ("action", "i2"),
+        ("pending", "i2"),  # leaves below that wait for the network
+    ]
+)
+Node = np.dtype(
+    [
+        ("first", "i4"),
+        ("count", "i2"),
+        ("status", "i2"),
+        ("explored", "f4"),  # sum of the priors of the edges that have a child
+        ("value", "f4"),  # the network's, for the node's mover
+    ]
+)
+Play = np.dtype(
+    [
+        ("searches", "i8"),  # begun so far in this lane: the number of the random numbers' stream
+        ("nodes", "i4"),  # used
+        ("edges", "i4"),
+        ("done", "i4"),  # simulations that count for this search
+        ("asked", "i4"),  # of this search: all of them, or few where playouts are capped
+        ("waiting", "i4"),  # leaves in the batch
+        ("given_up", "i4"),  # reuses for want of room
+        ("status", "i4"),
+    ]
+)
+Leaf = np.dtype([("game", "i4"), ("node", "i4"), ("depth", "i4")])
+
+
+class Tree(NamedTuple):
+    """What the compiled loops work on: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
+
+    edges: np.ndarray  # Edge [B, E]
+    sums: np.ndarray  # Sums [B, E]
+    nodes: np.ndarray  # Node [B, N]
+    records: np.ndarray  # int8 [B, N, record]
+    plays: np.ndarray  # Play [B]
+    gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
+    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel_kernels
+    temperatures: np.ndarray  # float64 [longest + 1]: by ply
+    root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
+    leaves: np.ndarray  # Leaf [M]
+    paths: np.ndarray  # int32 [M, longest + 2]: edges from edge 0 to the leaf
+    factors: np.ndarray  # float32 [visits]: what u is multiplied by at a node of so many visits
+    moves: np.ndarray  # int16 [A], scratch
+    record: np.ndarray  # int8 [record], scratch
+    kept: np.ndarray  # int32 [N], scratch
+    shares: np.ndarray  # float64 [A], scratch
+
+
+class Rules(NamedTuple):
+    """The options as compiled code takes them."""
+
+    simulations: int
+    cheap: int
+    full: float
+    counted: bool
+    leaves: int
+    virtual_loss: int
+    fpu_parent: bool
+    fpu_reduction: float
+    noise: float
+    noise_alpha: float
+    noise_total: float
+    reuse: bool
+    width: int
+    gumbel: bool
+    c_visit: float
+    by_range: bool
+    key: np.uint64
+    lane: int
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a search goes. Values lie in [-1, 1]; equal scores go to the first legal action.
+
+    exploration "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
+    sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
+    the visit that evaluated s, at the root too. fpu, the value of a move not yet visited: "zero"; "parent", the mean
+    value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
+    at a root with noise "parent", as there.
+
+    root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), σ(q) being
+    (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
+    that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by Gumbel
+    noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
+
+    cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations
+    and no noise, and the policy learns nothing from it.
+    """
+
+    simulations: int = 800  # per move; 0: the bare network
+    exploration: Literal["alphago_zero", "alphazero"] = "alphazero"
+    c: float = 1.25
+    c_base: float = 19652.0
+    fpu: Literal["zero", "parent"] | float = "zero"
+    cheap: int = 0  # simulations of a search that is not full; 0: all are
+    full: float = 0.25
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
+    considered: int = 16  # moves of the root that get visits at first
+    c_visit: float = 50.0
+    noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
+    noise_alpha: float = 0.3
+    noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
+    temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
+    symmetries: bool = False  # ask the network under a random symmetry of the board each time
+    reuse: bool = True  # keep the subtree of the move played
+    inherited: Literal["counted", "added"] = "counted"  # do its visits count as simulations, or are all done anew
+    leaves: int = 1  # per game and round
+    virtual_loss: int = 1  # visits, lost, of a leaf that waits; only where leaves > 1
+    nodes: int = 0  # room per game; 0: as many as can be needed, with inherited "added" for two searches
+    width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
+
+    def __post_init__(self) -> None:
+        _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
+        _one_of("inherited", self.inherited, "counted", "added")
+        _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx")
+        if self.cheap and self.halves:
+            why = f"root {self.root} halves the same number in every search"
+            raise UserError(f"search cheap: {self.cheap} given, but {why}; allowed: 0")
+        if not 0 <= self.cheap <= max(self.simulations, 0):
+            raise UserError(f"search cheap: {self.cheap} given; allowed: 0 to its {self.simulations} simulations")
+        if self.halves and self.simulations and not 1 <= self.considered <= self.simulations:
+            most = f"1 to its {self.simulations} simulations"
+            raise UserError(f"search considered: {self.considered} given; allowed: {most}")
+        if isinstance(self.fpu, str):
+            _one_of("fpu", self.fpu, "zero", "parent", "a number")
+        for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"search {name}: {getattr(self, name)} given; allowed: {least} or more")
+        if 0 < self.simulations < self.leaves:
+            raise UserError(f"search leaves: {self.leaves} given; allowed: at most its {self.simulations} simulations")
+        if self.noise > 1 or self.noise_alpha <= 0 or self.noise_total < 0:
+            raise UserError("search noise: a share from 0 to 1, noise_alpha > 0 and noise_total >= 0 are allowed")
+        if 0 < self.nodes <= self.simulations:
+            raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
+
+    @property
+    def halves(self) -> bool:
+        """Whether its roots are searched by sequential halving."""
+        return self.root in ("gumbel", "gumbel_mctx")
+
+    @property
+    def quiet(self) -> SearchOptions:
+        """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
+        return replace(self, cheap=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
+
+    def rules(self, game: Game, seed: int, lane: int) -> Rules:
+        zero, named = self.fpu == "zero", isinstance(self.fpu, str)
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
+        gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
+        given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
+        return Rules(
+            **given,
+            gumbel=gumbel,
+            by_range=self.root == "gumbel_mctx",
+            counted=self.inherited == "counted",
+            fpu_parent=not zero,
+            fpu_reduction=0.0 if named else float(self.fpu),
+            key=np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0],
+            lane=lane,
+        )
+
+    def considered_table(self) -> np.ndarray:
+        """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
+        n = self.considered if self.halves else 0
+        return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
+
+    def temperatures(self, plies: np.ndarray) -> np.ndarray:
+        """float64: of the schedule's last entry whose ply is reached; before the first 1."""
+        at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
+        return np.array([1.0, *(t for _, t in self.temperature)])[at]
+
+    def edges_per_node(self, game: Game) -> int:
+        """A board that is filled has nearly as many legal moves as actions; a game like chess has few of very many."""
+        return self.width or (game.actions if game.actions <= FILLED else 128)
+
+    def room(self, game: Game) -> tuple[int, int]:
+        """Nodes and edges per game."""
+        again = 2 if self.reuse and self.inherited == "added" else 1
+        nodes = self.nodes or 1 + again * self.simulations
+        return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
+
+    def nbytes(self, game: Game) -> int:
+        """Of one game's tree."""
+        nodes, edges = self.room(game)
+        return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
+
+    def factors(self, visits: np.ndarray) -> np.ndarray:
+        """float32: what P / (1 + N(s, a)) is multiplied by at nodes of so many visits, of which one is their own."""
+        if self.exploration == "alphago_zero":
+            return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
+        return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
+
+
+def considered_visits(actions: int, simulations: int) -> list[int]:
+    """The visits that a move has before each simulation, if so many actions are considered at first: all of them get
+    equally many, then the better half, and so on.
+    """
+    if actions <= 1:
+        return list(range(simulations))
+    halvings, left, visits, found = math.ceil(math.log2(actions)), actions, [0] * actions, list[int]()
+    while len(found) < simulations:
+        for _ in range(max(1, simulations // (halvings * left))):
+            found += visits[:left]
+            visits[:left] = [n + 1 for n in visits[:left]]
+        left = max(2, left // 2)
+    return found[:simulations]
+
+
+def _one_of(name: str, given: str, *allowed: str) -> None:
+    if given not in allowed:
+        raise UserError(f"search {name}: {given!r} given; allowed: {', '.join(allowed)}")
+
+
+def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
+    """A tree of `games` games, none of them begun."""
+    nodes, edges = options.room(game)
+    most = games * options.leaves
+    visits = 2 + options.leaves * options.virtual_loss + 8 * max(nodes, options.simulations)
+    return Tree(
+        edges=np.zeros((games, edges), Edge),
+        sums=np.zeros((games, edges), Sums),
+        nodes=np.zeros((games, nodes), Node),
+        records=np.zeros((games, nodes, game.record), np.int8),
+        plays=np.zeros(games, Play),
+        gumbel=np.zeros((games, game.actions), np.float32),
+        considered=options.considered_table(),
+        temperatures=options.temperatures(np.arange(game.longest + 1)),
+        root_priors=np.zeros((games, game.actions), np.float32),
+        leaves=np.zeros(most, Leaf),
+        paths=np.zeros((most, game.longest + 2), np.int32),
+        factors=options.factors(np.arange(visits, dtype=np.float64)),
+        moves=np.zeros(game.actions, np.int16),
+        record=np.zeros(game.record, np.int8),
+        kept=np.zeros(nodes, np.int32),
+        shares=np.zeros(game.actions, np.float64),
+    )

@@ -1,0 +1,444 @@
+"""Compiled loops of a search: leaves, backups, roots.
+
+The compiled loops of a search: leaves for the batch, the network's answers backed up. Imports no torch.
+
+A backed-up value is for who chose the edge: the sign changes at each step up. With several leaves per game a leaf that
+waits counts as `virtual_loss` visits that were lost, until its answer comes. A leaf that is met again while it waits
+ends the game's part of the round: it is evaluated once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from polyplay.core.compiled import cached_njit, inlined
+from polyplay.games.board_rules import legal, play, write_planes
+from polyplay.games.records import ply
+from polyplay.search.gumbel import draw_gumbel, gumbel_edge
+from polyplay.search.tree import (
+    DRAWN,
+    ENDED,
+    ENDS,
+    EXPANDED,
+    FRESH,
+    LOST,
+    SEARCHING,
+    UNEXPANDED,
+    WON,
+    Rules,
+    Tree,
+    dirichlet,
+    stream,
+    uniform_of,
+)
+
+# _nrt: no reference counts. The caller holds all arrays while a loop runs, and none is made here. Counting them anew at
+# each use of a field of the tree takes as long as the search itself.
+compiled = cached_njit(_nrt=False)
+
+_ONE, _NONE = np.float32(1.0), np.float32(-np.inf)
+
+
+@inlined
+def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> np.float32:
+    """First-play urgency at a node, from its mover's view; `edge` leads into the node."""
+    value = 0.0
+    if rules.fpu_parent:
+        visits = tree.edges[g, edge].visits - rules.virtual_loss * tree.sums[g, edge].pending
+        value = -tree.sums[g, edge].total / visits
+        if rules.fpu_reduction != 0.0 and (node > 0 or rules.noise == 0.0):
+            value -= rules.fpu_reduction * math.sqrt(np.float64(tree.nodes[g, node].explored))
+    return np.float32(value)
+
+
+@inlined
+def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
+    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels has it."""
+    if rules.gumbel:
+        return gumbel_edge(tree, rules, g, node)
+    fpu = _unvisited_value(tree, rules, g, node, edge)
+    factor = tree.factors[tree.edges[g, edge].visits]
+    first = tree.nodes[g, node].first
+    best, top = first, _NONE
+    for e in range(first, first + tree.nodes[g, node].count):
+        q = tree.edges[g, e].q if tree.edges[g, e].visits > 0 else fpu
+        score = q + tree.edges[g, e].u * factor
+        if score > top:
+            best, top = e, score
+    return best
+
+
+@inlined
+def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
+    """An edge's prior in this search; depth 1: the edge is the root's."""
+    return tree.root_priors[g, edge - tree.nodes[g, 0].first] if depth == 1 else tree.sums[g, edge].prior
+
+
+@inlined
+def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int, depth: int) -> int:
+    """A new node: the position after an edge's move."""
+    child = tree.plays[g].nodes
+    tree.plays[g].nodes = child + 1
+    tree.edges[g, edge].child = child
+    tree.nodes[g, parent].explored += _prior(tree, g, edge, depth)
+    for i in range(tree.records.shape[2]):
+        tree.records[g, child, i] = tree.records[g, parent, i]
+    result = play(game, tree.records[g, child], tree.sums[g, edge].action)
+    tree.nodes[g, child].status = ENDS[result]
+    tree.nodes[g, child].explored = 0.0
+    return child
+
+
+@inlined
+def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
+    """(node, depth) of a game's next leaf, made if it is new; its edges go into a row of the paths."""
+    node, edge, depth = 0, 0, 0
+    tree.paths[row, 0] = 0
+    while tree.nodes[g, node].status == EXPANDED:
+        edge = _best_edge(tree, rules, g, node, edge)
+        depth += 1
+        tree.paths[row, depth] = edge
+        child = tree.edges[g, edge].child
+        if child < 0:
+            child = _add_child(tree, game, g, node, edge, depth)
+        node = child
+    return node, depth
+
+
+@inlined
+def _change(tree: Tree, rules: Rules, g: int, edge: int, depth: int, visits: int) -> None:
+    """Give an edge so many visits more (virtual ones included), and find its q and u from its sums."""
+    n = tree.edges[g, edge].visits + visits
+    lost = rules.virtual_loss * tree.sums[g, edge].pending
+    tree.edges[g, edge].visits = n
+    tree.edges[g, edge].q = np.float32((tree.sums[g, edge].total - lost) / n) if n > 0 else np.float32(0.0)
+    tree.edges[g, edge].u = _prior(tree, g, edge, depth) / (_ONE + np.float32(n))
+
+
+@inlined
+def _back_up(tree: Tree, rules: Rules, g: int, row: int, depth: int, value: float, waited: int) -> None:
+    """Add a value, for who chose the last edge of a path, to all its edges; waited 1 takes back a virtual loss too."""
+    for k in range(depth, -1, -1):
+        edge = tree.paths[row, k]
+        tree.sums[g, edge].total += value
+        tree.sums[g, edge].pending -= waited
+        _change(tree, rules, g, edge, k, 1 - waited * rules.virtual_loss)
+        value = -value
+
+
+@inlined
+def _lose_virtually(tree: Tree, rules: Rules, g: int, row: int, depth: int) -> None:
+    """Let a path look worse as long as its leaf waits."""
+    for k in range(depth + 1):
+        edge = tree.paths[row, k]
+        tree.sums[g, edge].pending += 1
+        _change(tree, rules, g, edge, k, rules.virtual_loss)
+
+
+@inlined
+def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
+    waiting = tree.plays[g].waiting
+    more = tree.plays[g].done + waiting < tree.plays[g].asked or tree.nodes[g, 0].status == FRESH
+    return waiting < rules.leaves and more
+
+
+@compiled
+def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
+    """Add the next leaves of all games that have none waiting to a batch of `count` so far; gives the new count.
+
+    Terminal leaves are backed up on the way.
+    """
+    for g in range(tree.plays.size):
+        if tree.plays[g].status != SEARCHING or tree.plays[g].waiting > 0:
+            continue
+        while _wants_leaf(tree, rules, g):
+            node, depth = _descend(tree, rules, game, g, count)
+            status = tree.nodes[g, node].status
+            if status in (WON, DRAWN, LOST):
+                _back_up(tree, rules, g, count, depth, 1.0 if status == WON else 0.0 if status == DRAWN else -1.0, 0)
+                tree.plays[g].done += 1
+                continue
+            if tree.sums[g, tree.paths[count, depth]].pending > 0:
+                break
+            write_planes(game, tree.records[g, node], batch[count])
+            if rules.leaves > 1:
+                _lose_virtually(tree, rules, g, count, depth)
+            tree.leaves[count].game, tree.leaves[count].node, tree.leaves[count].depth = g, node, depth
+            tree.plays[g].waiting += 1
+            count += 1
+    return count
+
+
+@inlined
+def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray, row: int) -> None:
+    """The edges of a node with priors, the softmax of its legal moves' logits, where the pool has room for them."""
+    moves, first = tree.moves, tree.plays[g].edges
+    count = legal(game, tree.records[g, node], moves)
+    fits = first + count <= tree.edges.shape[1]
+    tree.nodes[g, node].status = EXPANDED if fits else UNEXPANDED
+    if fits:
+        tree.nodes[g, node].first, tree.nodes[g, node].count, tree.plays[g].edges = first, count, first + count
+        top = logits[row, moves[0]]
+        for i in range(1, count):
+            top = max(top, logits[row, moves[i]])
+        total = 0.0
+        for i in range(count):
+            share = math.exp(np.float64(logits[row, moves[i]] - top))
+            tree.shares[i] = share
+            total += share
+        for i in range(count):
+            e, prior = first + i, np.float32(tree.shares[i] / total)
+            tree.sums[g, e].total, tree.sums[g, e].prior = 0.0, prior
+            tree.sums[g, e].action, tree.sums[g, e].pending = moves[i], 0
+            tree.edges[g, e].q, tree.edges[g, e].u, tree.edges[g, e].visits, tree.edges[g, e].child = 0.0, prior, 0, -1
+
+
+@compiled
+def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
+    """The first answer that no search can use, -1 if there is none; a logit of -inf is a chance of 0."""
+    for i in range(values.size):
+        found = not math.isfinite(values[i])
+        for action in range(logits.shape[1]):
+            found |= not logits[i, action] < np.inf
+        if found:
+            return i
+    return -1
+
+
+@compiled
+def set_root(tree: Tree, rules: Rules, g: int) -> None:
+    """The priors of an expanded root for this search: the clean ones, and noise where the rules have it."""
+    first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
+    if rules.gumbel:
+        draw_gumbel(tree, rules, g)
+    noise = rules.noise if tree.plays[g].asked == rules.simulations else 0.0
+    if noise > 0.0:
+        alpha = rules.noise_total / count if rules.noise_total > 0.0 else rules.noise_alpha
+        dirichlet(stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
+    tree.nodes[g, 0].explored = 0.0
+    for i in range(count):
+        mixed = tree.sums[g, first + i].prior
+        if noise > 0.0:
+            mixed = np.float32((1.0 - noise) * mixed + noise * tree.shares[i])
+        tree.root_priors[g, i] = mixed
+        if tree.edges[g, first + i].child >= 0:
+            tree.nodes[g, 0].explored += mixed
+        _change(tree, rules, g, first + i, 1, 0)
+
+
+@compiled
+def answer(
+    tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray, leaves: np.ndarray
+) -> None:
+    """Expand the leaves of a batch by their answers and back them up. logits float32 [n, A], values float32 [n]."""
+    waited = 1 if rules.leaves > 1 else 0
+    for i in range(leaves.size):
+        g, node, depth = leaves[i].game, leaves[i].node, leaves[i].depth
+        if tree.nodes[g, node].status == FRESH:
+            _expand(tree, game, g, node, logits, i)
+        tree.nodes[g, node].value = values[i]
+        _back_up(tree, rules, g, i, depth, -np.float64(values[i]), waited)
+        tree.plays[g].waiting -= 1
+        if depth > 0:
+            tree.plays[g].done += 1
+        else:
+            set_root(tree, rules, g)
+
+
+# The compiled loops of a search's roots: begin at a position, move on to a child with its subtree, collect what was
+# found. Imports no torch.
+#
+# A subtree is compacted in place: children lie after their parents in both pools, so nothing is overwritten that is
+# still
+# to be moved. It is given up where the pools might not hold it and a whole search besides.
+
+
+@inlined
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    """By a loop: an assignment of slices would make an array, for they might overlap."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@inlined
+def _ask(tree: Tree, rules: Rules, g: int) -> None:
+    """A new search: how many simulations it has."""
+    tree.plays[g].searches += 1
+    tree.plays[g].asked = rules.simulations
+    if rules.cheap > 0:
+        key = stream(~rules.key, rules.lane + g, tree.plays[g].searches)
+        tree.plays[g].asked = rules.simulations if uniform_of(key, 0) < rules.full else rules.cheap
+
+
+@inlined
+def _plant(tree: Tree, g: int) -> None:
+    """An empty tree at the position in `tree.record`."""
+    _copy(tree.record, tree.records[g, 0])
+    tree.nodes[g, 0].status, tree.nodes[g, 0].count = FRESH, 0
+    tree.nodes[g, 0].explored, tree.nodes[g, 0].value = 0.0, 0.0
+    tree.edges[g, 0].q, tree.edges[g, 0].u, tree.edges[g, 0].visits, tree.edges[g, 0].child = 0.0, 0.0, 0, 0
+    tree.sums[g, 0].total, tree.sums[g, 0].prior, tree.sums[g, 0].action, tree.sums[g, 0].pending = 0.0, 0.0, -1, 0
+    tree.plays[g].nodes, tree.plays[g].edges, tree.plays[g].done = 1, 1, 0
+
+
+@compiled
+def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> None:
+    """Search from these positions, int8 [n, record], whose games go on."""
+    for i in range(games.size):
+        g = games[i]
+        _copy(records[i], tree.record)
+        _plant(tree, g)
+        tree.plays[g].waiting, tree.plays[g].status = 0, SEARCHING
+        _ask(tree, rules, g)
+
+
+@inlined
+def _mark(tree: Tree, g: int, root: int) -> tuple[int, int]:
+    """(nodes, edges) below and with a node; `tree.kept` becomes their new numbers, -1 for the others."""
+    kept, used = tree.kept, tree.plays[g].nodes
+    kept[:used] = -1
+    kept[root] = 0
+    nodes, edges = 0, 0
+    for node in range(root, used):
+        if kept[node] < 0:
+            continue
+        kept[node] = nodes
+        nodes += 1
+        if tree.nodes[g, node].status == EXPANDED:
+            first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
+            edges += count
+            for e in range(first, first + count):
+                if tree.edges[g, e].child >= 0:
+                    kept[tree.edges[g, e].child] = 0
+    return nodes, edges
+
+
+@inlined
+def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
+    """Move the nodes and edges that `tree.kept` numbers to the front; `edge` becomes edge 0."""
+    tree.edges[g, 0] = tree.edges[g, edge]
+    tree.sums[g, 0] = tree.sums[g, edge]
+    tree.edges[g, 0].child, tree.sums[g, 0].prior, tree.edges[g, 0].u = 0, 0.0, 0.0
+    nodes, edges = 0, 1
+    for node in range(root, tree.plays[g].nodes):
+        if tree.kept[node] < 0:
+            continue
+        tree.nodes[g, nodes] = tree.nodes[g, node]
+        _copy(tree.records[g, node], tree.records[g, nodes])
+        if tree.nodes[g, node].status == EXPANDED:
+            first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
+            tree.nodes[g, nodes].first = edges
+            for e in range(first, first + count):
+                tree.edges[g, edges] = tree.edges[g, e]
+                tree.sums[g, edges] = tree.sums[g, e]
+                if tree.edges[g, edges].child >= 0:
+                    tree.edges[g, edges].child = tree.kept[tree.edges[g, edges].child]
+                edges += 1
+        nodes += 1
+    tree.plays[g].nodes, tree.plays[g].edges = nodes, edges
+
+
+@inlined
+def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
+    """Make an edge's child the root, if there is one that has edges and room for a search beside its subtree."""
+    child = tree.edges[g, edge].child
+    if not rules.reuse or child < 0 or tree.nodes[g, child].status != EXPANDED:
+        return False
+    inherited = tree.edges[g, edge].visits - 1
+    done = inherited if rules.counted else 0
+    to_come = max(tree.plays[g].asked - done, 0)
+    nodes, edges = _mark(tree, g, child)
+    most = inherited + 1 + to_come + rules.leaves * rules.virtual_loss
+    room = nodes + to_come <= tree.nodes.shape[1] and 1 + edges + to_come * rules.width <= tree.edges.shape[1]
+    if not room or most >= tree.factors.size:
+        tree.plays[g].given_up += 1
+        return False
+    _compact(tree, g, child, edge)
+    tree.plays[g].done = done
+    return True
+
+
+@inlined
+def _root_edge(tree: Tree, g: int, action: int) -> int:
+    """The root's edge of an action; 0 where the root has none yet."""
+    if tree.nodes[g, 0].status == EXPANDED:
+        first = tree.nodes[g, 0].first
+        for e in range(first, first + tree.nodes[g, 0].count):
+            if tree.sums[g, e].action == action:
+                return e
+    return 0
+
+
+@compiled
+def first_refused(tree: Tree, game: np.ndarray, games: np.ndarray, actions: np.ndarray) -> int:
+    """The index of the first move that can't be made: an illegal one, or of a game that waits or isn't searched; -1."""
+    for i in range(games.size):
+        g, fine = games[i], False
+        if tree.plays[g].status == SEARCHING and tree.plays[g].waiting == 0:
+            count = legal(game, tree.records[g, 0], tree.moves)
+            for k in range(count):
+                fine |= tree.moves[k] == actions[i]
+        if not fine:
+            return i
+    return -1
+
+
+@compiled
+def advance(
+    tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
+) -> None:
+    """Make moves and search on; results int8 [n] becomes what the boards' `play` says of them."""
+    for i in range(games.size):
+        g = games[i]
+        _copy(tree.records[g, 0], tree.record)
+        results[i] = play(game, tree.record, actions[i])
+        _ask(tree, rules, g)
+        edge = _root_edge(tree, g, actions[i])
+        if results[i] == 0 and edge > 0 and _reuse(tree, rules, g, edge):
+            set_root(tree, rules, g)
+            continue
+        _plant(tree, g)
+        if results[i] != 0:
+            tree.plays[g].status = ENDED
+            tree.nodes[g, 0].status = ENDS[results[i]]
+
+
+@compiled
+def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
+    """Write the games whose search is done into int64 [B], and give their number."""
+    n = 0
+    for g in range(tree.plays.size):
+        done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == EXPANDED
+        if done and tree.plays[g].status == SEARCHING and tree.plays[g].waiting == 0:
+            out[n] = g
+            n += 1
+    return n
+
+
+@compiled
+def collect(
+    tree: Tree,
+    games: np.ndarray,
+    plies: np.ndarray,
+    visits: np.ndarray,
+    priors: np.ndarray,
+    q: np.ndarray,
+    legal_moves: np.ndarray,
+    value: np.ndarray,
+    raw: np.ndarray,
+) -> None:
+    """What searches found, by action: zeros [n, A] are filled where a move is legal, plies, value and raw [n] too."""
+    for i in range(games.size):
+        g = games[i]
+        plies[i] = ply(tree.records[g, 0])
+        first = tree.nodes[g, 0].first
+        for k in range(tree.nodes[g, 0].count):
+            action = tree.sums[g, first + k].action
+            visits[i, action] = tree.edges[g, first + k].visits
+            priors[i, action] = tree.root_priors[g, k]
+            q[i, action] = tree.edges[g, first + k].q
+            legal_moves[i, action] = True
+        value[i] = -tree.sums[g, 0].total / tree.edges[g, 0].visits
+        raw[i] = tree.nodes[g, 0].value

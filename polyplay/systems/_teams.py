@@ -1,0 +1,202 @@
+"""What FTW's and Five's pages take for granted.
+
+What FTW's page takes for granted: ranges of hyperparameters, rewards of events, the network and the loss.
+
+Numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from polyplay.buffers.experience import Experience
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core.errors import UserError
+from polyplay.core.worker import Hyperparameters
+from polyplay.envs.pool import OWN_REWARD, Envs
+from polyplay.learning.agents import discount_of
+from polyplay.learning.policy_losses import VTrace
+from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
+from polyplay.nets.actor_critic import PREFIX
+from polyplay.nets.factory import NetworkFactory
+from polyplay.population.league_log import CopyRule
+from polyplay.population.referee import LATEST
+from polyplay.population.rules import Prior, parse_prior
+from polyplay.systems._wiring import auxiliary_of
+
+RANGES = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
+    "learning_rate=log:1e-5:5e-3",
+    "entropy_cost=log:5e-4:1e-2",
+    "kl_posterior_cost=log:1e-3:1.0",
+    "kl_prior_cost=log:1e-4:0.1",
+    "gradient_scale=log:0.1:1.0",
+    "period=uniform:5:19",
+    "pixel_control_cost=log:0.01:0.1",
+    "reward_prediction_cost=log:0.1:1.0",
+    "reward=log:0.1:1.0",
+)
+QUICK = (  # costs that suit events as rare as they are in 20 million steps
+    "learning_rate=log:7e-4:2e-3",
+    "entropy_cost=log:2e-4:6e-4",
+    "kl_posterior_cost=log:3e-6:3e-5",
+    "kl_prior_cost=log:3e-7:3e-6",
+    "pixel_control_cost=log:1e-3:4e-3",
+    "reward_prediction_cost=log:0.5:2.0",
+    "points=log:0.5:2.0",
+)
+POINTS = (  # nothing for a tag in itself: where tags paid, however little, agents tagged all day and left the flags
+    "captured=1.0",
+    "teammate_captured=0.5",
+    "opponent_captured=-1.0",
+    "picked_up=0.3",
+    "tagged_carrier=0.2",
+    "was_tagged_carrying=-0.2",
+)
+BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --points has none of them
+CHANCE = 0.05  # that a copied value is perturbed
+CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one
+TASKS = "pixel", "reward"  # auxiliary ones that it has
+
+
+def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
+    """The network: heads of a hidden layer each behind the core."""
+    given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
+    given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(auxiliary_of(c, TASKS))}
+    given |= {"actions": c.actions}
+    return NetworkFactory(c.network, envs.spec, given)
+
+
+def loss_of(c: Any) -> WithAuxiliary:
+    """V-trace on the agent's own rewards, and what the core adds; all costs are hyperparameters."""
+    reduction = "mean" if c.normalize_advantage else "sum"
+    vtrace = VTrace(c.gamma, c.lam, reduction=reduction, reward="none", normalize_advantage=c.normalize_advantage)
+    terms = (*(KL if c.core == "temporal" else ()), *_terms(c))
+    return WithAuxiliary(vtrace, dict.fromkeys(terms, 0.0))
+
+
+def _terms(c: Any) -> list[str]:
+    """Those of the auxiliary tasks, in one order, however it names them."""
+    return [TERMS[task][0] for task in TASKS if task in auxiliary_of(c, TASKS)]
+
+
+def copy_rule(c: Any, envs: Envs) -> CopyRule:
+    """The hyperparameters of agents, and how they copy each other. Raises UserError."""
+    ranges = _ranges(c)
+    size, factor = ranges.pop("reward"), ranges.pop("points", None)
+    values = {name: _middle(prior) for name, prior in ranges.items()}
+    priors = {name: prior for name, prior in ranges.items() if prior.low < prior.high}
+    for event, points in (_points(c, envs) if c.rewards == "events" else {}).items():
+        name, bad = PREFIX + event, points < 0 if points else event.startswith(BAD)
+        values[name] = points
+        if factor is None or points:
+            low, high = (
+                (size.low, size.high) if factor is None else (abs(points) * factor.low, abs(points) * factor.high)
+            )
+            priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
+    every = c.copies if c.evolve and c.agents > 1 else 0
+    return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
+
+
+def _ranges(c: Any) -> dict[str, Prior]:
+    """By name; of a fixed value both ends are that. Raises UserError."""
+    found = {prior.name: prior for prior in map(_prior, RANGES)}
+    for text in c.ranges:
+        name, equals, word = text.partition("=")
+        if name not in (*found, "points") or not equals:
+            known = ", ".join((*found, "points"))
+            raise UserError(f"--ranges: {text} given, allowed: NAME=RANGE or NAME=VALUE, NAME of {known}")
+        fixed = ":" not in word
+        found[name] = Prior(name, "uniform", _number(word), _number(word)) if fixed else _prior(text)
+    if found["period"].low < 1 or found["period"].high > c.unroll:
+        given = f"{found['period'].low} to {found['period'].high}"
+        raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
+    unused: tuple[str, ...] = () if c.core == "temporal" else CORE
+    unused += tuple(f"{term}_cost" for term in (TERMS[task][0] for task in TASKS) if term not in _terms(c))
+    return {name: prior for name, prior in found.items() if name not in unused}
+
+
+def _prior(text: str) -> Prior:
+    """Raises UserError."""
+    try:
+        return parse_prior(text, _number)
+    except UserError as e:
+        raise UserError(str(e).replace("--vary", "--ranges")) from None
+
+
+def _middle(prior: Prior) -> float:
+    if prior.kind == "log":
+        return math.sqrt(prior.low * prior.high)
+    return float(round((prior.low + prior.high) / 2) if prior.whole else (prior.low + prior.high) / 2)
+
+
+def _points(c: Any, envs: Envs) -> dict[str, float]:
+    """The weight of every event. Raises UserError: the game lacks one, or has none."""
+    known, found = envs.spec.events, dict[str, float]()
+    if not known:
+        raise UserError(f"--env: {envs.title} given, which counts no events: take one that does, or --rewards game")
+    for text in c.points:
+        event, equals, weight = text.partition("=")
+        if event not in known or not equals:
+            raise UserError(f"--points: {text} given, allowed: EVENT=WEIGHT, with an event of {', '.join(known)}")
+        found[event] = float(_number(weight))
+    return {event: found.get(event, 0.0) for event in known}
+
+
+def _number(word: str) -> float:
+    """Raises UserError."""
+    try:
+        return int(word) if word.isdigit() else float(word)
+    except ValueError:
+        raise UserError(f"'{word}' given, allowed: a number") from None
+
+
+# What OpenAI Five's page takes for granted: its network, and how windows are drawn.
+
+
+TEAMS = 2  # at a table: groups of an actor's lanes
+BOUND = 5.0  # of normalised observations
+MATCHES = 64  # that a version is rated by
+
+
+def five_network(c: Any, envs: Envs) -> NetworkFactory:
+    """Sets of units, an LSTM, and rewards that are shared in a team. Raises UserError: a game without teams, or whose
+    rows do not say what to share.
+    """
+    spec = envs.spec
+    if len(set(spec.sides)) != TEAMS:
+        raise UserError(f"--env: {envs.title} given, which has {len(set(spec.sides))} teams; allowed: a game of two")
+    shares = OWN_REWARD in spec.events
+    if c.team_spirit and not shares:
+        spirit = f"--team-spirit {c.team_spirit:g} given"
+        raise UserError(f"{spirit}, but {envs.title} does not say rewards of heroes and of teams; allowed: 0")
+    size, rewards = discount_of(c.horizon, c.step_time), spec.events if shares else ()
+    given: dict[str, Any] = {"core": "lstm", "core_size": c.core_size, "init": "torch", "inputs": c.inputs}
+    given["actions"] = c.actions
+    return NetworkFactory(c.network, spec, {**given, "bound": BOUND, "returns": size, "rewards": rewards})
+
+
+def hyperparameters_of(c: Any) -> Hyperparameters:
+    """What may change while the run goes on."""
+    names = "learning_rate", "entropy_cost", "team_spirit", "horizon", "step_time"
+    return Hyperparameters(**{name: getattr(c, name) for name in names})
+
+
+def check_windows(c: Any) -> None:
+    """Raises UserError: windows that cannot be cut, drawn or waited for so."""
+    if c.unroll % c.window:
+        raise UserError(f"--window {c.window} given, allowed: what divides --unroll {c.unroll}")
+    if c.batch > c.capacity:
+        raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
+    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past self
+    came = c.actors * lanes * (c.unroll // c.window)  # in a round
+    made = int(c.sample_reuse * came / c.batch)
+    if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
+        given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
+        raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
+
+
+def experience_of(c: Any, rollouts: RolloutQueue) -> Experience:
+    """How windows are drawn."""
+    return Experience(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)

@@ -1,1 +1,0 @@
-"""How many workers of each kind are best, found while a run goes on."""
