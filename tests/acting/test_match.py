@@ -11,7 +11,7 @@ from polyplay.acting.play import GIVES_UP, MatchStarts, draw_openings, match
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES
-from tests.acting.search.test_policy import GO, OLD, after
+from tests.search.test_policy import GO, OLD, after
 
 BOARD = GAMES["tic_tac_toe"]
 

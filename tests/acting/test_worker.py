@@ -26,7 +26,7 @@ from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams, HeldWeights, Params, param_sizes
 from polyplay.weights.update import AllReduce, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
-from tests.envs.toys.traits import NAME as TRAITS
+from tests.games.traits import NAME as TRAITS
 from tests.nets.helpers import unroll_in_pieces
 
 

@@ -13,7 +13,7 @@ import crowd
 
 from polyplay.cli import bench
 from polyplay.core.errors import UserError, WorkerLost
-from tests.envs.toys.traits import NAME as TRAITS
+from tests.games.traits import NAME as TRAITS
 
 
 def test_the_limit_is_cores_over_the_sum_of_the_parts():

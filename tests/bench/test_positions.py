@@ -13,7 +13,7 @@ import pytest
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.games.mcts import Opponent, opponent
-from tests.envs.boards.test_kernels import legal_of
+from tests.games.test_board_rules import legal_of
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))

@@ -21,7 +21,7 @@ from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.workers.process import CloudPickled, no_main
-from tests.buffers.replay.plain import ROWS, Plain, World, live_slots
+from tests.buffers.plain_replay import ROWS, Plain, World, live_slots
 
 T, LANES = 5, 2
 SPEC: Any = {"obs": Field((1, 2, 2), "uint8"), **ROWS, "value": Field((), "float32"), "chosen": Field((), "float32")}

@@ -21,8 +21,8 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import Game, Go
 from polyplay.games.boards import game as game_of
 from polyplay.search.self_play import GameNotes
-from tests.acting.test_game_records import found
 from tests.cli.test_games import run_with
+from tests.search.test_game_records import found
 
 GNUGO = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
 

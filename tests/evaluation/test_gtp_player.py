@@ -23,7 +23,7 @@ from polyplay.evaluation.verify import VerificationFailed, _compare
 from polyplay.games import board_rules, records
 from polyplay.games.boards import Go, game
 from tests import made
-from tests.envs.boards.test_kernels import legal_of
+from tests.games.test_board_rules import legal_of
 
 FAKE = Path(__file__).with_name("fake_gtp.py")
 CHAMPION = Path(__file__).parents[2] / "bench" / "champions" / "go9"

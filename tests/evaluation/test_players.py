@@ -14,7 +14,7 @@ from polyplay.evaluation.matches import BoardPlayer, PolicyPlayer, play_match
 from polyplay.games.boards import GAMES, Game
 from polyplay.search import SearchOptions
 from polyplay.systems import System
-from tests.acting.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
+from tests.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
 
 TIC_TAC_TOE = GAMES["tic_tac_toe"]
 

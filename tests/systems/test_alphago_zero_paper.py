@@ -20,7 +20,7 @@ from polyplay.population.judge import Gate
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.self_play import SelfPlay, game_rows
 from polyplay.systems._alphago_zero import search_of
-from tests.acting.test_self_play import context
+from tests.search.test_self_play import context
 
 
 def player(**more: Any) -> SelfPlay:

@@ -19,7 +19,7 @@ from polyplay.nets.factory import build_network
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
-from tests.envs.toys.traits import NAME as TRAITS
+from tests.games.traits import NAME as TRAITS
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
 PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "capacity": 20_000, "prefetch": 2}

@@ -15,7 +15,7 @@ from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
-from tests.envs.toys.skirmishes import outcome
+from tests.games.skirmishes import outcome
 from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 NET = {"network": "mlp", "tensorboard": False, "report_every": 0.5, "anneal": "constant", "normalize_advantage": True}

@@ -14,7 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
-from tests.envs.toys.traits import NAME as TRAITS
+from tests.games.traits import NAME as TRAITS
 from tests.systems import traits_matrix as matrix
 
 NET: Any = {

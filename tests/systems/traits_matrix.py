@@ -16,7 +16,7 @@ MARKS = {"learns": "L", "trains": "t", "untried": "–"}
 @dataclass(frozen=True)
 class Trait:
     title: str
-    switches: tuple[str, ...] = ()  # of the game in tests/envs/toys/traits.py
+    switches: tuple[str, ...] = ()  # of the game in tests/games/traits.py
     core: str = "none"
 
 
@@ -43,7 +43,7 @@ class Case:
     @property
     def env(self) -> str:
         switches = dict.fromkeys(s for name in self.traits for s in TRAITS[name].switches)
-        return "+".join(["toy:tests.envs.toys.traits:Traits", *switches])
+        return "+".join(["toy:tests.games.traits:Traits", *switches])
 
     @property
     def settings(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ def markdown() -> list[str]:
         *lines,
         "",
         f"The first mark is for workers as {', the second as '.join(HOW.values())}. `{TEST}` makes these "
-        f"{len(CASES)} runs of the game in tests/envs/toys/traits.py.",
+        f"{len(CASES)} runs of the game in tests/games/traits.py.",
         f"**L** learns: the mean return of 100 games reaches a goal ({learn} runs). **t** trains: some updates without "
         "error, weights finite and changed.",
         f"{', '.join(VALUES)} take Discrete actions only; masks and dict observations: "

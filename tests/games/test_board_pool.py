@@ -1,0 +1,239 @@
+"""Board games as environments: rows, sides, opponents, masks, options, and an exact state."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.core import tree
+from polyplay.core.errors import Closed, UserError
+from polyplay.core.tree import Field
+from polyplay.envs import Discrete, Envs, Greedy
+from polyplay.envs.check import check_env
+from polyplay.envs.spaces import action_sampler
+from polyplay.games import records
+from polyplay.games.boards import GAMES
+from tests.games.test_board_rules import Plain
+from tests.systems.trained import resumed_and_whole, same_weights, updates
+
+
+def play(pool, turns, seed=0):
+    """Copies of what `turns` recvs gave, answered with legal moves at random, and these."""
+    seen, draw = [], action_sampler(pool.spec.action, seed)
+    for _ in range(turns):
+        lanes, row = pool.recv()
+        actions = draw(len(row["over"]), row["mask"])
+        seen.append((np.arange(pool.lanes)[lanes], tree.map(np.copy, {**row, "action": actions})))
+        pool.send(lanes, actions)
+    return seen
+
+
+def column(seen, field):
+    return np.stack([row[field] for _, row in seen])
+
+
+def test_what_it_shows_and_takes():
+    spec = Envs("game:connect_four", 1).spec
+    assert (spec.obs, spec.action, spec.mask) == (Field((3, 6, 7), "float32"), Discrete(7), Field((7,), "bool"))
+    assert spec.describe["opponent"] == "random"
+    assert Envs("game:tic_tac_toe", 1).spec.action == Discrete(9)
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four", "connect:4x4x3"])
+def test_rows_follow_the_convention(name):
+    pool = Envs(f"game:{name}", 6).open(1)
+    seen = play(pool, 150)
+    rows = {k: column(seen, k) for k in ("first", "terminated", "truncated", "over", "reward", "mask")}
+    assert rows["first"][0].all()
+    assert (rows["first"][1:] == rows["over"][:-1]).all()
+    assert (rows["over"] == rows["terminated"]).all()
+    assert rows["over"].any()
+    assert not rows["truncated"].any()
+    assert (rows["reward"][~rows["over"]] == 0).all()
+    assert {-1.0, 1.0} <= set(rows["reward"][rows["over"]].tolist()) <= {-1.0, 0.0, 1.0}
+    assert rows["mask"][rows["over"]].all()
+    assert seen[0][1]["obs"].dtype == np.float32
+    assert seen[0][1]["obs"].shape == (6, *pool.spec.obs.shape)
+
+
+def answer_of(game, plain, stones):
+    """The move that makes the opponent's stones these."""
+    ((cell, *more),) = np.nonzero(stones.ravel() != (plain.cells() == plain.moves % 2 + 1).ravel())
+    assert not more
+    return cell % game.columns if game.gravity else cell
+
+
+def follow(game, rows, second):
+    """What each row of a lane must be, from the player's moves and the opponent's stones: (observation, mask, reward,
+    over).
+    """
+    plain, action = Plain(game), 0
+    for row in rows:
+        end, reward = records.GOES_ON, 0
+        if row["first"]:
+            plain = Plain(game)
+        else:
+            end = plain.play(action)
+            reward = int(end == records.WON)
+        if end == records.GOES_ON and (second or not row["first"]):
+            end = plain.play(answer_of(game, plain, row["obs"][1]))
+            reward = -int(end == records.WON)
+        over, cells = end != records.GOES_ON, plain.cells()
+        planes = [cells == 1 + second, cells == 2 - second, np.full_like(cells, not second)]
+        yield np.stack(planes), list(range(game.actions)) if over else plain.legal(), reward, over
+        action, second = int(row["action"]), second != over
+
+
+@pytest.mark.parametrize("opponent", ["random", "mcts:5"])
+@pytest.mark.parametrize("name", GAMES)
+def test_games_are_those_of_a_plain_twin_from_alternating_sides(name, opponent):
+    pool = Envs(f"game:{name}", 3, options={"opponent": opponent}).open(1, lane=4)
+    seen = play(pool, 120)
+    for lane in range(3):
+        rows = [tree.at(row, lane) for _, row in seen]
+        for row, (obs, mask, reward, over) in zip(rows, follow(GAMES[name], rows, lane == 1), strict=True):
+            assert (row["obs"] == obs).all()
+            assert (np.flatnonzero(row["mask"]).tolist(), row["reward"], row["over"]) == (mask, reward, over)
+
+
+def test_the_action_on_a_final_row_goes_nowhere():
+    def run(say):
+        pool, draw, seen = Envs("game:tic_tac_toe", 3).open(1), action_sampler(Discrete(9), 0), []
+        for _ in range(40):
+            lanes, row = pool.recv()
+            seen.append(row["obs"].copy())
+            pool.send(lanes, np.where(row["over"], say, draw(3, row["mask"])))
+        return np.stack(seen)
+
+    assert (run(0) == run(8)).all()
+
+
+@pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"batching": Greedy(2)}])
+@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four+opponent=mcts:5"])
+def test_state_and_load_go_on_to_the_bit(name, kw):
+    """Saved between a recv and its send, loaded into a pool with another seed and past."""
+    envs = Envs(f"game:{name}", 6, **kw)
+    pool, other = envs.open(1), envs.open(99)
+    play(pool, 37)
+    lanes, row = pool.recv()
+    state, moves = pool.state(), action_sampler(pool.spec.action, 3)(len(row["over"]), row["mask"])
+    play(other, 11, seed=5)
+    other.load(state)
+    ends = []
+    for one in (pool, other):
+        one.send(lanes, moves)
+        ends.append(play(one, 100, seed=7))
+    for (a, x), (b, y) in zip(*ends, strict=True):
+        assert (a == b).all()
+        assert all((x[field] == y[field]).all() for field in x)
+
+
+def test_lanes_have_streams_of_their_own_wherever_they_live():
+    whole, part = (column(play_all_first(n, lane), "obs") for n, lane in ((4, 0), (2, 2)))
+    assert (whole[:, 2:] == part).all()
+    assert (whole[:, 0] != whole[:, 2]).any()
+    assert (column(play_all_first(4, 0, seed=2), "obs") != whole).any()
+
+
+def play_all_first(n, lane, seed=1):
+    """Rows where the first legal move is always played."""
+    pool, seen = Envs("game:tic_tac_toe", n).open(seed, lane=lane), []
+    for _ in range(30):
+        lanes, row = pool.recv()
+        seen.append((lanes, tree.map(np.copy, row)))
+        pool.send(lanes, row["mask"].argmax(1))
+    return seen
+
+
+def test_a_better_opponent_wins_more():
+    def score(opponent):
+        rows = play(Envs(f"game:connect_four+opponent={opponent}", 16).open(1), 100)
+        return column(rows, "reward")[column(rows, "over")].mean()
+
+    assert -0.3 < score("random") < 0.3
+    assert score("mcts:30") < -0.8
+
+
+def test_a_perfect_opponent_of_connect_four_wins_soon():
+    """Its stones meet those of a random player."""
+    pytest.importorskip("bitbully")
+    rows = play(Envs("game:connect_four+opponent=perfect", 4).open(1), 60)
+    over, reward = column(rows, "over"), column(rows, "reward")
+    assert (reward[over] == -1).all()
+    assert over.sum() > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("game:conect_four", {}, "did you mean connect_four?"),
+        ("game:connect_four", {"oponent": "random"}, "unknown option 'oponent', did you mean 'opponent'"),
+        ("game:connect_four", {"opponent": 5}, "opponent=5 must be of type str"),
+        ("game:connect_four", {"opponent": "mcts"}, "opponent=mcts given, allowed: random, mcts:N with N simulations"),
+        ("game:connect_four", {"opponent": "mcts:0"}, "from 1 to 100,000"),
+        ("game:connect_four+opponent=randon", {}, "did you mean 'random'"),
+        ("game:connect_four+opponent", {}, "opponent= given, allowed"),
+        (
+            "game:tic_tac_toe+opponent=perfect",
+            {},
+            "opponent=perfect given, but there is no solver for game:tic_tac_toe; other opponents: random, mcts:N",
+        ),
+        ("game:othello+opponent=perfect", {}, "there is no solver for game:othello; other opponents: random, mcts:N"),
+        ("game:connect:6x6x4+opponent=perfect", {}, "there is no solver for game:connect:6x6x4; other opponents:"),
+    ],
+)
+def test_mistakes(name, options, says):
+    with pytest.raises(UserError) as raised:
+        Envs(name, 1, options=options).spec  # noqa: B018
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_perfect_play_without_its_package_says_what_to_install(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "bitbully" else find(name, *more)
+    )
+    with pytest.raises(UserError) as raised:
+        Envs("game:connect_four+opponent=perfect", 1).spec  # noqa: B018
+    says = (
+        "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents"
+    )
+    assert str(raised.value) == f"game:connect_four: {says}: random, mcts:N"
+
+
+def test_an_illegal_move_is_one_line_and_ends_the_pool():
+    pool = Envs("game:tic_tac_toe", 2).open(1)
+    lanes, row = pool.recv()
+    taken = int(np.flatnonzero(~row["mask"][1])[0])
+    with pytest.raises(ValueError, match=f"game:tic_tac_toe: lane 1 was sent the illegal move {taken}"):
+        pool.send(lanes, np.array([0, taken]))
+    with pytest.raises(Closed):
+        pool.recv()
+
+
+def test_check_passes():
+    report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
+    assert report.status == 0
+    assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
+    assert report.card["opponent"] == "random"
+
+
+NET = {"tensorboard": False, "report_every": 0.5}
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path):
+    env = "game:tic_tac_toe+opponent=mcts:5"
+    resumed, whole = resumed_and_whole("ppo", tmp_path, 1_024, env=env, epochs=2, anneal="constant", **NET)
+    assert updates(resumed) == updates(whole)
+    assert same_weights(resumed, whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "steps"), [("ppo", 40_000), ("dqn", 30_000)])
+def test_it_is_learnt_against_random_moves(system, steps, tmp_path):
+    run = polyplay.train(system, env="game:tic_tac_toe", steps=steps, run=str(tmp_path / "run"), serial=True, **NET)
+    assert polyplay.evaluate(run.directory, episodes=200)["episodic_return_mean"] > 0.6

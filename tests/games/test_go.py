@@ -1,0 +1,249 @@
+"""Go against a plain twin and OpenSpiel, move by move; scores of kept positions; what a network sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.core.errors import UserError
+from polyplay.envs.pool import Envs
+from polyplay.games import board_rules, records
+from polyplay.games import go as go_kernels
+from polyplay.games.board_pool import board_of
+from polyplay.games.boards import KO, STONES, Go, game
+from polyplay.games.records import CELLS
+from tests.games.go_twin import PlainGo, lead
+from tests.games.test_board_rules import legal_of
+
+POSITIONS = Path(__file__).with_name("go_positions.txt")
+LARGE = {5: 300, 6: 100, 7: 60, 9: 20, 11: 5, 13: 3, 17: 1, 19: 1}  # games of each of RULES
+RULES = [f"+ko={ko}{suicide}" for ko in KO for suicide in ("", "+suicide")]
+
+
+def go(size: int, more: str = "") -> Go:
+    made = game(f"go+size={size}{more}")
+    assert isinstance(made, Go)
+    return made
+
+
+def choose(rng: np.random.Generator, moves: list[int]) -> int:
+    """A legal move, seldom the pass."""
+    return int(rng.choice(moves if rng.random() < 0.05 or len(moves) == 1 else moves[:-1]))
+
+
+def shown(board: Go, record: np.ndarray) -> np.ndarray:
+    out = np.empty(board.planes, np.float32)
+    board_rules.write_planes(board.numbers, record, out)
+    return out
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize(
+    ("size", "games"),
+    [(3, 30), (5, 6), (9, 1), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())],
+)
+def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int, rules: str):
+    board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()
+    for _ in range(games):
+        record, plain = board.new(), PlainGo(board)
+        while (status := agree_with_twin(board, record, plain, rng)) == records.GOES_ON:
+            pass
+        ends.add(status)
+    assert len(ends) == 2 or games == 1
+
+
+def agree_with_twin(board: Go, record: np.ndarray, plain: PlainGo, rng: np.random.Generator) -> int:
+    """A move of both; the game's status."""
+    moves = legal_of(board, record)
+    assert moves == plain.legal()
+    assert np.array_equal(shown(board, record), plain.planes())
+    action = choose(rng, moves)
+    status = board_rules.play(board.numbers, record, action)
+    assert status == plain.play(action)
+    assert np.array_equal(record[CELLS : CELLS + board.cells], plain.cells(plain.stones).ravel())
+    assert records.ply(record) == len(plain.past)
+    return status
+
+
+def forbids_more(board: Go, record: np.ndarray, state: Any) -> bool:
+    """Whether some move that is legal there would repeat a position, which ends the game as a draw there."""
+    legal = set(legal_of(board, record))
+    assert legal <= set(state.legal_actions())
+    children = [state.child(action) for action in set(state.legal_actions()) - legal]
+    assert all(child.is_terminal() and child.returns() == [0, 0] for child in children)
+    return bool(children)
+
+
+def agree_with_open_spiel(size: int, games: int) -> tuple[int, int]:
+    """Moves that were compared, and games in which a move would have repeated a position: from there on they are
+    compared with the plain twin.
+    """
+    pyspiel = pytest.importorskip("pyspiel")
+    board, rng, moves, repeated = go(size), np.random.default_rng(size), 0, 0
+    theirs = pyspiel.load_game("go", {"board_size": size, "komi": 7.5})
+    for _ in range(games):
+        record, state, status, played = board.new(), theirs.new_initial_state(), records.GOES_ON, list[int]()
+        while status == records.GOES_ON and not forbids_more(board, record, state):
+            played.append(choose(rng, legal_of(board, record)))
+            mover = records.mover(record)
+            status = board_rules.play(board.numbers, record, played[-1])
+            state.apply_action(played[-1])
+            assert state.is_terminal() == (status != records.GOES_ON)
+        moves += len(played)
+        if status != records.GOES_ON:
+            assert state.returns()[mover] == records.WORTH[status]
+            continue
+        repeated, plain = repeated + 1, PlainGo(board)
+        assert [plain.play(action) for action in played] == [records.GOES_ON] * len(played)
+        while agree_with_twin(board, record, plain, rng) == records.GOES_ON:
+            moves += 1
+    return moves, repeated
+
+
+@pytest.mark.parametrize(("size", "games"), [(5, 150), (9, 20), (13, 4), (19, 2)])
+def test_random_games_agree_with_open_spiel_move_by_move(size: int, games: int):
+    moves, repeated = agree_with_open_spiel(size, games)
+    assert moves > size * size * games
+    assert repeated < games / 5
+
+
+@pytest.mark.long
+def test_ten_thousand_random_games_agree_with_open_spiel():
+    games = {5: 5000, 6: 1500, 7: 1500, 8: 500, 9: 1000, 11: 200, 13: 200, 15: 50, 17: 25, 19: 100}
+    found = {size: agree_with_open_spiel(size, n) for size, n in games.items()}
+    assert sum(games.values()) >= 10_000
+    assert sum(repeated for _, repeated in found.values()) < 0.05 * sum(games.values())
+
+
+def positions() -> list[tuple[str, int, list[str]]]:
+    """Name, the first player's area less the second's, and rows, of the kept positions."""
+    found = []
+    for block in POSITIONS.read_text().strip().split("\n\n"):
+        head, *rows = block.splitlines()
+        name, _, points = head.rpartition(": ")
+        found.append((name, int(points), [row.replace(" ", "") for row in rows]))
+    return found
+
+
+@pytest.mark.parametrize(("name", "points", "rows"), positions(), ids=lambda x: x if isinstance(x, str) else "")
+def test_the_score_of_a_kept_position(name: str, points: int, rows: list[str]):
+    board = go(len(rows))
+    record = board.new()
+    record[CELLS : CELLS + board.cells] = [STONES.index(stone) for stone in "".join(rows)]
+    stones = {(r, c): STONES.index(s) for r, row in enumerate(rows) for c, s in enumerate(row) if s != "."}
+    assert go_kernels.area(board.numbers, record) == points
+    assert lead(board.rows, stones) == points
+
+
+def test_there_are_fifty_positions_of_all_kinds():
+    names = [name for name, _, _ in positions()]
+    assert len(names) >= 50
+    for kind in ("seki", "bent four", "ladder", "snapback", "triple ko", "several chains"):
+        assert any(kind in name for name in names), kind
+
+
+def test_planes_under_symmetries_are_those_of_the_turned_game():
+    board, rng = go(5), np.random.default_rng(2)
+    assert len(board.symmetries) == 8
+    for cells, actions in board.symmetries:
+        record, image, status = board.new(), board.new(), records.GOES_ON
+        while status == records.GOES_ON:
+            action = choose(rng, legal_of(board, record))
+            status = board_rules.play(board.numbers, record, action)
+            assert board_rules.play(board.numbers, image, int(actions[action])) == status
+            turned = shown(board, image).reshape(17, -1)[:, cells]
+            assert np.array_equal(turned, shown(board, record).reshape(17, -1))
+
+
+@pytest.mark.parametrize("size", [3, 9])
+def test_records_of_planes_go_on_as_the_game_does(size: int):
+    board, rng, differ, n = go(size), np.random.default_rng(3), 0, 0
+    for _ in range(20):
+        record, status = board.new(), records.GOES_ON
+        while status == records.GOES_ON:
+            seen = shown(board, record)
+            again = board.records(seen[None])[0]
+            assert np.array_equal(shown(board, again), seen)
+            assert set(legal_of(board, record)) <= set(legal_of(board, again)), "it may know of fewer positions"
+            differ, n = differ + (legal_of(board, record) != legal_of(board, again)), n + 1
+            action = choose(rng, legal_of(board, record))
+            status = board_rules.play(board.numbers, record, action)
+            if records.ply(again) < board.longest - 1 and records.ply(record) < board.longest:
+                assert board_rules.play(board.numbers, again, action) == status
+    assert differ < n / 4 if size == 3 else differ < n / 50
+
+
+def test_a_ko_may_not_be_taken_back_at_once_and_may_after_a_threat():
+    board = go(5, "+komi=0.5")
+    record, moves = board.new(), ["B5", "C5", "A4", "D4", "B3", "C3", "E1", "B4", "C4"]
+    names = {board.move_name(action): action for action in range(board.actions)}
+    for name in moves:
+        assert board_rules.play(board.numbers, record, names[name]) == records.GOES_ON
+    assert names["B4"] not in legal_of(board, record)
+    for name in ("A1", "E2"):
+        board_rules.play(board.numbers, record, names[name])
+    assert names["B4"] in legal_of(board, record)
+
+
+def test_one_move_captures_several_chains():
+    board = go(5)
+    record, names = board.new(), {board.move_name(action): action for action in range(board.actions)}
+    for name in ["C5", "B5", "B4", "A4", "A3", "pass", "A5"]:
+        board_rules.play(board.numbers, record, names[name])
+    rows = next(rows for name, _, rows in positions() if name.startswith("after several chains"))
+    assert board.draw(record).splitlines()[:5] == [" ".join(row) for row in rows]
+
+
+def test_moves_have_names_without_an_i():
+    board = go(9)
+    assert [board.move_name(action) for action in (0, 8, 80, 81)] == ["A9", "J9", "J1", "pass"]
+    assert board.title == "go, 9×9, komi 7.5"
+    assert go(19).planes == (17, 19, 19)
+
+
+@pytest.mark.parametrize(
+    ("komi", "points"),
+    [("7.5", 7.5), ("7", 7), ("7.0", 7), ("7.", 7), (".5", 0.5), ("0", 0), ("-0.5", -0.5), ("-7", -7), ("0.0", 0)],
+)
+def test_komi_is_any_whole_or_half_number(komi: str, points: float):
+    assert board_of(Envs(f"game:go+size=9+komi={komi}", 1)).title == f"go, 9×9, komi {points:g}"
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "name"),
+    [
+        ("game:go+size=9", {"komi": 7.5}, "komi given, but .*: --env game:go+size=9+komi=7.5"),
+        ("game:go", {"size": 9, "komi": 7}, "size, komi given, but .*: --env game:go+size=9+komi=7"),
+        ("game:othello", {"size": 6}, "size given, but .*: --env game:othello+size=6"),
+    ],
+)
+def test_rules_are_part_of_the_name(env: str, given: dict[str, object], name: str):
+    with pytest.raises(UserError, match=f"--env-kwargs: {name}".replace("+", r"\+") + "$"):
+        board_of(Envs(env, 1, options=given))
+    assert board_of(Envs(env, 1, options={"opponent": "random"})).name == env.removeprefix("game:")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("go+size=2", "size=2 given; allowed: 3 to 19"),
+        ("go+size=20", "size=20 given; allowed: 3 to 19"),
+        ("go+komi=7.25", "komi=7.25 given; allowed: whole and half points"),
+        ("go+komi=seven", "komi=seven given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=7,5", "komi=7,5 given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=nan", "komi=nan given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi", "komi= given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=" + "9" * 5_000, "komi=inf given; allowed: whole and half points up to 361"),
+        ("go+size=" + "9" * 5_000, "must be of type int"),
+        ("go+size=9²", "must be of type int"),
+        ("go+ko=super", "ko=super given; allowed: positional, situational, simple"),
+        ("go+sizes=9", "unknown option 'sizes', did you mean 'size'"),
+    ],
+)
+def test_what_is_no_game_of_go_is_one_line(name: str, said: str):
+    with pytest.raises(UserError, match=said.replace("+", r"\+")) as e:
+        game(name)
+    assert "\n" not in str(e.value)

@@ -1,0 +1,285 @@
+"""OpenSpiel's games: their rules behind ours, turns that alternate, search and replay, and what is not for a search."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.buffers.replay import Replay
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.cli import main
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules, open_spiel, records
+from polyplay.games.boards import Game, game
+from polyplay.games.open_spiel import Newest, SpielGame, SpielRules, spiel_rules
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.self_play import SelfPlay, game_rows
+from tests.search.test_self_play import context
+
+pyspiel = pytest.importorskip("pyspiel")
+SMALL = ("tic_tac_toe", "hex(board_size=3)", "dots_and_boxes", "mancala")
+SMALL += ("nim", "connect_four", "clobber(rows=3,columns=3)")
+LARGE = tuple(
+    kind.short_name
+    for kind in pyspiel.registered_games()
+    if kind.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL
+    and kind.chance_mode == pyspiel.GameType.ChanceMode.DETERMINISTIC
+    and kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
+    and kind.min_num_players <= 2 <= kind.max_num_players
+    and kind.short_name != "efg_game"
+)
+
+
+def legal(board: Game, record: np.ndarray) -> list[int]:
+    room = np.zeros(board.actions, np.int16)
+    return room[: board_rules.legal(board.numbers, record, room)].tolist()
+
+
+def agree(name: str, seed: int, games: int = 1) -> tuple[int, int]:
+    """Random games by our kernels and by OpenSpiel alone; gives the moves and how many of them were passes."""
+    board, theirs, rng = game(f"spiel:{name}"), pyspiel.load_game(name), np.random.default_rng(seed)
+    planes, passes, made = np.zeros(board.planes, np.float32), 0, 0
+    for _ in range(games):
+        record, state, result, moves = board.new(), theirs.new_initial_state(), records.GOES_ON, 0
+        first = state.current_player()
+        while result == records.GOES_ON:
+            who = (first + records.mover(record)) % 2
+            own = legal(board, record)
+            if state.current_player() != who:
+                assert own == [board.actions - 1], "who is not to move there has to pass here"
+            else:
+                assert own == state.legal_actions()
+            board_rules.write_planes(board.numbers, record, planes)
+            assert planes[:-1].ravel() == pytest.approx(np.array(state.observation_tensor(who), np.float32))
+            assert (planes[-1] == 1 - records.mover(record)).all()
+            action = own[rng.integers(len(own))]
+            result, moves = board_rules.play(board.numbers, record, action), moves + 1
+            passes += action == board.actions - 1
+            if action < board.actions - 1:
+                state.apply_action(action)
+            assert records.ply(record) == moves
+        if state.is_terminal():
+            points = state.returns()[who]
+            assert result == (records.WON if points > 0 else records.LOST if points < 0 else records.DRAWN)
+        else:
+            assert (moves, result) == (board.longest, records.DRAWN)
+        made += moves
+    return made, passes
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_random_games_are_open_spiels_move_by_move(name: str):
+    _, passes = agree(name, seed=1, games=5)
+    assert (passes > 0) == (name in ("dots_and_boxes", "mancala"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_random_games_of_every_game_are_open_spiels(name: str):
+    moves, passes = agree(name, seed=2)
+    assert 0 <= passes < moves
+
+
+def through_replay(name: str, games: int) -> Any:
+    """Games by a search, into a replay; a batch drawn from it."""
+    board = game(f"spiel:{name}")
+    queue = RolloutQueue(game_rows(board), {}, board.longest + 1, 1, 2)
+    options = SearchOptions(3, noise=0.25, temperature=((0, 1.0),))
+    made = SelfPlay(context(), board, 4, options, UniformEvaluator(board.actions), queue.producer(0))
+    stored = {k: v for k, v in game_rows(board).items() if k != "agent"}
+    buffer = Replay(stored, 1, 1_000, 16, gamma=0.0, ratio=1.0).open(0)
+    for slot in made.slots(lambda: 0):
+        if slot is not None:
+            buffer.add_rollout(tree.map(lambda x, s=slot: x[s], queue.rows), {})
+            made.out.commit(slot)
+            queue._empty[0].put(queue._full[0].take(queue.use, 2))
+        if made.number >= games and slot is not None:
+            break
+    return board, buffer.sample()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [*SMALL[:4], *(pytest.param(name, marks=pytest.mark.long) for name in LARGE)])
+def test_twenty_games_go_through_search_and_replay(name: str):
+    board, batch = through_replay(name, 20)
+    assert batch["obs"].shape == (2, 16, *board.planes)
+    assert (np.take_along_axis(batch["mask"][0], batch["action"][:, None], 1)).all(), "moves were legal"
+    assert batch["visits"].sum(1) == pytest.approx(1)
+    assert set(batch["return"].tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_it_learns_and_goes_on_to_the_bit(tmp_path):
+    """Also with saved searches: a record has all moves, so a state that is not known is made again."""
+    settings: Any = {"env": "game:spiel:tic_tac_toe", "preset": "tic_tac_toe", "blocks": 1, "filters": 8, "games": 16}
+    settings |= {"start": 400, "batch": 64, "simulations": 12, "serial": True, "trace": True, "tensorboard": False}
+    settings |= {"checkpoint_every": 1e6, "anneal": "constant", "players": 1}
+    polyplay.train("alphago_zero", run=str(tmp_path / "whole"), steps=2_000, **settings)
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "parts"), steps=1_000, **settings)
+    spiel_rules("tic_tac_toe").states.clear()
+    spiel_rules("tic_tac_toe").states.older.clear()
+    run = polyplay.resume(run.directory, steps=2_000)
+    one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("whole", "parts"))
+    assert one == two
+    assert one.count("\n") > 40
+    assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.3, "against random moves"
+
+
+def test_stones_are_where_moves_put_them():
+    board, record = game("spiel:hex(board_size=4)"), None
+    record = board.new()
+    for action in (5, 0, 15):
+        board_rules.play(board.numbers, record, action)
+    assert board.stones(record).tolist() == [2, 0, 0, 0, 0, 1, *[0] * 9, 1]
+    assert board.move_name(5) == "b3"
+    assert board.move_name(16) == "pass"
+    assert board.line(record) == "b3 a4 d1, second player to move"
+    assert "x" in board.draw(record)
+    assert board.title == "Hex, board size 4"
+    chess = game("spiel:chess")
+    assert not chess.stones(chess.new()).any(), "pieces are no stones"
+    assert chess.move_name(17) == "17"
+
+
+def test_a_game_is_the_same_in_another_process():
+    board = game("spiel:hex(board_size=4)")
+    again = pickle.loads(pickle.dumps(board))
+    assert isinstance(again, SpielGame)
+    assert again == board
+    assert np.array_equal(again.numbers, board.numbers)
+    assert not np.array_equal(game("spiel:hex").numbers, board.numbers)
+
+
+def test_what_was_not_shown_cant_be_found():
+    board, shown = game("spiel:nim"), np.zeros(game("spiel:nim").planes, np.float32)
+    record = board.new()
+    board_rules.play(board.numbers, record, legal(board, record)[0])
+    board_rules.write_planes(board.numbers, record, shown)
+    assert np.array_equal(board.records(shown[None])[0], record)
+    with pytest.raises(ValueError, match="a position that was not shown before"):
+        board.records(shown[None] + 7)
+    while board_rules.play(board.numbers, record, legal(board, record)[0]) == records.GOES_ON:
+        pass
+    board_rules.write_planes(board.numbers, record, shown)
+    assert np.array_equal(board.records(shown[None])[0], board.new()), "of a game that is over nothing is searched"
+
+
+def test_the_newest_stay():
+    newest = Newest(3)
+    for i in range(8):
+        newest.put(bytes([i]), i)
+        assert newest.find(b"\0") == 0, "asked for each time"
+    assert newest.find(bytes([1])) is None
+    assert newest.find(bytes([7])) == 7
+    assert len(newest) + len(newest.older) <= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("backgammon", "game:spiel:backgammon: it has chance; allowed: two players in turn"),
+        ("kuhn_poker", "it has chance"),
+        ("phantom_ttt", "it hides information from its players"),
+        ("goofspiel(num_cards=3)", "its players move at once"),
+        ("hexx", "OpenSpiel has no hexx, did you mean 'hex'?"),
+        ("hex(size=3)", "game:spiel:hex(size=3): OpenSpiel says: "),
+        ("efg_game", "game:spiel:efg_game: OpenSpiel says: "),
+        ("cliff_walking", "it has 1 player; allowed: two players"),
+        ("quoridor(players=3)", "it has 3 players"),
+        ("mnk(m=200,n=200,k=5)", "it has 40,000 actions, more than 32,766"),
+        ("go(board_size=99)", "game:spiel:go(board_size=99): OpenSpiel says: The current Go implementation supports"),
+        ("breakthrough(rows=1,columns=1)", "OpenSpiel says: breakthrough.cc:"),
+        ("quoridor(board_size=1)", "OpenSpiel says: Board size must be at least 3x3."),
+        ("hex(board_size=-3)", "game:spiel:hex(board_size=-3): its board has no cells; give it other parameters"),
+        ("hex(board_size=0)", "its board has no cells"),
+        ("mnk(m=-1)", "its board has no cells"),
+        ("connect_four(rows=0)", "its board has no cells"),
+        ("nim(pile_sizes=0;0)", "it is over before the first move; give it other parameters"),
+    ],
+)
+def test_what_is_not_for_a_search_is_refused_in_one_line(name: str, said: str, capfd: pytest.CaptureFixture):
+    with pytest.raises(UserError) as raised:
+        game(f"spiel:{name}")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", ""), "OpenSpiel prints nothing of its own"
+
+
+@pytest.mark.parametrize("name", ["hex(size=3)", "go(board_size=99)", "hex(board_size=0)"])
+def test_a_user_sees_one_line(name: str, tmp_path, capfd: pytest.CaptureFixture):
+    assert main.main(["train", "alphago_zero", "--env", f"game:spiel:{name}", "--run", str(tmp_path / "run")]) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert f"game:spiel:{name}: " in line
+
+
+@pytest.mark.parametrize(
+    ("raised", "becomes"),
+    [(ValueError, UserError), (MemoryError, UserError), (KeyboardInterrupt, KeyboardInterrupt)],
+)
+def test_what_is_printed_of_a_refusal_is_left_out(raised: Any, becomes: Any, capfd: pytest.CaptureFixture):
+    def refuse() -> None:
+        os.write(2, b"and more")
+        raise raised("two\nlines")
+
+    before = os.fstat(2)
+    with pytest.raises(becomes, match=r"two\slines"), open_spiel.refusals_of("hex"):
+        refuse()
+    assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_printed_of_a_game_that_can_be_played_is_shown(capfd: pytest.CaptureFixture):
+    with open_spiel.refusals_of("quoridor"):
+        os.write(2, b"a warning")
+    assert capfd.readouterr() == ("", "a warning")
+
+
+def test_threads_that_are_refused_at_once_leave_stderr_as_it_was(capfd: pytest.CaptureFixture):
+    before, together = os.fstat(2), threading.Barrier(4)
+
+    def refused(name: str) -> str:
+        together.wait()
+        with pytest.raises(UserError) as raised:
+            game(f"spiel:{name}")
+        return str(raised.value)
+
+    with ThreadPoolExecutor(4) as threads:
+        said = [*threads.map(refused, ["go(board_size=99)", "hex(size=3)"] * 20)]
+    assert len(set(said)) == 2
+    assert os.path.samestat(os.fstat(2), before)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspiel", None)
+    with pytest.raises(UserError, match=r"needs the package open_spiel; `pip install 'polyplay\[spiel\]'`"):
+        open_spiel.load_game("hex")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
+def test_an_exception_within_its_rules_ends_a_search(raised: type[BaseException], monkeypatch):
+    """Ctrl-C in `polyplay evaluate`, say: compiled code stands between the rules and who asks."""
+    board = game("spiel:tic_tac_toe")
+    search, known, n = Search(board, 4, SearchOptions(50), UniformEvaluator(board.actions)), SpielRules.state, [0]
+
+    def state(rules: SpielRules, moves: bytes) -> Any:
+        n[0] += 1
+        if n[0] == 30:
+            raise raised("here")
+        return known(rules, moves)
+
+    monkeypatch.setattr(SpielRules, "state", state)
+    search.restart()
+    with pytest.raises(RuntimeError, match="OpenSpiel's rules were interrupted, or failed"):
+        [search.step() for _ in range(50)]
+    assert n[0] == 30, "it ends there"

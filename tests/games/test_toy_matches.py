@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.envs import Envs, Greedy
+from tests.games import visitors
+from tests.games.plain_matches import PlainPool, PlainRockPaperScissors, PlainSkirmish, PlainVisitors
+
+KINDS = {"toy:rps": PlainRockPaperScissors, "toy:skirmish": PlainSkirmish, visitors.NAME: PlainVisitors}
+SHORT = {"health": 3, "steps": 7}
+
+
+def answered(pool, choose):
+    """Every group's rows, [lanes, …], and its answer."""
+    groups = []
+    for _ in range(pool.groups):
+        lanes, row = pool.recv()
+        groups.append(tree.map(np.copy, row))
+        pool.send(lanes, choose(lanes, row))
+    return tree.map(lambda *parts: np.concatenate(parts), *groups)
+
+
+def check_rows(got, want):
+    for field, value in got.items():
+        plain = [row.get(field, np.zeros(np.shape(value)[1:])) for row in want]
+        tree.map(np.testing.assert_array_equal, value, _stack(plain, value))
+
+
+def _stack(rows, like):
+    if isinstance(like, dict):
+        return {k: _stack([row[k] for row in rows], v) for k, v in like.items()}
+    return np.array(rows).astype(like.dtype)
+
+
+def check_plain(name, lanes, agents, seed, lane, turns, options=None, holds=()):
+    pool = Envs(name, lanes, agents=agents, groups=agents, options=options or {}).open(seed, lane)
+    plain = PlainPool(KINDS[name], lanes, agents, seed, lane, **(options or {}))
+    rng, seen = np.random.default_rng(seed), []
+    for t in range(turns):
+        if t in holds:
+            plain.held = not plain.held
+            pool.hold(plain.held)
+        actions = rng.integers(0, pool.spec.action.n, lanes)
+        assert (pool.seating.lanes == plain.seating.lanes).all()
+        check_rows(answered(pool, lambda numbers, row, a=actions: a[numbers]), plain.rows)
+        seen.append([dict(row) for row in plain.rows])
+        plain.step(actions)
+        assert pool.resting == all(plain.rests)
+    return seen
+
+
+@pytest.mark.parametrize("agents", [1, 2, 4])
+@pytest.mark.parametrize("late", [0, 2])
+def test_skirmishes_are_a_plain_twins_row_by_row(agents, late):
+    seen = check_plain("toy:skirmish", 16, agents, 3, 32, 150, {**SHORT, "late": late}, holds=(40, 70))
+    rows = [row for turn in seen for row in turn]
+    ends = {(row["terminated"], row["truncated"]) for row in rows}
+    assert ends == {(False, False), (True, False), (False, True)}
+    early = [t for t, turn in enumerate(seen) if 0 < sum(row["over"] for row in turn[:4]) < 4]
+    assert early, "somebody dies before the match ends"
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("toy:rps", 8), (visitors.NAME, 18)])
+@pytest.mark.parametrize("agents", [1, 2, 3])
+def test_other_games_are_a_plain_twins_row_by_row(name, lanes, agents):
+    if (lanes, agents) in ((8, 3), (18, 2)):
+        agents = 4 if lanes == 8 else 6  # as many as share the seats
+    check_plain(name, lanes, agents, 5, 0, 60, holds=(20, 30, 31))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    matches=st.integers(1, 3),
+    agents=st.sampled_from([1, 2, 4, 8]),
+    seed=st.integers(0, 2**31),
+    health=st.integers(1, 6),
+    accuracy=st.floats(0.1, 1.0),
+    late=st.integers(0, 5),
+    holds=st.lists(st.integers(0, 20), max_size=4),
+)
+def test_any_skirmish_is_its_plain_twin(matches, agents, seed, health, accuracy, late, holds):
+    options = {"health": health, "accuracy": accuracy, "steps": 12, "late": min(late, health - 1)}
+    check_plain("toy:skirmish", 8 * matches, agents, seed, 0, 20, options, holds)
+
+
+# ------------------------------------------------------------------------------------------ who steps when
+
+
+def test_a_match_steps_when_its_last_lane_is_answered():
+    pool = Envs("toy:rps", 4, agents=2, groups=2).open(0)
+    assert pool.spec.seats == 2
+    a, _ = pool.recv()
+    pool.send(a, np.zeros(2, int))
+    b, row = pool.recv()
+    assert (a, b) == (slice(0, 2), slice(2, 4))
+    assert row["first"].all()
+    pool.send(b, np.ones(2, int))
+    rewards = [pool.recv()[1]["reward"].tolist() for _ in range(2)]
+    assert rewards == [[-1, -1], [1, 1]], "paper beats rock, whoever has which seat"
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv()
+
+
+@pytest.mark.parametrize(("groups", "agents"), [(1, 1), (4, 4)])
+def test_what_a_lane_sees_is_what_its_seat_sees_in_the_state_also_where_seats_change(groups, agents):
+    pool, rng = Envs("toy:skirmish", 16, groups=groups, agents=agents, options=SHORT).open(2), np.random.default_rng(0)
+    sat = set()
+    for _ in range(600):
+        lanes, row = pool.recv()
+        at = pool.seats_of(lanes)
+        assert (at.game.see(at.states)[at.match, at.seat] == row["obs"]).all()
+        sat |= {(int(lane), int(seat)) for lane, seat in zip(np.arange(16)[lanes], at.seat, strict=True)}
+        pool.send(lanes, rng.integers(2, size=len(at.seat)))
+    assert len(sat) == (16 if agents == 1 else 64)
+
+
+def test_lanes_may_be_answered_one_by_one():
+    """Greedy: who is ready; a match waits for all of its lanes."""
+    pool, whole = (Envs("toy:skirmish", 8, options=SHORT, batching=b).open(2) for b in (Greedy(3), Greedy(8)))
+    rows = {0: [], 1: []}
+    for number, one in enumerate((pool, whole)):
+        counts = np.zeros(8, int)
+        while counts.min() < 30:
+            lanes, row = one.recv()
+            for i, lane in enumerate(lanes):
+                if lane == 5:
+                    rows[number].append((row["obs"][i].tolist(), float(row["reward"][i]), bool(row["over"][i])))
+            one.send(lanes, (counts[lanes] + lanes) // 2 % 2)
+            counts[lanes] += 1
+    assert rows[0][:30] == rows[1][:30]
+
+
+def test_matches_have_streams_of_their_own_wherever_they_live():
+    def played(lanes, lane):
+        pool = Envs("toy:skirmish", lanes, options=SHORT).open(1, lane)
+        return np.stack([answered(pool, lambda numbers, row: np.zeros(lanes, int))["reward"] for _ in range(30)])
+
+    whole, part = played(8, 0), played(4, 4)
+    assert (whole[:, 4:] == part).all()
+    assert (whole[:, :4] != part).any()
+
+
+def test_held_matches_rest_and_begin_again():
+    pool = Envs("toy:rps", 8, agents=2, groups=2).open(0)
+    pool.hold(True)
+    rows = [answered(pool, lambda numbers, row: np.zeros(4, int)) for _ in range(5)]
+    assert [bool(r["over"].all()) for r in rows] == [False, True, False, False, False]
+    assert [bool(r["first"].all()) for r in rows] == [True, False, True, True, True]
+    assert pool.resting
+    drawn = pool.seating.drawn.copy()
+    pool.hold(False)
+    assert answered(pool, lambda numbers, row: np.zeros(4, int))["first"].all()
+    assert (pool.seating.drawn == drawn + 1).all()
+    assert not pool.resting
+    rows = [answered(pool, lambda numbers, row: np.zeros(4, int)) for _ in range(2)]
+    assert rows[0]["first"].all()
+    assert rows[1]["over"].all()
+
+
+# ------------------------------------------------------------------------------------------ saved and loaded
+
+
+@pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"agents": 2, "groups": 2}, {"agents": 4, "groups": 4}])
+@pytest.mark.parametrize("held", [False, True])
+def test_state_and_load_go_on_to_the_bit(kw, held):
+    """Saved in the middle of a turn, loaded into a pool with another seed and past."""
+    envs = Envs("toy:skirmish", 16, options={**SHORT, "late": 1}, **kw)
+    pool, other = envs.open(1), envs.open(99)
+
+    def turns(one, n, rng):
+        rows = []
+        for _ in range(n):
+            lanes, row = one.recv()
+            rows.append(({**tree.map(np.copy, row), "seats": one.seating.lanes.copy()}, one.resting))
+            one.send(lanes, rng.integers(0, 2, one.lanes // one.groups))
+        return rows
+
+    pool.hold(held)
+    turns(pool, 37, np.random.default_rng(0))
+    lanes, _ = pool.recv()
+    state = pool.state()
+    turns(other, 11, np.random.default_rng(5))
+    other.load(state)
+    ends = []
+    for one in (pool, other):
+        rng = np.random.default_rng(7)
+        one.send(lanes, rng.integers(0, 2, 16 // one.groups))
+        ends.append(turns(one, 30, rng))
+        one.hold(False)
+        ends[-1] += turns(one, 90, rng)
+    for (a, x), (b, y) in zip(*ends, strict=True):
+        tree.map(np.testing.assert_array_equal, a, b)
+        assert x == y
+    assert any(a["over"].any() for a, _ in ends[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kw", "says"),
+    [
+        ("toy:skirmish", {"lanes": 6}, "--lanes 6 is no multiple of the 4 seats of a match"),
+        ("toy:skirmish", {"lanes": 4, "groups": 2}, "--groups 2 of 4 lanes have 2 each"),
+        ("toy:rps", {"lanes": 6, "agents": 4, "groups": 1}, "--lanes 6 given; allowed: multiples of --players 4"),
+    ],
+)
+def test_lanes_that_make_no_matches(name, kw, says):
+    with pytest.raises(UserError, match=says):
+        Envs(name, **kw).open(0)

@@ -1,0 +1,288 @@
+"""The compiled search against a slow plain twin, and what it must never do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyplay.core.errors import UserError
+from polyplay.games import board_rules
+from polyplay.games.boards import GAMES, Game, game
+from polyplay.search import Search, SearchOptions
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.search import visit_shares
+from polyplay.search.tree import EXPANDED, WON
+from tests.search.twins import Node, Stub, TwinSearch
+
+THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
+NOISE: dict[str, Any] = {"noise": 0.25, "noise_alpha": 0.6}
+VARIANTS: list[tuple[Game, dict[str, Any]]] = [
+    (THREE, {"simulations": 30}),
+    (FOUR, {"simulations": 40, **NOISE}),
+    (ROW, {"simulations": 40, **NOISE, "inherited": "added"}),
+    (FOUR, {"simulations": 25, "exploration": "alphago_zero", "c": 2.0, "reuse": False}),
+    (FOUR, {"simulations": 40, "leaves": 4, "virtual_loss": 3, **NOISE}),
+    (THREE, {"simulations": 40, "leaves": 8}),
+    (ROW, {"simulations": 30, "fpu": "parent", "noise": 0.25, "noise_total": 3.0}),
+    (FOUR, {"simulations": 30, "fpu": 0.25, "leaves": 2, "inherited": "added"}),
+    (FOUR, {"simulations": 40, "nodes": 45, "inherited": "added"}),  # too few to keep much
+    (FOUR, {"simulations": 60, "width": 2, "leaves": 2}),  # most leaves find no room for their edges
+    (THREE, {"simulations": 0}),
+    (FOUR, {"simulations": 50, "cheap": 10, **NOISE}),
+    (ROW, {"simulations": 40, "cheap": 15, "full": 0.5, "inherited": "added", **NOISE}),
+]
+GAMES_AT_ONCE = 3
+
+
+def planes_of(game: Game, records: list[np.ndarray]) -> np.ndarray:
+    out = np.zeros((len(records), *game.planes), np.float32)
+    for record, view in zip(records, out, strict=True):
+        board_rules.write_planes(game.numbers, record, view)
+    return out
+
+
+def search_of(game: Game, more: dict[str, Any], seed: int = 0, evaluator: Any = None) -> Search:
+    made = Search(game, GAMES_AT_ONCE, SearchOptions(**more), evaluator or Stub(game), seed=seed, first_lane=5)
+    made.restart()
+    return made
+
+
+def finish(twin: TwinSearch, stub: Stub) -> np.ndarray:
+    """The twin's visits by action, once its search is done."""
+    while not twin.finished:
+        records = twin.round()
+        if records:
+            logits, values = stub.evaluate(planes_of(twin.game, records))
+            twin.answer(list(zip(logits, values, strict=True)))
+    visits = np.zeros(twin.game.actions, np.int32)
+    for action, child in twin.root.children.items():
+        visits[action] = child.n
+    return visits
+
+
+@pytest.mark.parametrize(("game", "more"), VARIANTS, ids=lambda x: x.name if isinstance(x, Game) else "")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
+    search, stub = search_of(game, more, seed), Stub(game)
+    twins = [TwinSearch(game, SearchOptions(**more), seed, 5 + g) for g in range(GAMES_AT_ONCE)]
+    for twin in twins:
+        twin.restart()
+    moves = 0
+    while len(search.ended) < GAMES_AT_ONCE:
+        done = search.step()
+        actions, targets = search.choose(done), search.targets(done)
+        for i, g in enumerate(done.games):
+            assert np.array_equal(finish(twins[g], stub), done.visits[i])
+            assert done.value[i] == pytest.approx(twins[g].root.total / twins[g].root.n, abs=1e-6)
+            assert done.raw[i] == np.float32(twins[g].root.raw)
+            assert done.full[i] == twins[g].full
+            expected = np.zeros(game.actions)
+            for action, share in twins[g].targets().items():
+                expected[action] = share
+            assert targets[i] == pytest.approx(expected, abs=1e-6)
+            assert list(np.flatnonzero(done.legal[i])) == list(twins[g].root.priors)
+        results = search.advance(done.games, actions)
+        assert results.tolist() == [twins[g].advance(a) for g, a in zip(done.games, actions, strict=True)]
+        moves += len(actions)
+    given_up = search.tree.plays["given_up"]
+    assert given_up.tolist() == [twin.given_up for twin in twins]
+    if (
+        more.get("inherited") != "added" and "width" not in more
+    ):  # what it inherits again and again may be too much for any room
+        assert given_up.sum() == 0
+    elif "nodes" in more or "width" in more:
+        assert given_up.sum() > 5
+    assert moves >= 5 * GAMES_AT_ONCE
+
+
+def most_visited(node: Node) -> list[int]:
+    """By recursion; of equals the first legal move."""
+    seen = [action for action in node.priors if action in node.children and node.children[action].n]
+    if not seen:
+        return []
+    best = max(seen, key=lambda action: node.children[action].n)
+    return [best, *most_visited(node.children[best])]
+
+
+@pytest.mark.parametrize("more", [{"simulations": 60}, {"simulations": 60, "leaves": 4}, {"simulations": 0}])
+def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
+    search, stub = search_of(FOUR, more), Stub(FOUR)
+    while len(search.step().games) < GAMES_AT_ONCE:
+        pass
+    for g in range(GAMES_AT_ONCE):
+        twin = TwinSearch(FOUR, search.options, 0, 5 + g)
+        twin.restart()
+        finish(twin, stub)
+        found = search.principal_variation(g)
+        assert found == most_visited(twin.root)
+        assert (len(found) > 1) == (search.options.simulations > 0)
+
+
+def test_a_search_is_looked_at_between_its_steps():
+    search, games = search_of(FOUR, {"simulations": 50, "leaves": 4}), np.array([2, 0])
+    done = np.array([-1, -1])
+    while not len(search.step().games):
+        found = search.look(games)
+        assert found.games.tolist() == [2, 0]
+        assert (found.visits.sum(1) == search.tree.plays["done"][games]).all(), "no virtual visits are left"
+        assert (found.visits.sum(1) > done).all()
+        done = found.visits.sum(1)
+    assert (done > 0).all()
+
+
+@pytest.mark.parametrize("leaves", [1, 4])
+def test_no_terminal_leaf_is_evaluated_and_no_virtual_loss_is_left(leaves: int):
+    search = search_of(THREE, {"simulations": 60, "leaves": leaves})
+    while len(search.ended) < GAMES_AT_ONCE:
+        for board in search.round():
+            assert not won(board[1])  # the mover's opponent moved last
+            assert board[:2].sum() < 9
+        if search.count:
+            search.answer(*search.evaluator.evaluate(search.planes[: search.count]))
+        done = search.finished()
+        assert not search.tree.sums["pending"][done.games].any()
+        search.advance(done.games, search.choose(done))
+
+
+def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime():
+    search = search_of(THREE, {"simulations": 40, "reuse": False})
+    finished = search.step()
+    while len(finished.games) != 1:  # the one that ends sooner, by leaves that are terminal
+        if len(finished.games):
+            search.advance(finished.games, search.choose(finished))
+        finished = search.step()
+    assert len(search.round()) == GAMES_AT_ONCE - 1
+    before = search.planes[: search.count].copy()
+    search.advance(finished.games, search.choose(finished))
+    assert len(search.round()) == GAMES_AT_ONCE
+    assert np.array_equal(search.planes[: GAMES_AT_ONCE - 1], before)
+    assert search.tree.leaves["game"].tolist()[-1] == finished.games[0]
+    search.answer(*search.evaluator.evaluate(search.planes))
+
+
+@pytest.mark.parametrize("board", ["go+size=9", "go", "othello+size=8"])
+def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
+    """Where it has none, a position is evaluated again at each visit, and nothing below it is searched."""
+    search = Search(game(board), 1, SearchOptions(150, leaves=2), UniformEvaluator(game(board).actions))
+    search.restart()
+    while not len(search.step().games):
+        pass
+    nodes = search.tree.nodes[0, : search.tree.plays["nodes"][0]]
+    assert len(nodes) > 140
+    assert (nodes["status"] == EXPANDED).all()
+
+
+def test_planes_in_the_other_layout_are_the_same_and_so_is_the_search():
+    one, two = (
+        Search(FOUR, 2, SearchOptions(simulations=20), Stub(FOUR), channels_last=last, dtype=dtype)
+        for last, dtype in ((False, np.float32), (True, np.float64))
+    )
+    for search in (one, two):
+        search.restart()
+        for _ in range(21):
+            done = search.step()
+        assert search.planes.shape == (2, 3, 6, 7)
+    assert np.array_equal(done.visits, one.finished().visits)
+    assert np.array_equal(one.planes, two.planes)
+    assert two.planes.strides[1] == 8
+
+
+def won(stones: np.ndarray) -> bool:
+    lines = [*stones, *stones.T, stones.diagonal(), stones[::-1].diagonal()]
+    return any(line.all() for line in lines)
+
+
+def go_on(search: Search, steps: int) -> list[list[int]]:
+    """The moves of so many steps."""
+    moves = []
+    for _ in range(steps):
+        done = search.step()
+        actions = search.choose(done)
+        search.advance(done.games, actions)
+        moves.append(actions.tolist())
+    return moves
+
+
+@pytest.mark.parametrize("more", [{}, {"leaves": 4, **NOISE}])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_search_goes_on_to_the_bit_from_its_state(waiting: bool, more: dict[str, Any]):
+    options = {"simulations": 30, **more}
+    one = search_of(FOUR, options)
+    go_on(one, 40)
+    if waiting:
+        one.round()  # leaves wait for an answer
+    two = Search(FOUR, GAMES_AT_ONCE, SearchOptions(**options), Stub(FOUR), first_lane=5)
+    two.load(one.state())
+    assert go_on(one, 40) == go_on(two, 40)
+    mine, other = one.state(), two.state()
+    assert all(np.array_equal(mine[name], other[name]) for name in mine)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value(mirror: bool):
+    """x on c1, d1, with b1 and e1 open: the third in a row leaves two places for the fourth."""
+    search = Search(FOUR, 1, SearchOptions(simulations=20_000, reuse=False), UniformEvaluator(7))
+    record = FOUR.new()
+    for action in (2, 2, 3, 3):
+        board_rules.play(FOUR.numbers, record, 6 - action if mirror else action)
+    search.restart(records=record[None])
+    done = search.step()
+    while not len(done.games):
+        done = search.step()
+    winning = {1, 4}
+    best = int(done.visits[0].argmax())
+    assert (6 - best if mirror else best) in winning
+    assert done.value[0] > 0.5
+
+
+def test_an_own_win_is_worth_1_and_is_the_childs_loss():
+    search = Search(THREE, 1, SearchOptions(simulations=50), UniformEvaluator(9))
+    record = THREE.new()
+    for action in (0, 3, 1, 4):  # x o: the mover wins on cell 2
+        board_rules.play(THREE.numbers, record, action)
+    search.restart(records=record[None])
+    done = search.step()
+    while not len(done.games):
+        done = search.step()
+    assert done.visits[0].argmax() == 2
+    assert done.q[0, 2] == 1.0
+    assert done.value[0] > 0.5
+    child = search.tree.edges["child"][0, search.tree.nodes["first"][0, 0]]
+    assert search.tree.nodes["status"][0, child] == WON
+
+
+def test_temperatures_and_shares():
+    assert SearchOptions().temperatures(np.array([0, 29, 30, 99])).tolist() == [1.0, 1.0, 0.0, 0.0]
+    counts = np.array([[1.0, 3.0, 0.0], [2.0, 2.0, 1.0]])
+    assert visit_shares(counts, np.ones(2)).tolist() == [[0.25, 0.75, 0.0], [0.4, 0.4, 0.2]]
+    assert visit_shares(counts, np.zeros(2)).tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert visit_shares(counts, np.full(2, 0.5))[0] == pytest.approx([0.1, 0.9, 0.0])
+
+
+def test_moves_that_cant_be_made_are_refused():
+    search = search_of(FOUR, {"simulations": 5})
+    with pytest.raises(ValueError, match="move 7 can't be made in game 0"):
+        search.advance(np.array([0]), np.array([7]))
+    with pytest.raises(ValueError, match="there are 3"):
+        search.restart(np.array([3]))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"exploration": "puct"}, "search exploration: 'puct' given; allowed: alphago_zero, alphazero"),
+        ({"simulations": -1}, "search simulations: -1 given; allowed: 0 or more"),
+        ({"simulations": 4, "leaves": 5}, "search leaves: 5 given; allowed: at most its 4 simulations"),
+        ({"leaves": 0}, "search leaves: 0 given; allowed: 1 or more"),
+        ({"noise_alpha": 0.0}, "noise_alpha > 0"),
+        ({"simulations": 10, "nodes": 10}, "search nodes: 10 given"),
+        ({"simulations": 4, "cheap": 5}, "search cheap: 5 given; allowed: 0 to its 4 simulations"),
+        ({"simulations": 20, "root": "gumbel", "cheap": 5}, "cheap: 5 given, but root gumbel halves the same number"),
+    ],
+)
+def test_bad_options_are_one_line(more: dict[str, Any], said: str):
+    with pytest.raises(UserError) as raised:
+        SearchOptions(**more)
+    assert said in str(raised.value)
