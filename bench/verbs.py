@@ -49,7 +49,7 @@ OF_A_RUN: dict[str, str] = {
     "starts": "starts {run} --out {run}.starts",
     "surgery": "surgery {run} --out {run}-grown --core-size 24",
     "play": "play {run} --gtp",
-    "watch": "watch {run} --port 1",
+    "watch": "watch {run} --port 99999",
     "resume": "resume {run} --steps 5000",
     "resume_nothing": "resume {run} --steps 10",
 }
