@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -150,22 +150,8 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-class EpochLearner(Protocol):
-    """What `run_epochs` asks of a learner, or of what stands in for one."""
-
-    spec: LearnerSpec
-    policy: Policy
-
-    def score(self, rows: Batch, state: Batch) -> LossOutput: ...
-    def apply_gradient(
-        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
-    ) -> Generator[None, None, float]: ...
-
-
-def run_epochs(
-    learner: EpochLearner, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
-) -> Iterator[None]:
-    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
+    """All updates of a Learner, or what stands in for one, from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
     loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
