@@ -151,7 +151,9 @@ class Minibatches:
 
 
 def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
-    """All updates of a Learner, or what stands in for one, from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+    """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
+    first pass; every update's lag is its own.
+    """
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
     loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
