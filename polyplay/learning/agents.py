@@ -32,7 +32,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot, Params
 # Past selves: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
-class League(Protocol):
+class LearnersLeague(Protocol):
     """What learners ask of population.league: it knows past selves, and who copies whom."""
 
     varied: tuple[str, ...]
@@ -47,7 +47,7 @@ class League(Protocol):
 class PastSelves:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -92,7 +92,7 @@ class PastSelves:
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: LearnersLeague, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
@@ -155,7 +155,7 @@ def learn_agents(
     source: AgentBatches,
     spec: LearnerSpec,
     params: AgentParams,
-    league: League | None = None,
+    league: LearnersLeague | None = None,
     selves: int = 0,
 ) -> Iterator[None]:
     """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. selves:
@@ -187,7 +187,7 @@ def _feed_of(
     source: AgentBatches,
     spec: LearnerSpec,
     params: AgentParams,
-    league: League | None,
+    league: LearnersLeague | None,
     selves: int,
 ) -> AgentSource:
     """The end of the queue at which an agent learns, with its learner."""
@@ -325,7 +325,7 @@ def optimise(
     source: Experience,
     spec: LearnerSpec,
     params: AgentParams,
-    league: League | None = None,
+    league: LearnersLeague | None = None,
     selves: int = 0,
 ) -> Iterator[None]:
     """Learn from windows, and publish the weights now and then. selves: updates from one past self to the next."""
