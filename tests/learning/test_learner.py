@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import NotFinite
+from polyplay.core.errors import Closed, NotFinite
 from polyplay.core.tree import Field
 from polyplay.core.worker import (
     Counters,
@@ -23,11 +26,21 @@ from polyplay.core.worker import (
     WorkerContext,
 )
 from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import Learner, LearnerSpec, unroll_before_last
+from polyplay.learning.learner import (
+    Epochs,
+    Learner,
+    LearnerSpec,
+    Minibatches,
+    SaveMarks,
+    shuffled_order,
+    unroll_before_last,
+)
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
+from polyplay.runs.session import CheckpointCompleter
 from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
@@ -206,7 +219,6 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
 
 
 # ---------------------------------------------------------------------------- rows that rewards are predicted from
-
 OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))
 HEARD: list[dict] = []
 
@@ -299,8 +311,6 @@ def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_t
 
 
 # -------------------------------------------------------------------------------------- rows whose values are replayed
-
-
 @dataclass(frozen=True)
 class Noted:
     """A loss that notes what it gets and gives."""
@@ -373,19 +383,6 @@ def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
     return errors
 
 
-def test_replayed_values_have_a_gradient_and_their_rows_what_it_takes():
-    seen: list = []
-    loss = Noted(WithAuxiliary(policy_losses.A2C(), {"value_replay": 1.0}), seen)
-    learner = Learner(_me(), _task(policy=factory.NetworkFactory("mlp", SPEC, REPLAYING), loss=loss))
-    state = {k: v.numpy() for k, v in learner.policy.initial(6).items()}
-    _finish(learner.step(_rows(0), state))
-    out, batch, _ = seen[0]
-    value = out["replayed_value"]
-    assert value.requires_grad
-    assert value.shape == batch["replayed"]["reward"].shape == (5, 6)
-    assert {*batch["replayed"]} == {"obs", "reward", "first", "terminated", "action", "state"}
-
-
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
     def begin(index: int, resume: Path | None = None) -> tuple[Learner, list[str]]:
         spec = _task(total=200.0, anneal="constant")
@@ -413,3 +410,191 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
     _finish(again.step(_rows(1), {}))
     assert told == lines[1:]
     assert again.spec.hyperparameters.entropy_cost == 0.25
+
+
+# Which rows a pass takes, in which order, and when it stops.
+
+
+def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
+    places = np.array([3, 5, 8, 13, 21, 34, 55])
+    found = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
+    assert [[len(part) for part in epoch] for epoch in found] == [[4, 3]] * 3
+    orders = [np.concatenate(epoch).tolist() for epoch in found]
+    assert all(sorted(o) == places.tolist() for o in orders)
+    assert len({tuple(o) for o in orders}) == 3
+    again = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
+    assert all(np.array_equal(a, b) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def _parts(state=None):
+    rows = {k: torch.from_numpy(v) for k, v in _rows(3, version=5).items()}
+    rows["version"][1] = 7
+    targets = policy_losses.PPO().prepare(rows)
+    return rows, Minibatches(rows, state or {}, targets, rows["version"].numpy())
+
+
+def test_single_transitions_are_those_of_the_rollout_and_all_valid():
+    rows, parts = _parts()
+    assert len(parts.places) == 22  # 24 transitions, 2 of them void
+    at = parts.places[[0, 7, 21]]
+    taken, state, version = parts.take(at)
+    assert state == {}
+    assert bool(taken["valid"].all())
+    for k, place in enumerate(at):
+        t, b = divmod(int(place), 6)
+        assert torch.equal(taken["obs"][0, k], rows["obs"][t, b])
+        assert taken["logp"][0, k] == rows["logp"][t, b]
+        assert version[k] == rows["version"][t, b]
+
+
+def test_with_memory_whole_lanes_are_taken_with_the_state_before_them():
+    _, parts = _parts({"h": torch.arange(6.0)})
+    taken, state, version = parts.take(np.array([4, 0]))
+    assert taken["obs"].shape == (4, 2, 5)
+    assert state["h"].tolist() == [4.0, 0.0]
+    assert len(version) == int(taken["valid"].sum()) == 7  # lane 0 has a void transition
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def _whole(state=None):
+    rows, _ = _parts()
+    version = rows["version"].numpy()
+    return rows, Minibatches(rows, state or {}, policy_losses.APPO().prepare(rows), version, whole=True)
+
+
+def test_whole_lanes_have_all_their_rows_for_a_loss_that_makes_its_own_targets():
+    rows, parts = _whole()
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also of lanes with a void transition"
+    taken, state, version = parts.take(np.array([4, 0]))
+    assert state == {}
+    for name, x in taken.items():
+        assert torch.equal(x, rows[name][:, [4, 0]]), name
+    assert taken["obs"].shape == (5, 2, 5), "the last row too"
+    assert {"reward", "terminated", "first"} <= taken.keys()
+    valid = ~rows["first"][1:, [4, 0]].numpy()
+    assert version.tolist() == rows["version"][:-1, [4, 0]].numpy()[valid].tolist()
+    assert len(version) == 7
+    assert 7 in version
+
+
+def test_all_lanes_in_one_part_are_the_rows_themselves():
+    """No copy of observations, whatever the pass's order."""
+    rows, parts = _whole({"h": torch.arange(6.0)})
+    taken, state, version = parts.take(np.array([5, 3, 0, 1, 2, 4]))
+    assert taken["obs"].data_ptr() == rows["obs"].data_ptr()
+    assert taken["obs"].shape == rows["obs"].shape
+    assert state["h"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "in the rows' order"
+    assert len(version) == 22
+    fewer, _, _ = parts.take(np.array([5, 3, 0, 1, 2]))
+    assert fewer["obs"].data_ptr() != rows["obs"].data_ptr()
+
+
+def test_updates_are_those_of_all_passes():
+    assert Epochs(3, 4).updates == 12
+    assert Epochs(1, 1).updates == 1
+    ctx, each = _me(), Epochs(3, 2)
+    learner = _learner(ctx, each)
+    _finish(learner.step(_rows(0), {}))
+    assert learner.version == each.updates
+
+
+def _learner(ctx, passes, **more):
+    spec = _task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
+    return Learner(ctx, replace(spec, **more))
+
+
+def test_steps_count_once_and_every_update_has_its_own_lag():
+    ctx = _me()
+    learner = _learner(ctx, Epochs(3, 2))
+    for i in range(2):
+        _finish(learner.step(_rows(i, version=6 * i), {}))
+    assert learner.version == 12
+    assert learner.learnt == 2 * 22
+    assert ctx.counters.get("lag_count") == 2 * 3 * 22
+    assert ctx.counters.get("lag_sum") == 2 * 11 * (0 + 1 + 2 + 3 + 4 + 5)
+    assert ctx.counters.get("lag_max") == 5
+
+
+def test_too_far_from_the_policy_that_acted_ends_the_passes():
+    near, far = _learner(_me(), Epochs(5, 2, target_kl=1e9)), _learner(_me(), Epochs(5, 2, target_kl=1e-9))
+    for learner in (near, far):
+        _finish(learner.step(_rows(0), {}))
+    assert near.version == 10
+    assert far.version == 1, "rows that another policy acted on"
+    assert near.learnt == far.learnt == 22
+
+
+# Saves of one update: each has a mark of its own, and waits until the parts of the one before were taken.
+
+
+def learner(serial: bool = False) -> Any:
+    """The context of one, with a counter `saved`."""
+    values = {"saved": 0.0}
+    counters = SimpleNamespace(get=values.__getitem__, set=values.__setitem__)
+    control = RunControl()
+    return SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check)
+
+
+def test_marks_grow_and_tell_repeated_saves_apart():
+    ctx = learner()
+    marks, told = SaveMarks(ctx), list[float]()
+    for number, failed in ((None, False), (0, False), (0, False), (0, True), (4, False), (4, False)):
+        marks.tell(number, failed)
+        told.append(ctx.counters.get("saved"))
+    assert [abs(m) for m in told] == sorted({abs(m) for m in told})
+    assert [int(abs(m)) for m in told] == [0, 1, 1, 1, 5, 5]
+    assert [m < 0 for m in told] == [False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize(("first", "then"), [(None, 0), (0, 0), (6, 6)])
+def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, then):
+    ctx = learner()
+    marks = SaveMarks(ctx)
+    marks.tell(first)
+    waiting = threading.Thread(target=marks.wait, args=(then,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    ctx.control.take(abs(ctx.counters.get("saved")))
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def test_nothing_else_waits_and_not_for_ever(monkeypatch):
+    ctx, began = learner(), time.monotonic()
+    marks = SaveMarks(ctx)
+    marks.wait(0)
+    marks.tell(3)
+    marks.wait(4)
+    SaveMarks(learner(serial=True)).wait(0)
+    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 0.05)
+    marks.wait(3)
+    assert time.monotonic() - began < 5.0
+    ctx.control.halt()
+    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 60.0)
+    with pytest.raises(Closed):
+        marks.wait(3)
+
+
+def test_the_main_process_makes_a_checkpoint_of_each(tmp_path):
+    control, marks = RunControl(), np.zeros(1)
+    role = SimpleNamespace(name="replica", n=1, envs=object(), best=None, served=())
+    crew = SimpleNamespace(control=control, roles=[role], savers=lambda: [0])
+    counters = SimpleNamespace(column=lambda name: marks)
+    metrics: Any = SimpleNamespace(crew=crew, counters=counters, steps=0, frames_per_step=1, before={"steps": 0})
+    reporter: Any = SimpleNamespace(episodes=0, return_mean=None, wall_seconds=1.0)
+    said: list[str] = []
+    completer = CheckpointCompleter(tmp_path, metrics, reporter, 2, said.append)
+    ctx: Any = SimpleNamespace(counters=SimpleNamespace(get=lambda name: marks[0], set=lambda _, m: marks.fill(m)))
+    names = list[str]()
+    for steps, number in ((0, None), (10, 0), (20, 0), (30, 0), (40, 1), (40, 1)):
+        metrics.steps = steps
+        checkpoint.CheckpointPart(tmp_path, number or 0).arrays(checkpoint.policy_name(0), {})
+        SaveMarks(ctx).tell(number)
+        assert control.taken < marks[0]
+        completer.complete()
+        assert control.taken == marks[0]
+        (newest,) = checkpoint.everything(tmp_path)
+        names.append(newest.name.lstrip("0"))
+    assert names == ["-steps-0", "-steps-10", "-steps-20", "-steps-30", "1-steps-40", "1-steps-40"]
+    assert (said, completer.failure) == ([], "")
