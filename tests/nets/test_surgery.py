@@ -23,7 +23,7 @@ from tests.nets.fights import FIGHT, OBS, rows
 from tests.nets.helpers import continuous, vector
 
 VECTOR, LONGER = (EnvSpec(Field((n,), "float32"), Discrete(4)) for n in (5, 8))
-STEPS, LANES = 200, 52  # 10,400 rows
+STEPS, LANES = 60, 52
 
 
 def pair(old: EnvSpec, new: EnvSpec, was: dict[str, Any], now: dict[str, Any]) -> tuple[ActorCritic, ActorCritic]:
@@ -254,7 +254,7 @@ def test_auxiliary_heads_and_rewards_of_events_grow():
 
 # Networks for sets of units that grow: the same numbers for the units that were there, wherever they stand now.
 
-FIVE_STEPS, FIVE_LANES = 40, 256  # 10,240 rows
+FIVE_STEPS, FIVE_LANES = 20, 64
 FIVE: dict[str, Any] = {"network": "five", "core": "lstm", "core_size": 32, "hidden": 64, "init": "torch"}
 
 
