@@ -104,23 +104,6 @@ def test_the_loss_itself_is_huber_or_squared() -> None:
     assert error.grad.tolist() == [-1.0, -1.0, 0.5, 0.0, 1.0]
 
 
-def test_clipping_after_weighting_is_not_weighting_after_clipping() -> None:
-    out = {"q": torch.zeros(2, 1), "target": torch.zeros(2, 1)}
-    batch = {"action": torch.zeros(2, dtype=torch.int64), "return": torch.tensor([10.0, 10.0])}
-    batch |= {"discount": torch.zeros(2), "weight": torch.tensor([0.5, 0.01])}
-    assert scored(value_losses.QLoss("sum", weighted="loss"), out, batch)[1][:, 0].tolist() == pytest.approx(
-        [-0.5, -0.01]
-    )
-    assert scored(value_losses.QLoss("sum", weighted="error"), out, batch)[1][:, 0].tolist() == pytest.approx(
-        [-1.0, -0.1]
-    )
-    batch["weight"][:] = 0.0
-    for how in value_losses.WEIGHTED:
-        result, grad = scored(value_losses.QLoss("sum", weighted=how), out, batch)
-        assert result.loss.item() == 0.0
-        assert grad.tolist() == [[0.0], [0.0]]
-
-
 def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
     out, batch = transitions(4)
     batch["discount"][:] = 0.9
@@ -377,11 +360,6 @@ def test_the_worked_projection() -> None:
     """Support {.5, 1, 1.5}, G = .5, D = .8: Tz = {.9, 1.3, 1.7 → 1.5}."""
     made = value_losses.project(torch.tensor([[0.2, 0.3, 0.5]]), t(0.5), t(0.8), 0.5, 1.5)
     torch.testing.assert_close(made, torch.tensor([[0.04, 0.28, 0.68]]))
-
-
-def test_a_terminal_puts_all_mass_around_its_return() -> None:
-    made = value_losses.project(torch.tensor([[0.2, 0.3, 0.5]] * 3), t(0.8, -7.0, 7.0), t(0.0, 0.0, 0.0), 0.5, 1.5)
-    torch.testing.assert_close(made, torch.tensor([[0.4, 0.6, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
 
 
 @TARGET_QUICK

@@ -226,16 +226,6 @@ def test_inputs_and_user_torsos() -> None:
     assert own.head.advantage.hidden.in_features == 3
 
 
-def test_a_factory_makes_values_where_asked() -> None:
-    factory = nets.NetworkFactory("mlp", discrete(vector(3)), {"dueling": True, "hidden": (8,)}, values=True)
-    torch.manual_seed(1)
-    first = factory()
-    torch.manual_seed(1)
-    second = factory()
-    assert isinstance(first, q_network.QNetwork)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

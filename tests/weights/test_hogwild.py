@@ -435,16 +435,6 @@ def test_lag_is_never_told_too_small_however_updates_interleave(workers, chunks,
         assert any(s.min() != s.max() for s in spread), "some met one chunk before and another one after an update"
 
 
-def test_versions_count_from_those_of_the_run_that_goes_on():
-    update = Chunked(PLAIN, *param_sizes(line(0.0)), 2)
-    ctx, module = me(0, 2), line(0.5)
-    bound: Any = update.bind(ctx, update.vector(ctx, module))
-    bound.counts.begin(40, 1000.0)
-    assert bound.counts.newest() == 40
-    assert push(bound) == 40
-    assert (bound.counts.newest(), bound.counts.version, bound.counts.learnt) == (41, 41, 1005.0)
-
-
 # ---------------------------------------------------------------------------------------------------- as learners
 def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any):
     update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
