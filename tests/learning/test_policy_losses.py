@@ -73,14 +73,18 @@ def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray])
     squashed = [[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]]
     pairs = []
     for b in range(batch["reward"].shape[1]):
-        if isinstance(loss, policy_losses.A2C):
+        if isinstance(loss, policy_losses.A2C | policy_losses.PPO):
             lane = lane_of(batch, b, reward=np.array(squashed))
             goal = twins.lambda_return(lane, loss.gamma, loss.lam)
             pairs.append(([t - v for t, v in zip(goal, lane["value"], strict=False)], goal))
-        else:
-            log_rho = out["logp"] - batch["logp"]
-            lane = lane_of(batch, b, reward=np.array(squashed), value=out["value"], log_rho=log_rho)
+            continue
+        log_rho = out["logp"] - batch["logp"]
+        lane = lane_of(batch, b, reward=np.array(squashed), value=out["value"], log_rho=log_rho)
+        if isinstance(loss, policy_losses.VTrace):
             pairs.append(twins.vtrace(lane, loss.gamma, loss.rho, loss.c, loss.rho_pg, loss.lam)[::-1])
+        else:  # APPO: A = r + γ·v' − V, whose only ratio is the surrogate's own
+            goal, advantage = twins.vtrace(lane, loss.gamma, 1.0, 1.0, None, loss.lam)
+            pairs.append((np.array(advantage) / np.exp(log_rho[:-1, b]), goal))
     advantage, target = (np.array([pair[i] for pair in pairs]).T for i in range(2))
     if getattr(loss, "normalize_advantage", False):
         real = advantage[~batch["first"][1:]]
@@ -256,52 +260,53 @@ OPTIONS = [
 ]
 
 
+def trajectory(seed, events=None, begin="go"):
+    """An example's rows; `events`: what arrives at rows 1.. of lane 0, as twins.lane_flags has it."""
+    out, batch = example(seed)
+    out["logp"] = batch["logp"] + 0.5 * (out["logp"] - batch["logp"])  # ratios on both sides of both bounds
+    if events is not None:
+        for k, flags in twins.lane_flags(list(events), begin).items():
+            batch[k][:, 0] = flags
+    return out, batch
+
+
 def twin(loss, out, batch):
     """Loss, value loss and policy loss, transition by transition in float64 (Schulman et al. 2017, eq. 7 and 9)."""
-    rows, reach = [], loss.clip_range * (PPO_KNOBS.left if loss.anneal_clip else 1.0)
-    squashed = np.array([[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]])
-    for b in range(batch["reward"].shape[1]):
-        lane = lane_of(batch, b, reward=squashed)
-        goal = twins.lambda_return(lane, loss.gamma, loss.lam)
-        for t in range(len(goal)):
-            if not lane["first"][t + 1]:
-                rows.append((t, b, goal[t] - lane["value"][t], goal[t]))
-    advantages = np.array([r[2] for r in rows])
-    if loss.normalize_advantage:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    policy, value, entropy = [], [], []
-    for (t, b, _, goal), advantage in zip(rows, advantages, strict=True):
-        ratio = np.exp(out["logp"][t, b] - batch["logp"][t, b])
+    reach = loss.clip_range * (PPO_KNOBS.left if getattr(loss, "anneal_clip", False) else 1.0)
+    (advantage, target), terms = targets(loss, out, batch), []
+    for at in zip(*np.nonzero(~batch["first"][1:]), strict=True):
+        ratio = np.exp(out["logp"][at] - batch["logp"][at])
         near = min(max(ratio, 1 - reach), 1 + reach)
-        policy.append(-min(advantage * ratio, advantage * near))
-        v, old = out["value"][t, b], batch["value"][t, b]
-        errors = [(goal - v) ** 2]
-        if loss.value_clip:
-            errors.append((goal - (old + min(max(v - old, -reach), reach))) ** 2)
-        value.append(max(errors))
-        entropy.append(out["entropy"][t, b])
-    total = np.mean(policy) + loss.value_cost * np.mean(value) - PPO_KNOBS.entropy_cost * np.mean(entropy)
-    return total, np.mean(value), np.mean(policy)
+        v, old = out["value"][at], batch["value"][at]
+        errors = (target[at] - v) ** 2, (target[at] - (old + min(max(v - old, -reach), reach))) ** 2
+        surrogate = min(advantage[at] * ratio, advantage[at] * near)
+        terms.append((-surrogate, max(errors) if loss.value_clip else errors[0], out["entropy"][at]))
+    policy, value, entropy = np.mean(terms, 0)
+    return policy + loss.value_cost * value - PPO_KNOBS.entropy_cost * entropy, value, policy
 
 
 def score(loss, out, batch, grad=False):
     rows = tensors(batch)
-    prepared = loss.prepare(rows)
-    heads = tensors({k: v[:-1] for k, v in out.items()}, grad)
-    return loss(heads, {**{k: rows[k][:-1] for k in ("logp", "value")}, **prepared}, PPO_KNOBS), heads
+    if not loss.whole:
+        rows = {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}
+        out = {k: v[:-1] for k, v in out.items()}
+    heads = tensors(out, grad)
+    return loss(heads, rows, PPO_KNOBS), heads
+
+
+def same(loss, out, batch):
+    scored, _ = score(loss, out, batch)
+    for found, expected in zip(("loss", "value_loss", "policy_loss"), twin(loss, out, batch), strict=True):
+        assert scored.metrics[found].item() == pytest.approx(expected, rel=1e-9), found
+    assert scored.loss.item() == scored.metrics["loss"].item()
+    return scored
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_plain_twin(options, seed):
     loss = policy_losses.PPO(0.9, 0.8, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
-    out, batch = example(seed)
-    out["logp"] = batch["logp"] + 0.5 * (out["logp"] - batch["logp"])  # ratios on both sides of both bounds
-    scored, _ = score(loss, out, batch)
-    total, value, policy = twin(loss, out, batch)
-    assert scored.loss.item() == pytest.approx(total, rel=1e-9)
-    assert scored.metrics["value_loss"].item() == pytest.approx(value, rel=1e-9)
-    assert scored.metrics["policy_loss"].item() == pytest.approx(policy, rel=1e-9)
+    scored = same(loss, *trajectory(seed))
     assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
     assert scored.metrics["clip_range"].item() == pytest.approx(0.18 if options["anneal_clip"] else 0.3)
 
@@ -338,71 +343,14 @@ def test_what_is_not_valid_is_ignored_even_nan():
     assert all(torch.isfinite(h.grad).all() for h in heads.values())
 
 
-def test_shapes_and_settings_that_do_not_fit_are_refused():
-    loss = policy_losses.PPO()
+@pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
+def test_shapes_and_settings_that_do_not_fit_are_refused(make):
     out, batch = example(0)
-    rows = tensors(batch)
-    with pytest.raises(ValueError, match=r"all must be one shape; got .*out value \[9, 3\]"):
-        loss(tensors(out), {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}, PPO_KNOBS)
+    with pytest.raises(ValueError, match=r"all must be one (\[T\+1, B\] )?shape"):
+        score(make(), {**out, "value": out["value"][:-1]}, batch)
     for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
         with pytest.raises(UserError, match=told):
-            policy_losses.PPO(**wrong)
-
-
-# -------------------------------------------------------------------------------------------- APPO: on V-trace
-def twin_appo(loss, out, batch):
-    """Loss, value loss and policy loss, transition by transition in float64: V-trace's targets written out, and
-    A = r + γ·v' − V, whose only ratio is the surrogate's own.
-    """
-    rows = []
-    squashed = np.array([[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]])
-    log_rho = out["logp"] - batch["logp"]
-    for b in range(batch["reward"].shape[1]):
-        lane = {**lane_of(batch, b, reward=squashed), "value": out["value"][:, b].tolist()}
-        lane["log_rho"] = log_rho[:, b].tolist()
-        goal, advantage = twins.vtrace(lane, loss.gamma, 1.0, 1.0, None, loss.lam)
-        for t in range(len(goal)):
-            if not lane["first"][t + 1]:
-                rows.append((t, b, advantage[t] / np.exp(lane["log_rho"][t]), goal[t]))
-    advantages = np.array([r[2] for r in rows])
-    if loss.normalize_advantage:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    policy, value, entropy = [], [], []
-    for (t, b, _, goal), advantage in zip(rows, advantages, strict=True):
-        ratio = np.exp(log_rho[t, b])
-        policy.append(-min(advantage * ratio, advantage * min(max(ratio, 1 - loss.clip_range), 1 + loss.clip_range)))
-        v, old = out["value"][t, b], batch["value"][t, b]
-        errors = [(goal - v) ** 2]
-        if loss.value_clip:
-            errors.append((goal - (old + min(max(v - old, -loss.clip_range), loss.clip_range))) ** 2)
-        value.append(max(errors))
-        entropy.append(out["entropy"][t, b])
-    total = np.mean(policy) + loss.value_cost * np.mean(value) - PPO_KNOBS.entropy_cost * np.mean(entropy)
-    return total, np.mean(value), np.mean(policy)
-
-
-def trajectory(seed, events=None, begin="go"):
-    """An example's rows; `events`: what arrives at rows 1.. of lane 0, as twins.lane_flags has it."""
-    out, batch = example(seed)
-    out["logp"] = batch["logp"] + 0.5 * (out["logp"] - batch["logp"])
-    if events is not None:
-        for k, flags in twins.lane_flags(list(events), begin).items():
-            batch[k][:, 0] = flags
-    return out, batch
-
-
-def score_appo(loss, out, batch, grad=False):
-    heads = tensors(out, grad)
-    return loss(heads, tensors(batch), PPO_KNOBS), heads
-
-
-def same(loss, out, batch):
-    scored, _ = score_appo(loss, out, batch)
-    total, value, policy = twin_appo(loss, out, batch)
-    assert scored.loss.item() == pytest.approx(total, rel=1e-9)
-    assert scored.metrics["value_loss"].item() == pytest.approx(value, rel=1e-9)
-    assert scored.metrics["policy_loss"].item() == pytest.approx(policy, rel=1e-9)
-    return scored
+            make(**wrong)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
@@ -438,15 +386,6 @@ def test_appo_ends_where_episodes_do(name, begin):
     assert scored.loss.isfinite()
     valid = ~batch["first"][1:, 0]
     assert valid.any() != (name == "nothing is valid"), "what the case is about, in the first lane"
-
-
-def test_appo_refuses_shapes_and_settings_that_do_not_fit():
-    out, batch = example(0)
-    with pytest.raises(ValueError, match=r"all must be one \[T\+1, B\] shape"):
-        policy_losses.APPO()(tensors({**out, "value": out["value"][:-1]}), tensors(batch), PPO_KNOBS)
-    for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
-        with pytest.raises(UserError, match=told):
-            policy_losses.APPO(**wrong)
 
 
 # Chunks as GA3C's agents send them: returns from values said while acting, rows behind an early end, its loss.
