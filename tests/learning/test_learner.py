@@ -42,6 +42,7 @@ from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.runs.session import CheckpointCompleter
 from polyplay.weights.update import Local, OptimizerSpec
+from tests import twins
 
 SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
 POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
@@ -365,22 +366,9 @@ def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
     with torch.no_grad():
         given = ({k: torch.from_numpy(v.copy()) for k, v in x.items()} for x in (rows, state))
         value = policy.unroll(*given)["value"][:, 0].tolist()
-    errors = []
-    for t in range(len(value) - 1):
-        if rows["first"][t + 1, 0]:
-            continue
-        ret, weight, at = 0.0, 1.0, t
-        while True:
-            at += 1
-            ret += weight * min(1.0, max(-1.0, float(rows["reward"][at, 0])))
-            weight *= gamma
-            if rows["terminated"][at, 0]:
-                break
-            if at == len(value) - 1 or rows["first"][at + 1, 0]:
-                ret += weight * value[at]
-                break
-        errors.append(0.5 * (ret - value[t]) ** 2)
-    return errors
+    lane = {k: rows[k][:, 0].tolist() for k in ("first", "terminated")} | {"value": value}
+    target = twins.n_step({**lane, "reward": rows["reward"][:, 0].clip(-1, 1).tolist()}, gamma)
+    return [0.5 * (target[t] - value[t]) ** 2 for t in range(len(target)) if not lane["first"][t + 1]]
 
 
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):

@@ -53,7 +53,7 @@ def slow_pixel_control(chosen: Any, best: Any, change: Any, batch: Any, gamma: f
     real = [(t, b) for t in range(horizon) for b in range(width) if not first[t + 1][b]]
     total, grad, count = 0.0, np.zeros(chosen.shape), max(1, len(real))
     for t, b in real:
-        for i, j in np.ndindex(H, W):
+        for i, j in np.ndindex(*chosen.shape[2:]):
             ret, at = 0.0, t
             while True:
                 ret += gamma ** (at - t) * change[at, b, i, j]
@@ -193,18 +193,20 @@ def test_classes_of_rewards() -> None:
     assert unreal.reward_classes(reward).tolist() == [[0, 1], [2, 0]]
 
 
+def slow_cross_entropy(logits: Any, reward: Any) -> float:
+    which = [0 if r == 0 else 1 if r < 0 else 2 for r in reward]
+    each = zip(logits, which, strict=True)
+    return sum(math.log(sum(math.exp(x) for x in row)) - row[k] for row, k in each) / len(which)
+
+
 @QUICK
 @given(st.integers(1, 6), st.integers(0, 10**6))
 def test_reward_prediction_equals_the_plain_twin(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     logits, reward = rng.normal(size=(n, 3)), rng.choice([-2.0, -0.1, 0.0, 0.3, 1.0], n)
-    total = 0.0
-    for row, r in zip(logits, reward, strict=True):
-        which = 0 if r == 0 else 1 if r < 0 else 2
-        total -= math.log(math.exp(row[which]) / sum(math.exp(x) for x in row)) / n
     given_logits = torch.from_numpy(logits).requires_grad_()
     loss = unreal.reward_prediction_loss(given_logits, torch.from_numpy(reward))
-    assert loss.item() == pytest.approx(total)
+    assert loss.item() == pytest.approx(slow_cross_entropy(logits, reward))
     loss.backward()
     found = differences(lambda x: unreal.reward_prediction_loss(x, torch.from_numpy(reward)), given_logits.detach())
     torch.testing.assert_close(given_logits.grad, found, rtol=1e-5, atol=1e-8)
@@ -272,27 +274,13 @@ def shares(count: int) -> dict[str, float]:
 
 def slow_terms(out: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, float], int]:
     """Each term by plain loops, and the number of transitions."""
-    first, view = batch["first"].tolist(), batch["obs"]["view"].numpy().astype(int)
-    real = [(t, b) for t in range(T) for b in range(B) if not first[t + 1][b]]
-    terms = {k: sum(out[k][t, b].item() for t, b in real) / len(real) for k in ("kl_posterior", "kl_prior")}
-    pixels = 0.0
-    for t, b in real:
-        for i, j in np.ndindex(AUX_H, AUX_W):
-            ret, at = 0.0, t
-            while True:
-                ret += 0.9 ** (at - t) * float(np.mean(view[at + 1, b, :, i, j] != view[at, b, :, i, j]))
-                at += 1
-                if batch["terminated"][at, b]:
-                    break
-                if at == T or first[at + 1][b]:
-                    ret += 0.9 ** (at - t) * out["pixel_best"][at, b, i, j].item()
-                    break
-            pixels += 0.5 * (ret - out["pixel_chosen"][t, b, i, j].item()) ** 2
-    logits, crosses = out["reward_logits"].tolist(), []
-    for row, reward in zip(logits, batch["recent_reward"].tolist(), strict=True):
-        which = 0 if reward == 0 else 1 if reward < 0 else 2
-        crosses.append(math.log(sum(math.exp(x) for x in row)) - row[which])
-    return terms | {"pixel_control": pixels / len(real), "reward_prediction": sum(crosses) / N}, len(real)
+    view = batch["obs"]["view"]
+    change = (view[1:] != view[:-1]).double().mean(2)
+    real = list(zip(*np.nonzero(~batch["first"][1:].numpy()), strict=True))
+    terms = {k: sum(out[k][at].item() for at in real) / len(real) for k in ("kl_posterior", "kl_prior")}
+    terms["pixel_control"] = slow_pixel_control(out["pixel_chosen"], out["pixel_best"], change, batch, 0.9)[0]
+    terms["reward_prediction"] = slow_cross_entropy(out["reward_logits"].tolist(), batch["recent_reward"].tolist())
+    return terms, len(real)
 
 
 @pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
