@@ -18,12 +18,10 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import Closed, NotFinite
 from polyplay.core.tree import Field
 from polyplay.core.worker import (
-    Counters,
     Hyperparameters,
     HyperparameterSchedule,
     RunControl,
     SchedulePoint,
-    WorkerContext,
 )
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner as save_marks
@@ -31,7 +29,6 @@ from polyplay.learning import policy_losses, returns, value_losses
 from polyplay.learning.learner import (
     Epochs,
     Learner,
-    LearnerSpec,
     Minibatches,
     SaveMarks,
     shuffled_order,
@@ -43,64 +40,14 @@ from polyplay.nets.factory import build_network
 from polyplay.runs.session import CheckpointCompleter
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
-
-SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
-OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
-
-
-def _me(index: int = 0, n: int = 1, directory: Path | None = None, resume: Path | None = None) -> WorkerContext:
-    return WorkerContext(
-        "learn",
-        index,
-        n,
-        index,
-        seed=4,
-        all_counters=Counters(4, ("loss",)),
-        control=RunControl(),
-        directory=directory,
-        resume=resume,
-    )
-
-
-def _task(update=None, total: float = 1e9, **more) -> LearnerSpec:
-    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    return LearnerSpec(
-        more.pop("policy", POLICY),
-        more.pop("loss", policy_losses.A2C()),
-        update or Local(OPTIM),
-        hyperparameters,
-        total,
-        **more,
-    )
-
-
-def _rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict:
-    rng = np.random.default_rng(seed)
-    first = np.zeros((T + 1, B), bool)
-    first[2, :2] = True
-    floats = {k: rng.standard_normal((T + 1, B)).astype(np.float32) for k in ("reward", "value", "logp")}
-    return {
-        "obs": rng.standard_normal((T + 1, B, 5)).astype(np.float32),
-        "action": rng.integers(0, 3, (T + 1, B)),
-        "terminated": np.roll(first, -1, 0),
-        "truncated": np.zeros((T + 1, B), bool),
-        "first": first,
-        "version": np.full((T + 1, B), version),
-        **floats,
-    }
-
-
-def _finish(steps) -> None:
-    for _ in steps:
-        pass
+from tests.weights.ends import SPEC, finish, me, some_rows, task
 
 
 def test_counts_lag_and_annealing():
-    ctx = _me()
-    learner = Learner(ctx, _task(total=220.0))
+    ctx = me()
+    learner = Learner(ctx, task(total=220.0))
     for i in range(3):
-        _finish(learner.step(_rows(i, version=max(0, i - 1)), {}))
+        finish(learner.step(some_rows(i, version=max(0, i - 1)), {}))
     assert learner.version == 3
     assert learner.learnt == 3 * 22  # 24 transitions, 2 of them void
     assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
@@ -108,9 +55,9 @@ def test_counts_lag_and_annealing():
     assert learner.rate() == pytest.approx(1e-2 * (1 - 66 / 220))
     assert not learner.done
     for i in range(7):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     assert learner.done
-    assert Learner(_me(), _task(anneal="constant")).rate() == 1e-2
+    assert Learner(me(), task(anneal="constant")).rate() == 1e-2
 
 
 @dataclass(frozen=True)
@@ -122,44 +69,44 @@ class Broken:
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
-    learner = Learner(_me(directory=tmp_path), _task(loss=Broken()))
+    learner = Learner(me(directory=tmp_path), task(loss=Broken()))
     before = learner.vector.flat.clone()
     with pytest.raises(NotFinite, match=r"update 0: loss nan.*not-finite-0-0\.safetensors"):
-        _finish(learner.step(_rows(1), {}))
+        finish(learner.step(some_rows(1), {}))
     assert torch.equal(learner.vector.flat, before)
     from safetensors.numpy import load_file
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
-    assert np.array_equal(kept["reward"], _rows(1)["reward"])
+    assert np.array_equal(kept["reward"], some_rows(1)["reward"])
 
 
 @pytest.mark.parametrize("name", ["rmsprop_tf", "adam"])
 def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
-    spec = _task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
-    learner = Learner(_me(directory=tmp_path), spec)
+    spec = task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
+    learner = Learner(me(directory=tmp_path), spec)
     for i in range(3):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     spec.hyperparameters.set("learning_rate", 2e-3)
     learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
     spec.hyperparameters.set("learning_rate", 1e-3)
     path = checkpoint.complete(tmp_path, 3, {})
-    second = Learner(_me(directory=tmp_path, resume=path), spec)
+    second = Learner(me(directory=tmp_path, resume=path), spec)
     assert second.version == 3
     assert second.learnt == learner.learnt
     assert spec.hyperparameters.learning_rate == 2e-3
     assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
     for i in range(3, 6):
-        _finish(learner.step(_rows(i), {}))
-        _finish(second.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
+        finish(second.step(some_rows(i), {}))
     assert torch.equal(learner.vector.flat, second.vector.flat)
 
 
 def test_every_update_can_be_traced(tmp_path):
-    ctx = _me(directory=tmp_path)
+    ctx = me(directory=tmp_path)
     ctx.trace = True
-    learner = Learner(ctx, _task())
+    learner = Learner(ctx, task())
     for i in range(3):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     rows = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
     assert [r["update"] for r in rows] == [1, 2, 3]
     assert all(np.isfinite(r["loss"]) for r in rows)
@@ -171,7 +118,7 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
     policy = build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
     state = policy.initial(2)
     for rollout in range(2):
-        rows, before = _rows(rollout, T=5, B=2), state
+        rows, before = some_rows(rollout, T=5, B=2), state
         rows["first"][:] = False
         rows["first"][3, 0] = rollout == 1
         rows["terminated"] = np.roll(rows["first"], -1, 0)
@@ -197,24 +144,24 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
 
 
 def test_metrics_of_every_third_update_are_reported_if_so_asked():
-    ctx = _me()
-    learner = Learner(ctx, _task(report=3))
+    ctx = me()
+    learner = Learner(ctx, task(report=3))
     for i in range(7):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     assert ctx.all_counters.metrics[0, 0, 1] == 2
     assert ctx.counters.get("updates") == 7
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = _task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
-    learner, rng = Learner(_me(), spec), np.random.default_rng(1)
+    spec = task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
+    learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
     counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.target_net)]
-    _finish(learner.step_on_sample(item, 3.0))
+    finish(learner.step_on_sample(item, 3.0))
     assert [float(c) for c in counts] == [0.0, 0.0], "the memory's rows were observed when they came"
-    _finish(learner.step_on_sample(item, 3.0, observe=True))
+    finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)
 
@@ -239,9 +186,9 @@ def _predicting(seed: int = 4, **options) -> Learner:
     policy = factory.NetworkFactory(
         "mlp", OWN, {"hidden": (8,), "auxiliary": ("reward",), "rewards": OWN.events, **options}
     )
-    ctx = _me()
+    ctx = me()
     ctx.seed = seed
-    spec = _task(policy=policy, loss=Listening())
+    spec = task(policy=policy, loss=Listening())
     hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
     return Learner(ctx, replace(spec, hyperparameters=hyperparameters))
 
@@ -249,7 +196,7 @@ def _predicting(seed: int = 4, **options) -> Learner:
 def _own_rows(seed: int, T: int = 6, B: int = 6) -> dict:
     """The environment's reward is 1 throughout, so that it would be seen."""
     events = np.random.default_rng(seed).integers(0, 2, (T + 1, B, 2)).astype(np.float32)
-    return {**_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
+    return {**some_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
 
 
 def _inner(rows: dict) -> np.ndarray:
@@ -260,7 +207,7 @@ def test_rows_are_kept_and_examples_are_of_the_inner_reward():
     HEARD.clear()
     learner, given = _predicting(), [_own_rows(i) for i in range(3)]
     for rows in given:
-        _finish(learner.step(rows, {}))
+        finish(learner.step(rows, {}))
     kept = learner.auxiliary.recent.rows
     for i, rows in enumerate(given):
         assert np.array_equal(kept["obs"][:, 6 * i : 6 * i + 6], rows["obs"])
@@ -289,7 +236,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
         learner.version = version
         torch.manual_seed(again)
         np.random.seed(again)
-        _finish(learner.step(rows, {}))
+        finish(learner.step(rows, {}))
         return HEARD[-1]["recent"]
 
     assert torch.equal(drawn(4, 0), drawn(4, 0, again=1))
@@ -300,14 +247,14 @@ def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
 def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_there_is_an_example():
     HEARD.clear()
     learner = _predicting(auxiliary=())
-    _finish(learner.step(_own_rows(0), {}))
+    finish(learner.step(_own_rows(0), {}))
     assert learner.auxiliary.recent is None
     learner, rows = _predicting(), _own_rows(0)
     rows["first"][:] = True
-    _finish(learner.step(rows, {}))
+    finish(learner.step(rows, {}))
     assert learner.auxiliary.recent.counts == (0, 0)
     assert all("recent" not in heard and "reward_logits" not in heard for heard in HEARD)
-    _finish(learner.step(_own_rows(1), {}))
+    finish(learner.step(_own_rows(1), {}))
     assert "reward_logits" in HEARD[-1]
 
 
@@ -336,17 +283,17 @@ def test_the_loss_of_replayed_values_joins_by_its_cost(reduction, core):
     loss = Noted(WithAuxiliary(inner, {"value_replay": 0.3}), seen)
     policy = factory.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
     hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.01)
-    learner = Learner(_me(), replace(_task(policy=policy, loss=loss), hyperparameters=hyperparameters))
+    learner = Learner(me(), replace(task(policy=policy, loss=loss), hyperparameters=hyperparameters))
     columns: list[tuple[dict, dict]] = []
     for i in range(4):
-        rows, rng = _rows(i, B=3), np.random.default_rng(50 + i)
+        rows, rng = some_rows(i, B=3), np.random.default_rng(50 + i)
         if core == "temporal":
             rows["latent_noise"] = rng.standard_normal((5, 3, 6)).astype(np.float32)
         state = {
             k: (2 * rng.random((3, *field.shape))).astype(field.dtype)
             for k, field in learner.policy.state_spec().items()
         }
-        _finish(learner.step(rows, state))
+        finish(learner.step(rows, state))
         for b in range(3):
             lane = slice(b, b + 1)
             columns.append(({k: v[:, lane] for k, v in rows.items()}, {k: v[lane] for k, v in state.items()}))
@@ -373,11 +320,11 @@ def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
 
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
     def begin(index: int, resume: Path | None = None) -> tuple[Learner, list[str]]:
-        spec = _task(total=200.0, anneal="constant")
+        spec = task(total=200.0, anneal="constant")
         points = (SchedulePoint(0.5, 0.3, True), SchedulePoint(0.25, 80, False))
         spec.hyperparameters.schedules = (HyperparameterSchedule("entropy_cost", points),)
         told: list[str] = []
-        ctx = _me(index, 2, tmp_path, resume)
+        ctx = me(index, 2, directory=tmp_path, resume=resume)
         ctx.say = lambda kind, text: told.append(f"{kind}: {text}")
         return Learner(ctx, spec), told
 
@@ -386,7 +333,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
         learner, told = begin(index)
         for i in range(5):
             before = learner.learnt
-            _finish(learner.step(_rows(i), {}))
+            finish(learner.step(some_rows(i), {}))
             held = learner.spec.hyperparameters.entropy_cost
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
@@ -395,7 +342,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
     assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"
-    _finish(again.step(_rows(1), {}))
+    finish(again.step(some_rows(1), {}))
     assert told == lines[1:]
     assert again.spec.hyperparameters.entropy_cost == 0.25
 
@@ -415,7 +362,7 @@ def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
 
 
 def _parts(state=None):
-    rows = {k: torch.from_numpy(v) for k, v in _rows(3, version=5).items()}
+    rows = {k: torch.from_numpy(v) for k, v in some_rows(3, version=5).items()}
     rows["version"][1] = 7
     targets = policy_losses.PPO().prepare(rows)
     return rows, Minibatches(rows, state or {}, targets, rows["version"].numpy())
@@ -480,22 +427,22 @@ def test_all_lanes_in_one_part_are_the_rows_themselves():
 def test_updates_are_those_of_all_passes():
     assert Epochs(3, 4).updates == 12
     assert Epochs(1, 1).updates == 1
-    ctx, each = _me(), Epochs(3, 2)
+    ctx, each = me(), Epochs(3, 2)
     learner = _learner(ctx, each)
-    _finish(learner.step(_rows(0), {}))
+    finish(learner.step(some_rows(0), {}))
     assert learner.version == each.updates
 
 
 def _learner(ctx, passes, **more):
-    spec = _task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
+    spec = task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
     return Learner(ctx, replace(spec, **more))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
-    ctx = _me()
+    ctx = me()
     learner = _learner(ctx, Epochs(3, 2))
     for i in range(2):
-        _finish(learner.step(_rows(i, version=6 * i), {}))
+        finish(learner.step(some_rows(i, version=6 * i), {}))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
@@ -504,9 +451,9 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(_me(), Epochs(5, 2, target_kl=1e9)), _learner(_me(), Epochs(5, 2, target_kl=1e-9))
+    near, far = _learner(me(), Epochs(5, 2, target_kl=1e9)), _learner(me(), Epochs(5, 2, target_kl=1e-9))
     for learner in (near, far):
-        _finish(learner.step(_rows(0), {}))
+        finish(learner.step(some_rows(0), {}))
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22

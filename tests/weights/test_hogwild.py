@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,26 @@ from torch import nn
 
 from polyplay.core import checkpoint
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.tree import Field
-from polyplay.core.worker import Hyperparameters, WorkerContext
-from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import policy_losses
-from polyplay.learning.learner import Learner, LearnerSpec
-from polyplay.nets import factory
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning.learner import Learner
 from polyplay.weights.hogwild import Chunked, Hogwild
 from polyplay.weights.optimizers import optimizer_state
 from polyplay.weights.params import FlatParams, SharedArrays, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
-from tests.weights.ends import FORK, PLAIN, Wide, finish, line, me, nine_in_turn
-
-OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
+from tests.weights.ends import (
+    FORK,
+    LINE,
+    PLAIN,
+    POLICY,
+    Wide,
+    ends_of,
+    finish,
+    joined,
+    me,
+    nine_in_turn,
+    some_rows,
+    task,
+)
 
 
 def _arrays(update: SharedArrays) -> list[np.ndarray]:
@@ -51,47 +60,58 @@ def test_an_unknown_optimiser_is_refused_while_wiring():
         OptimizerSpec("adamm")
 
 
-# ---------------------------------------------------------------------------------------------------------- Hogwild
-def _hogwild(optim: OptimizerSpec, workers: int = 2, copy: bool = True, net: nn.Module | None = None):
-    """The update, its workers' vectors and what is bound to them; modules differ, so worker 0's must be everyone's."""
-    update = Hogwild(optim, *param_sizes(net or line(0.0)), workers, copy)
-    modules = [net or line(0.5), *(line(9.0 + i) for i in range(1, workers))]
-    made = [_join(update, me(i, workers), module) for i, module in enumerate(modules)]
-    return update, [m[0] for m in made], [m[1] for m in made]
+KINDS = {
+    "hogwild": Hogwild,
+    "hogwild, no copies": partial(Hogwild, copy=False),
+    **{f"{n} chunks": partial(Chunked, chunks=n) for n in (1, 3, 7)},
+}
+A3C = OptimizerSpec("rmsprop_a3c", eps=0.1)
 
 
-def _join(update: Hogwild, ctx: WorkerContext, module: nn.Module):
-    vector = update.vector(ctx, module)
-    bound = update.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    return vector, bound
+def push(bound: Any, steps: int = 5) -> int:
+    """One whole update and its count; the version that it met."""
+    finish(bound(0.1, np.zeros(3)))
+    return bound.counts.add(steps)
 
 
-@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
-def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, copy):
+def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, kind):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
-    update, vectors, bound = _hogwild(optim, 3, copy)
-
-    def push(i: int) -> int:
-        finish(bound[i](0.1, np.zeros(3)))
-        return bound[i].counts.add(5)
-
-    alone = nine_in_turn(optim, vectors, push)
+    update = kind(optim, *LINE, 3)
+    vectors, bound = ends_of(update)
+    alone = nine_in_turn(optim, vectors, lambda i: push(bound[i]))
     assert np.allclose(update.shared, alone.read(), atol=1e-6)
     assert [b.counts.version for b in bound] == [9, 9, 9]
     assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
     assert update.counters[:, :2].tolist() == [[3, 15]] * 3, "each wrote its own cells"
+    if isinstance(update, Chunked):
+        assert np.array_equal(vectors[2].read(), update.shared), "who was last leaves with what there is"
+        assert update.done.tolist() == [9] * update.chunks
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", [Hogwild, Chunked])
+def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(kind, wrong):
+    update = kind(A3C, *LINE, 2)
+    vectors, bound = ends_of(update)
+    before = [x.copy() for x in _arrays(update)]
+    vectors[1].grad.fill_(1.0)
+    vectors[1].grad[-1] = wrong
+    finish(bound[1](0.1, np.zeros(3)))
+    assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
+    if isinstance(update, Chunked):
+        assert [update.locks.holder(i) for i in range(3)] == [-1] * 3
+
+
+# ---------------------------------------------------------------------------------------------------------- Hogwild
 def test_a_copy_stays_as_it_is_until_the_next_rollout():
-    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
-    assert bound[1].counts.newest() == 0
+    update = Hogwild(A3C, *LINE, 2)
+    vectors, bound = ends_of(update)
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
     held = vectors[1].flat.clone()
     vectors[0].grad.fill_(1.0)
-    finish(bound[0](0.1, np.zeros(3)))
-    bound[0].counts.add(5)
+    push(bound[0])
     assert torch.equal(vectors[1].flat, held)
     assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
     assert bound[1].counts.newest() == 1
@@ -100,26 +120,26 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
 
 
 def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
-    update, vectors, bound = _hogwild(OptimizerSpec("adam", eps=0.1))
+    update = Hogwild(OptimizerSpec("adam", eps=0.1), *LINE, 2)
+    vectors, bound = ends_of(update)
     for i in range(4):
         vectors[i % 2].grad.fill_(1.0 + i)
-        finish(bound[i % 2](0.1, np.zeros(3)))
-        bound[i % 2].counts.add(5)
+        push(bound[i % 2])
     before = [x.copy() for x in _arrays(update)]
     assert before[1].any()
-    vector, again = _join(update, me(0, 2, incarnation=1), line(-3.0))
+    vector, again = joined(update, 0, -3.0, incarnation=1)
     assert not again.counts.fresh
     assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
     assert again.counts.newest() == 4
     assert np.array_equal(vector.read(), update.shared)
     vector.grad.fill_(1.0)
-    finish(again(0.1, np.zeros(3)))
-    assert again.counts.add(5) == 4
+    assert push(again) == 4
     assert float(optimizer_state(again.optimizer)["step"]) == 5.0, "Adam's count is that of all workers"
 
 
 def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
-    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1), copy=False)
+    update = Hogwild(A3C, *LINE, 2, copy=False)
+    vectors, bound = ends_of(update)
     one, two = (v.module for v in vectors)
     assert torch.equal(one[0].weight, two[0].weight)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
@@ -133,63 +153,40 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
     assert np.array_equal(vectors[1].read(), update.shared)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared():
-    update, vectors, bound = _hogwild(OptimizerSpec("rmsprop_a3c", eps=0.1))
-    before = [x.copy() for x in (update.shared, update.statistics)]
-    vectors[1].grad.fill_(float("nan"))
-    finish(bound[1](0.1, np.zeros(3)))
-    assert all(np.array_equal(x, y) for x, y in zip((update.shared, update.statistics), before, strict=True))
+def learners(update: Any, total: float = 1e9, **ctx: Any) -> list[Learner]:
+    spec = task(update, total)
+    found = [Learner(me(i, update.workers, **ctx), spec) for i in range(update.workers)]
+    for learner in found:
+        learner.counts.newest()
+    return found
 
 
-SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
-
-
-def _learners(total: float, n: int = 2, update: Hogwild | None = None, **ctx) -> tuple[list[Learner], LearnerSpec]:
-    update = update or Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
-    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, hyperparameters, total)
-    return [Learner(me(i, n, **ctx), spec) for i in range(n)], spec
-
-
-def _rows(seed: int, version: int, T: int = 4) -> dict:
-    rng = np.random.default_rng(seed)
-    floats = {k: rng.standard_normal((T + 1, 1)).astype(np.float32) for k in ("reward", "value", "logp")}
-    flags = {k: np.zeros((T + 1, 1), bool) for k in ("terminated", "truncated", "first")}
-    obs = rng.standard_normal((T + 1, 1, 5)).astype(np.float32)
-    return {
-        "obs": obs,
-        "action": rng.integers(0, 3, (T + 1, 1)),
-        "version": np.full((T + 1, 1), version),
-        **floats,
-        **flags,
-    }
+def learn(learner: Learner, seed: int, version: int | None = None) -> None:
+    finish(learner.step(some_rows(seed, B=1, version=learner.counts.newest() if version is None else version), {}))
 
 
 def test_lag_annealing_and_the_end_follow_all_workers_together():
-    (one, two), _ = _learners(total=40.0)
-    held = [learner.counts.newest() for learner in (one, two)]
-    assert held == [0, 0]
+    one, two = learners(Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), 2), 40.0)
     for i in range(3):
-        finish(one.step(_rows(i, version=i), {}))
+        learn(one, i, i)
     assert one.ctx.counters.get("lag_max") == 0
     assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
-    finish(two.step(_rows(9, version=0), {}))
+    learn(two, 9, 0)
     assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
     assert two.ctx.counters.get("updates") == 4
     for i in range(6):
         assert not two.done
-        finish(two.step(_rows(i, version=4), {}))
+        learn(two, i, 4)
     assert two.done
     assert two.rate() == 0.0
-    finish(one.step(_rows(1, version=3), {}))
+    learn(one, 1, 3)
     assert one.done, "though it learnt from 16 of 44 steps itself"
 
 
 def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     update = Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)
-    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), 1.0)
+    spec = replace(task(update), hyperparameters=Hyperparameters(learning_rate=0.0, entropy_cost=0.0))
     ctx = me(1, 2)
     found: list = []
     waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
@@ -203,82 +200,45 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     alone = me(1, 2)
     alone.control.halt()
     with pytest.raises(Closed):
-        Learner(
-            alone,
-            LearnerSpec(
-                POLICY,
-                policy_losses.A2C(),
-                Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2),
-                spec.hyperparameters,
-                1.0,
-            ),
-        )
+        Learner(alone, replace(spec, update=Hogwild(OptimizerSpec("adam"), *param_sizes(POLICY()), 2)))
 
 
-def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(tmp_path):
-    (one, two), spec = _learners(total=1e9, directory=tmp_path)
+@pytest.mark.parametrize("kind", [Hogwild, Chunked])
+@pytest.mark.parametrize("name", ["adam", "rmsprop_a3c", "rmsprop_tf"])
+def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp_path):
+    sizes = param_sizes(POLICY())
+    update, again = (kind(OptimizerSpec(name, eps=1e-3), *sizes, 2) for _ in range(2))
+    one, two = learners(update, directory=tmp_path)
     for i in range(3):
-        for learner in (one, two):
-            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
+        learn(one, i)
+        learn(two, i)
+    learn(one, 4)  # the copy of a Chunked one is the central vector then
     two.save()
     assert [p.name for p in checkpoint.partials(tmp_path)] == [".partial-000000000000"]  # worker 0's, of the beginning
     one.save()
     path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in (spec.update.shared, spec.update.statistics)]
-    finish(two.step(_rows(5, version=6), {}))
-    again = Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), 2)
-    (third, fourth), _ = _learners(1e9, update=again, resume=path)
-    assert np.array_equal(again.shared[: param_sizes(POLICY())[0]], one.vector.read()[: param_sizes(POLICY())[0]])
-    assert np.array_equal(again.statistics, kept[1])
-    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (6, 24.0, 0.0)
-    finish(fourth.step(_rows(5, version=6), {}))
-    assert fourth.version == 7
-    assert fourth.ctx.counters.get("updates") == 1, "of this run"
+    weights, statistics = update.shared[: sizes[0]].copy(), update.statistics.copy()
+    learn(two, 5)
+    third, fourth = learners(again, resume=path)
+    assert np.array_equal(again.shared[: sizes[0]], weights)
+    assert np.array_equal(again.statistics, statistics)
+    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
+    learn(fourth, 5)
+    assert (fourth.version, fourth.ctx.counters.get("updates")) == (8, 1), "updates are those of this run"
+    if name == "adam":
+        optimizer = fourth.update.optimizers[0] if kind is Chunked else fourth.update.optimizer
+        assert float(optimizer_state(optimizer)["step"]) == 8.0
     removed = checkpoint.checkpoints_dir(tmp_path) / checkpoint.directory_name(1, {})  # since a newer one came
     replaced = Learner(me(0, 2, incarnation=1, directory=tmp_path, resume=removed), fourth.spec)
-    assert replaced.version == 7
-    assert replaced.counts.newest() == 7
+    assert (replaced.version, replaced.counts.newest()) == (8, 8)
 
 
 # A central vector in chunks: whole updates by whoever claims a chunk, counted, outliving who dies in one.
 
 
-def joined(update: Chunked, index: int, at: float, **more: Any):
-    """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
-    ctx, module = me(index, update.workers, **more), line(at)
-    vector = update.vector(ctx, module)
-    bound: Any = update.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    return vector, bound
-
-
 def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
-    update = Chunked(optim, *param_sizes(line(0.0)), workers, chunks)
-    ends = [joined(update, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
-    for _, bound in ends:
-        bound.counts.newest()
-    return update, [v for v, _ in ends], [b for _, b in ends]
-
-
-def push(bound: Any, rows: int = 5) -> int:
-    """One whole update and its count; the version that it met."""
-    finish(bound(0.1, np.zeros(3)))
-    return bound.counts.add(rows)
-
-
-@pytest.mark.parametrize("chunks", [1, 3, 7])
-@pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
-def test_workers_in_turn_on_the_central_vector_are_one_learner(name, chunks):
-    optim = OptimizerSpec(name, eps=0.1, clip=1.0)
-    update, vectors, bound = made(optim, 3, chunks)
-    alone = nine_in_turn(optim, vectors, lambda i: push(bound[i]))
-    central, counters, done = update.shared, update.counters[:, :2], update.done
-    assert np.allclose(central, alone.read(), atol=1e-6)
-    assert np.array_equal(vectors[2].read(), central), "who was last leaves with what there is"
-    assert [b.counts.version for b in bound] == [9, 9, 9]
-    assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
-    assert counters.tolist() == [[3, 15]] * 3, "each wrote its own cells"
-    assert done.tolist() == [9] * chunks
+    update = Chunked(optim, *LINE, workers, chunks)
+    return update, *ends_of(update)
 
 
 def test_chunks_are_all_of_the_vector_in_parts_as_equal_as_may_be():
@@ -339,19 +299,6 @@ def test_workers_begin_at_different_chunks():
         vectors[i].grad.fill_(1.0)
         push(bound[i])
     assert order == [0, 1, 2, 1, 2, 0, 2, 0, 1]
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_chunked_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(wrong):
-    update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1, clip=1.0))
-    before = [x.copy() for x in (update.shared, update.statistics, update.done)]
-    vectors[1].grad.fill_(1.0)
-    vectors[1].grad[-1] = wrong
-    finish(bound[1](0.1, np.zeros(3)))
-    assert all(
-        np.array_equal(x, y) for x, y in zip((update.shared, update.statistics, update.done), before, strict=True)
-    )
-    assert [update.locks.holder(i) for i in range(3)] == [-1] * 3
 
 
 def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks():
@@ -433,41 +380,6 @@ def test_lag_is_never_told_too_small_however_updates_interleave(workers, chunks,
     if chunks > 1:
         spread = [met - copy for _, copy, met, _ in found]
         assert any(s.min() != s.max() for s in spread), "some met one chunk before and another one after an update"
-
-
-# ---------------------------------------------------------------------------------------------------- as learners
-def learners(total: float, n: int = 2, update: Chunked | None = None, **ctx: Any):
-    update = update or Chunked(OptimizerSpec("adam", eps=1e-3), *param_sizes(POLICY()), n)
-    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    spec = LearnerSpec(POLICY, policy_losses.A2C(), update, hyperparameters, total)
-    ends = [Learner(me(i, n, **ctx), spec) for i in range(n)]
-    for end in ends:
-        end.counts.newest()
-    return ends, spec
-
-
-@pytest.mark.parametrize("name", ["adam", "rmsprop_a3c", "rmsprop_tf"])
-def test_statistics_and_adams_count_go_with_the_weights_through_a_checkpoint(name, tmp_path):
-    optim = OptimizerSpec(name, eps=1e-3)
-    (one, two), spec = learners(1e9, update=Chunked(optim, *param_sizes(POLICY()), 2), directory=tmp_path)
-    for i in range(3):
-        for learner in (one, two):
-            finish(learner.step(_rows(i, version=learner.counts.newest()), {}))
-    finish(one.step(_rows(4, version=one.counts.newest()), {}))  # its copy is the central vector then
-    two.save()
-    assert not checkpoint.partial(tmp_path, two.version).exists(), "worker 0 saves for all"
-    one.save()
-    path = checkpoint.complete(tmp_path, one.version, {})
-    kept = [x.copy() for x in (spec.update.shared, spec.update.statistics)]
-    finish(two.step(_rows(5, version=two.counts.newest()), {}))
-    again = Chunked(optim, *param_sizes(POLICY()), 2)
-    (third, fourth), _ = learners(1e9, update=again, resume=path)
-    assert all(np.array_equal(x, y) for x, y in zip((again.shared, again.statistics), kept, strict=True))
-    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
-    finish(fourth.step(_rows(5, version=7), {}))
-    assert fourth.version == 8
-    if name == "adam":
-        assert float(optimizer_state(fourth.update.optimizers[0])["step"]) == 8.0
 
 
 @pytest.mark.parametrize("chunks", [0, -1, 22])

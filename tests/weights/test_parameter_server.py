@@ -14,11 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from polyplay.core import shared_memory
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.worker import Hyperparameters
 from polyplay.learning import policy_losses
-from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.learner import Learner
+from polyplay.weights import parameter_server
 from polyplay.weights.parameter_server import (
     ACTIVE,
     BASE,
@@ -34,24 +33,27 @@ from polyplay.weights.parameter_server import (
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
-from tests.learning.test_learner import OPTIM, POLICY, _me, _rows
-from tests.weights.ends import FORK, PLAIN, Wide, finish, gradients, line, me
-
-
-def joined(server: ParameterServer, index: int, at: float, **more: Any):
-    """A learner's vector and its end; modules differ, so learner 0's must be everyone's."""
-    ctx, module = me(index, server.workers, **more), line(at)
-    vector = server.vector(ctx, module)
-    bound: Any = server.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    bound.counts.newest()
-    return vector, bound
+from tests.weights.ends import (
+    FORK,
+    LINE,
+    OPTIM,
+    PLAIN,
+    POLICY,
+    Wide,
+    ends_of,
+    finish,
+    gradients,
+    joined,
+    line,
+    me,
+    some_rows,
+    task,
+)
 
 
 def made(optim: OptimizerSpec, workers: int = 2, shards: int = 2, **more: Any):
-    server = ParameterServer(optim, *param_sizes(line(0.0)), workers, shards, **more)
-    ends = [joined(server, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
-    return server, [v for v, _ in ends], [b for _, b in ends], [ParameterShard(server, k) for k in range(shards)]
+    server = ParameterServer(optim, *LINE, workers, shards, **more)
+    return server, *ends_of(server), [ParameterShard(server, k) for k in range(shards)]
 
 
 def whole(server: ParameterServer) -> np.ndarray:
@@ -365,31 +367,28 @@ def test_rules_that_cannot_be_are_one_line():
 
 def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
     server = ParameterServer(OPTIM, *param_sizes(POLICY()), workers=1, shards=2, outliers=OutlierRule(k=3.0, warm_up=6))
-    spec = LearnerSpec(
-        POLICY, policy_losses.A2C(reward="none"), server, Hyperparameters(learning_rate=1e-3, entropy_cost=0.01), 1e9
-    )
-    learner = Learner(_me(), spec)
+    learner = Learner(me(), task(server, loss=policy_losses.A2C(reward="none")))
     parts = [ParameterShard(server, k) for k in range(2)]
 
-    def update(rows: dict) -> None:
+    def update(batch: dict) -> None:
         learner.counts.newest()
-        for _ in learner.step(rows, {}):
+        for _ in learner.step(batch, {}):
             for part in parts:
                 part.sweep()
 
     for i in range(6):
-        update(_rows(i))
+        update(some_rows(i))
     pushed, learnt = server.version, learner.counts.learnt
     assert pushed == 6
     weights = whole(server)
-    wild = _rows(7)
+    wild = some_rows(7)
     wild["reward"] = wild["reward"] * 1e3
     update(wild)
     assert server.version == pushed
     assert np.array_equal(whole(server), weights)
     assert learner.counts.learnt > learnt, "its agent steps are counted"
     assert server.totals()["outlier"] == 1
-    update(_rows(8))
+    update(some_rows(8))
     assert server.version == pushed + 1
 
 
@@ -466,7 +465,7 @@ def _die(server: ParameterServer) -> None:
     bound = _end(server, 1)
     bound.vector.grad.fill_(7e9)
     left = iter((lambda: None, lambda: time.sleep(600)))
-    shared_memory.memory_barrier = lambda: next(left)()
+    parameter_server.memory_barrier = lambda: next(left)()
     for _ in bound(1.0, np.zeros(3)):
         pass
 

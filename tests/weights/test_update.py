@@ -14,8 +14,7 @@ from polyplay.core.errors import Closed, Leaving
 from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import LEAVING, AllReduce, Local, OptimizerSpec, _Whole
-from tests.weights.ends import finish, me
-from tests.weights.test_hogwild import OPTIM
+from tests.weights.ends import OPTIM, finish, me
 
 
 @pytest.mark.parametrize("n", [1, 2])
