@@ -390,10 +390,6 @@ class Known(Plain):
         return out
 
 
-def sequence_alive(buffer: ReplayBuffer) -> set[int]:
-    return set(buffer.index.ids(live_slots(buffer.index)).tolist())
-
-
 @SEQUENCE_QUICK
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -421,7 +417,7 @@ def test_sequence_items_are_those_of_the_twin(seed, sequence, burn_in, n_step, p
         twin.add(rows, lanes)
         buffer.add(rows, lanes, {"core": {"h": state}})
         items = twin.sequences()
-        assert sequence_alive(buffer) == set(items)
+        assert alive(buffer) == set(items)
         if items:
             batch = buffer.sample()
             for i, number in enumerate(batch["id"].tolist()):

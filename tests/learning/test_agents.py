@@ -32,6 +32,7 @@ from polyplay.population.league import CopyOrder, League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
+from tests import twins
 
 VALUES = [2e-3, 0.005]  # learning rate, entropy cost
 
@@ -259,16 +260,10 @@ def rollout(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def plain_gae(rows: dict[str, np.ndarray], lane: int, gamma: float, lam: float) -> list[float]:
-    """Advantages of one lane of the whole rollout, float64, step by step from behind."""
-    value, found, ahead = rows["value"][:, lane].astype(float), [0.0] * T, 0.0
-    for t in reversed(range(T)):
-        if rows["first"][t + 1, lane]:
-            ahead = 0.0
-            continue
-        goes_on = 0.0 if rows["terminated"][t + 1, lane] else gamma
-        delta = float(rows["reward"][t + 1, lane]) + goes_on * value[t + 1] - value[t]
-        ahead = found[t] = delta + goes_on * lam * ahead
-    return found
+    """Advantages of one lane of the whole rollout."""
+    of_lane = {k: rows[k][:, lane].tolist() for k in ("value", "reward", "first", "terminated")}
+    goal = twins.lambda_return(of_lane, gamma, lam)
+    return [target - value for target, value in zip(goal, of_lane["value"], strict=False)]
 
 
 @pytest.mark.parametrize("seed", range(5))
