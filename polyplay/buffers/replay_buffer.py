@@ -17,17 +17,7 @@ from numpy.typing import ArrayLike
 
 from polyplay.buffers import replay, replay_kernels
 from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Uniform
-from polyplay.buffers.replay_kernels import (
-    ANCHOR,
-    EXTRA,
-    FIRST,
-    TERMINATED,
-    TRUNCATED,
-    as_cells,
-    gather,
-    scatter,
-    stack_kinds,
-)
+from polyplay.buffers.replay_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
 from polyplay.buffers.sum_tree import MOST, SumTree
 from polyplay.core import tree
 from polyplay.core.compiled import CounterRng, compiled, uniforms
@@ -172,7 +162,7 @@ class Columns:
         self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
         self.arrays: Leaves = {p: np.zeros((n + 1, *f.shape[1:]), f.dtype) for p, f in self.stacks.items()}
         self.arrays |= {p: np.zeros((n, *f.shape), f.dtype) for p, f in self.whole.items()}
-        self.cells: Leaves = {p: as_cells(a, len(a)) for p, a in self.arrays.items()}
+        self.cells: Leaves = {p: replay_kernels.as_cells(a, len(a)) for p, a in self.arrays.items()}
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
@@ -180,11 +170,13 @@ class Columns:
         slots = slots.reshape(-1)
         for path, array in self.arrays.items():
             values = np.ascontiguousarray(rows[path], array.dtype)
-            scatter(self.cells[path], slots, values)
+            replay_kernels.scatter(self.cells[path], slots, values)
             if path in self.stacks:
                 if len(extra):
                     t, b = np.divmod(extra[:, 1], len(lanes))
-                    scatter(self.cells[path], extra[:, 0].copy(), np.ascontiguousarray(values[t, b, extra[:, 2]]))
+                    replay_kernels.scatter(
+                        self.cells[path], extra[:, 0].copy(), np.ascontiguousarray(values[t, b, extra[:, 2]])
+                    )
                 self.last[path][lanes] = values[-1]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
@@ -195,7 +187,7 @@ class Columns:
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
             at = planes if path in self.stacks else slots[part]
-            gather(self.cells[path], at.reshape(-1), leaves[path])
+            replay_kernels.gather(self.cells[path], at.reshape(-1), leaves[path])
 
 
 # Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
@@ -256,7 +248,7 @@ class RecurrentStates:
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
         """state [B, …] before the rows in slots [B]: stored for those that are anchors."""
-        anchors = self.index.flags[slots] & ANCHOR > 0
+        anchors = self.index.flags[slots] & replay_kernels.ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
             for path, leaf in tree.leaves(state):
@@ -414,7 +406,7 @@ class ReplayBuffer:
         if flags[0].shape[1:] != at.shape:
             raise ValueError(f"rows {flags[0].shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
         stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
-        kinds = stack_kinds(stacks, at, index.lane[0, at] > 0, T)
+        kinds = replay_kernels.stack_kinds(stacks, at, index.lane[0, at] > 0, T)
         slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
         self.columns.put(rows, at, slots, extra)
         if state:

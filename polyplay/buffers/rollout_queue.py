@@ -25,6 +25,7 @@ from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedObject
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow
+from polyplay.envs.pool import Envs, EnvSpec
 
 if TYPE_CHECKING:
     from polyplay.buffers.training_queue import TrainingQueue
@@ -163,10 +164,12 @@ Q = TypeVar("Q", bound="RolloutQueue | TrainingQueue")
 class QueueBatches(Generic[Q]):
     """The learning end of a queue: batches of `n` of its slots."""
 
+    queue: Q
     n: int
 
-    def __init__(self, queue: Q):
-        self.queue = self.edge = queue
+    @property
+    def edge(self) -> Q:
+        return self.queue
 
     @property
     def joined_nbytes(self) -> float:
@@ -192,24 +195,6 @@ ROWS: Spec = {
 }
 
 
-class EnvSpecLike(Protocol):
-    @property
-    def obs(self) -> Spec: ...
-    @property
-    def mask(self) -> Spec | None: ...
-    @property
-    def team_fields(self) -> Spec: ...
-
-
-class EnvsLike(Protocol):
-    @property
-    def lanes(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-    @property
-    def spec(self) -> EnvSpecLike: ...
-
-
 class PolicyLike(Protocol):
     def spec(self) -> Spec: ...
     def state_spec(self) -> Spec: ...
@@ -222,7 +207,7 @@ def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | Non
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
-def rows_of(spec: EnvSpecLike, policy: Spec) -> Spec:
+def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
     """The same for environments."""
     return row_spec(spec.obs, policy, spec.mask, spec.team_fields)
 
@@ -307,7 +292,7 @@ class RolloutQueue(SharedQueue):
     @classmethod
     def of(
         cls,
-        envs: EnvsLike,
+        envs: Envs,
         policy: PolicyLike,
         T: int,
         actors: int,
@@ -468,8 +453,7 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
     """What crosses into a learner: a description that becomes an iterator there."""
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
-        super().__init__(queue)
-        self.n, self.in_turn = n, in_turn
+        self.queue, self.n, self.in_turn = queue, n, in_turn
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
 
     def describe(self) -> list[str]:
@@ -583,7 +567,7 @@ class Collator:
 
 
 @dataclass(frozen=True)
-class AgentBatches:
+class AgentBatches(QueueBatches[RolloutQueue]):
     """What crosses into the learner of an agent: a queue whose consumers learn apart, and the slots of a batch.
 
     A rollout is copied into the batch as soon as it is there, and its slot is free again. So batches that wait for more
@@ -593,20 +577,6 @@ class AgentBatches:
     queue: RolloutQueue
     n: int
     wait: bool = True  # for a while, before it answers None
-
-    @property
-    def edge(self) -> RolloutQueue:
-        return self.queue
-
-    @property
-    def joined_nbytes(self) -> float:
-        """Bytes of a batch that is put together from several slots."""
-        return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[T, B] of a batch."""
-        return self.queue.T, self.n * self.queue.lanes
 
     def describe(self) -> list[str]:
         return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps, of one agent"]

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyplay.buffers.rollout_queue import EnvsLike, PolicyLike, Queue, QueueBatches, rows_of
+from polyplay.buffers.rollout_queue import PolicyLike, Queue, QueueBatches, rows_of
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.tree import Batch, Spec
+from polyplay.envs.pool import Envs
 
 
 class TrainingQueue(Queue):
@@ -43,7 +44,7 @@ class TrainingQueue(Queue):
         self._room, self._came = threading.Condition(lock), threading.Condition(lock)
 
     @classmethod
-    def of(cls, envs: EnvsLike, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
+    def of(cls, envs: Envs, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
         """For chunks of T steps of such environments' lanes, with this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
@@ -130,8 +131,7 @@ class TrainingBatches(QueueBatches[TrainingQueue]):
     """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
 
     def __init__(self, queue: TrainingQueue, rows: int):
-        super().__init__(queue)
-        self.rows = rows
+        self.queue, self.rows = queue, rows
 
     @property
     def n(self) -> int:  # type: ignore[override]

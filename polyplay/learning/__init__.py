@@ -4,15 +4,3 @@ from polyplay.core.worker import Hyperparameters
 from polyplay.learning.agents import learn_agents, optimise
 from polyplay.learning.learner import Epochs, LearnerSpec
 from polyplay.learning.loop import ReplayOfRollouts, episodic_replica, learn, replica
-
-__all__ = [
-    "Epochs",
-    "Hyperparameters",
-    "LearnerSpec",
-    "ReplayOfRollouts",
-    "episodic_replica",
-    "learn",
-    "learn_agents",
-    "optimise",
-    "replica",
-]

@@ -32,16 +32,22 @@ from polyplay.weights.params import AgentParams, AgentSnapshot, Params
 # Past selves: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
-class Posts(Protocol):
-    """What a learner asks of a league (population.league)."""
+class LearnersLeague(Protocol):
+    """What learners ask of population.league: it knows past selves, and who copies whom."""
+
+    varied: tuple[str, ...]
+    hyper: np.ndarray
+    values: np.ndarray
 
     def post(self, agent: int, version: int) -> int | None: ...
+    def order(self) -> Any: ...  # `number` of a copy, `agent` and `donor`, and the hyperparameters to go on with; None
+    def copied(self, number: int, version: int, donor_version: int) -> None: ...
 
 
 class PastSelves:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: Posts, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -83,32 +89,10 @@ class PastSelves:
 # An agent's part in copies: its learner hands out its state, or goes on with that of another agent.
 
 
-class OrderedCopy(Protocol):
-    """Who copies whom, and the hyperparameters that it goes on with."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def agent(self) -> int: ...
-    @property
-    def donor(self) -> int: ...
-
-
-class CopyOrders(Protocol):
-    """What a learner asks of a league (population.league)."""
-
-    varied: tuple[str, ...]
-    hyper: np.ndarray
-    values: np.ndarray
-
-    def order(self) -> OrderedCopy | None: ...
-    def copied(self, number: int, version: int, donor_version: int) -> None: ...
-
-
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: CopyOrders, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: LearnersLeague, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
@@ -160,10 +144,6 @@ class AgentCopies:
 
 
 APART = 7_919  # between the seeds of agents: no two begin with the same weights
-
-
-class LearnersLeague(Posts, CopyOrders, Protocol):
-    """What learners ask of a league."""
 
 
 REST = 0.001  # seconds between two looks, where several agents wait for rollouts
@@ -345,7 +325,7 @@ def optimise(
     source: Experience,
     spec: LearnerSpec,
     params: AgentParams,
-    league: Posts | None = None,
+    league: LearnersLeague | None = None,
     selves: int = 0,
 ) -> Iterator[None]:
     """Learn from windows, and publish the weights now and then. selves: updates from one past self to the next."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -150,22 +150,10 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-class EpochLearner(Protocol):
-    """What `run_epochs` asks of a learner, or of what stands in for one."""
-
-    spec: LearnerSpec
-    policy: Policy
-
-    def score(self, rows: Batch, state: Batch) -> LossOutput: ...
-    def apply_gradient(
-        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
-    ) -> Generator[None, None, float]: ...
-
-
-def run_epochs(
-    learner: EpochLearner, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
-) -> Iterator[None]:
-    """All updates from one rollout. Its agent steps count once, with the first pass; every update's lag is its own."""
+def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
+    """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
+    first pass; every update's lag is its own.
+    """
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
     loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
@@ -300,8 +288,8 @@ class Learner:
         self._writes = LogWrites(lambda text: ctx.say("warning", text))
         if ctx.resume is not None and self.counts.fresh:
             self._load()
-        elif self.counts.fresh and not ctx.incarnation % 1000:
-            self._save_initial()
+        elif self.counts.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
+            self._attempt(0, None)
         self.counts.begin(self.version, self.learnt)
         if spec.among is not None:
             spec.among.learnt[spec.agent] = self.learnt
@@ -593,19 +581,6 @@ class Learner:
         with self.still():
             self._save(more, at, number)
 
-    def _save_initial(self) -> None:
-        """The checkpoint of update 0: from the moment that a run begins, it can go on."""
-        ctx = self.ctx
-        if ctx.directory is None or not self.saver:
-            return
-        try:
-            if ctx.index == 0:
-                self._write(checkpoint.CheckpointPart(ctx.directory, 0), f"agents/{self.spec.agent}")
-            self.marks.tell(None)
-        except OSError as e:
-            self.marks.tell(None, failed=True)
-            ctx.say("unsaved", f"checkpoint of update 0: {refusal_text(e)}")
-
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
         version = self.counts.newest()
@@ -623,19 +598,24 @@ class Learner:
         ctx, version = self.ctx, self.counts.newest()
         self.version, self.learnt = version if at is None else at, self.counts.learnt
         self.saves, self.saved, self.saving = self.agreed, self.version, False
-        number = self.version if number is None else number
+        with ctx.counters.timed("wait"):
+            number = self.version if number is None else number
+            self._attempt(number, number, more)
+
+    def _attempt(self, number: int, mark: int | None, more: WritePart = lambda part: None) -> None:
+        """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
+        ctx = self.ctx
         if ctx.directory is None or not self.saver:
             return
-        with ctx.counters.timed("wait"):
-            try:
-                part = checkpoint.CheckpointPart(ctx.directory, number)
-                if ctx.index == 0:
-                    self._write(part, f"agents/{self.spec.agent}")
-                more(part)
-                self.marks.tell(number)
-            except OSError as e:
-                self.marks.tell(number, failed=True)
-                ctx.say("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
+        try:
+            part = checkpoint.CheckpointPart(ctx.directory, number)
+            if ctx.index == 0:
+                self._write(part, f"agents/{self.spec.agent}")
+            more(part)
+            self.marks.tell(mark)
+        except OSError as e:
+            self.marks.tell(mark, failed=True)
+            ctx.say("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
         if not self.vector.finite():

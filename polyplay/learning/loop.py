@@ -19,16 +19,9 @@ from polyplay.acting.actor import Actor, TapeRecorder
 from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
-from polyplay.buffers import actor_checkpoint, delivery_log
+from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.replay_worker import (
-    REPORT,
-    SampleQueue,
-    importance_exponent,
-    replay_folder,
-    report_replay,
-    restore_replay,
-)
+from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import UNWRITTEN, RolloutBatches, RolloutQueue, RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
 from polyplay.core import tree
@@ -79,7 +72,7 @@ class ReplayLearner:
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(importance_exponent(self.replay, self.learner.remaining()))
+            return self.buffer.sample(replay_worker.importance_exponent(self.replay, self.learner.remaining()))
 
     def _due(self) -> int:
         """Updates that may be made now."""
@@ -96,8 +89,8 @@ class ReplayLearner:
             with self.ctx.counters.timed("replay"):
                 self.buffer.update_priorities(item["id"], priority)
         self.updates += 1
-        if self.updates % REPORT == 0:
-            report_replay(self.ctx, self.buffer)
+        if self.updates % replay_worker.REPORT == 0:
+            replay_worker.report_replay(self.ctx, self.buffer)
 
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Insert a rollout, count its agent steps, and make the updates that are due."""
@@ -110,15 +103,15 @@ class ReplayLearner:
 
     def save(self, part: CheckpointPart) -> None:
         """Raises OSError."""
-        name = replay_folder(self.ctx)
+        name = replay_worker.replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
         part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": self.ahead is not None})
         if self.ahead is not None:
             part.arrays(f"{name}/ahead", {path: np.ascontiguousarray(x) for path, x in tree.leaves(self.ahead)})
 
     def _load(self) -> None:
-        if restore_replay(self.ctx, self.buffer, getattr(self.learner.spec.update, "replicas", 1)):
-            found, name = open_checkpoint(self.ctx.resume), replay_folder(self.ctx)
+        if replay_worker.restore_replay(self.ctx, self.buffer, getattr(self.learner.spec.update, "replicas", 1)):
+            found, name = open_checkpoint(self.ctx.resume), replay_worker.replay_folder(self.ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
             if saved.get("ahead"):

@@ -24,15 +24,6 @@ from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.learning.returns import (
-    ActorCriticLoss,
-    EpochLoss,
-    LazyMetrics,
-    Loss,
-    LossOutput,
-    MaskedMean,
-    check_shapes,
-)
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, REWARD_CLASSES, control_cells
 from polyplay.nets.device import to_device, to_host
 
@@ -190,7 +181,7 @@ def pixel_change(view: Tensor) -> Tensor:
     middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
     number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
     """
-    check_shapes(view.ndim == 5 and len(view) >= 2, "view must be [T+1, B, C, H, W] with T >= 1", view)
+    returns.check_shapes(view.ndim == 5 and len(view) >= 2, "view must be [T+1, B, C, H, W] with T >= 1", view)
     if view.dtype != torch.uint8:
         raise ValueError(f"view must be uint8; got {view.dtype}")
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
@@ -228,7 +219,7 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
     fit = chosen.ndim == 4 and chosen.shape == change.shape and chosen.shape[:2] == lead
     fit = fit and best.shape == (lead[0] + 1, lead[1], *cells)
     names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
-    check_shapes(fit, names, chosen, change, best)
+    returns.check_shapes(fit, names, chosen, change, best)
 
     def each(x: Tensor) -> Tensor:
         return x.repeat_interleave(cells.numel(), 1)
@@ -247,7 +238,7 @@ def reward_classes(reward: Tensor) -> Tensor:
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
     """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
     fit = reward.ndim == 1 and logits.shape == (len(reward), REWARD_CLASSES)
-    check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
+    returns.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
 
 
@@ -286,7 +277,7 @@ class WithAuxiliary:
     and its rewards.
     """
 
-    loss: Loss
+    loss: returns.Loss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     @property
@@ -301,17 +292,17 @@ class WithAuxiliary:
     @property
     def whole(self) -> bool:
         """Of one for several passes: see base.EpochLoss."""
-        return cast("EpochLoss", self.loss).whole
+        return cast("returns.EpochLoss", self.loss).whole
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """See base.EpochLoss."""
-        return cast("EpochLoss", self.loss).prepare(batch, scale)
+        return cast("returns.EpochLoss", self.loss).prepare(batch, scale)
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
         scored = self.loss(out, batch, hyperparameters)
-        over = MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
+        over = returns.MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
         found = {name: self._term(name, over, out, batch) for name in self.terms}
         live, summed = hyperparameters.all(), getattr(self.loss, "reduction", "mean") == "sum"
         weights = {name: live.get(f"{name}_cost", self.terms[name]) for name in found}
@@ -319,9 +310,11 @@ class WithAuxiliary:
         if summed:
             total = total * over.count
         loss = scored.loss + total
-        return LossOutput(loss, LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority)
+        return returns.LossOutput(
+            loss, returns.LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority
+        )
 
-    def _share(self, name: str, over: MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
+    def _share(self, name: str, over: returns.MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
         """Examples of a term for each transition, so often its mean counts."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / over.count
@@ -329,7 +322,7 @@ class WithAuxiliary:
             return returns.transitions(batch["replayed"], 1.0).valid.sum() / over.count
         return 1.0
 
-    def _term(self, name: str, over: MaskedMean, out: Batch, batch: Batch) -> Tensor:
+    def _term(self, name: str, over: returns.MaskedMean, out: Batch, batch: Batch) -> Tensor:
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
@@ -338,7 +331,7 @@ class WithAuxiliary:
         if name == "reward_prediction":
             return reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
         if name == "value_replay":
-            rows, loss = batch["replayed"], cast("ActorCriticLoss", self.loss)
+            rows, loss = batch["replayed"], cast("returns.ActorCriticLoss", self.loss)
             rows = {**rows, "reward": loss.squashed(rows["reward"], out)}
             return value_replay_loss(out["replayed_value"], rows, loss.gamma)
         return over.mean(out[name][: len(over.valid)])

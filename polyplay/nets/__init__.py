@@ -6,15 +6,3 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import NETS, NetworkFactory, make, make_deterministic, make_values
 from polyplay.nets.policy import Policy
 from polyplay.nets.q_network import DPGNetwork, QNetwork
-
-__all__ = [
-    "NETS",
-    "ActorCritic",
-    "DPGNetwork",
-    "NetworkFactory",
-    "Policy",
-    "QNetwork",
-    "make",
-    "make_deterministic",
-    "make_values",
-]

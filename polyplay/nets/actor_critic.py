@@ -62,7 +62,7 @@ class EventRewards(nn.Module):
                 self.weights[i] = known[name]
 
     def axes(self) -> Axes:
-        """See nets.axes."""
+        """See layers.TensorAxes."""
         return {"weights": TensorAxes("weights", (tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
 

@@ -150,9 +150,7 @@ class TemporalLinks:
         fit = fit and precedence.shape == read_weights.shape[::2] and slots == precedence.shape[1:] * 2
         fit = fit and len(precedence) == len(self._link if lanes is None else lanes)
         given = self._link, precedence, write_weights, read_weights
-        if not fit:
-            shapes = ", ".join(str(list(x.shape)) for x in given)
-            raise ValueError(f"shapes must be [B, N, N], [B, N], [B, N] and [B, R, N]; got {shapes}")
+        _check(fit, "[B, N, N], [B, N], [B, N] and [B, R, N]", *given)
         self._link, forward, backward = _Follow.apply(self._tape, lanes, *given)
         return forward, backward
 

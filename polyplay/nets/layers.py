@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
@@ -77,16 +76,19 @@ def fixed_axes(tensors: Mapping[str, Tensor]) -> Axes:
 
 
 def module_axes(module: nn.Module, name: str) -> Axes:
-    """What a module says of its own tensors by its method `axes`, named from outside, all others as ones that never
-    grow.
+    """What a module and those in it say of their tensors by a method `axes`, named from outside; all other tensors
+    never grow.
     """
-    own: Axes = module.axes() if hasattr(module, "axes") else {}  # type: ignore[operator]
-    return axes_within(name, fixed_axes(module.state_dict()) | own)
+    found = fixed_axes(module.state_dict())
+    for inner, part in reversed([*module.named_modules()]):
+        found |= axes_within(inner, part.axes()) if hasattr(part, "axes") else {}
+    return axes_within(name, found)
 
 
 def axes_within(name: str, axes: Axes) -> Axes:
-    """Those of a part, as the whole calls them."""
-    return {f"{name}.{own}": replace(x, key=f"{name}.{x.key}") for own, x in axes.items()}
+    """Those of a part, as the whole calls them. The whole's own name for itself is ""."""
+    before = f"{name}." if name else ""
+    return {before + own: replace(x, key=before + x.key) for own, x in axes.items()}
 
 
 def linear_axes(name: str, rows: Axis, columns: Axis) -> Axes:
@@ -99,16 +101,14 @@ def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] 
     """Observations' leaves, flattened, in the spec's order; those with classes one-hot."""
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
-        if path not in without:
-            found += _leaf(path, field, spec.classes.get(path, 0) if one_hot else 0)
+        name, classes = f"observation {path}".strip(), spec.classes.get(path, 0) if one_hot else 0
+        if path in without:
+            continue
+        if isinstance(classes, tuple):
+            found += [AxisSegment(f"{name}[{i}]", (n,), part=path) for i, n in enumerate(classes)]
+        else:
+            found.append(AxisSegment(name, (classes,) if classes else field.shape, part=path))
     return tuple(found)
-
-
-def _leaf(path: str, field: Field, classes: int | tuple[int, ...]) -> list[AxisSegment]:
-    name = f"observation {path}".strip()
-    if isinstance(classes, tuple):
-        return [AxisSegment(f"{name}[{i}]", (n,), part=path) for i, n in enumerate(classes)]
-    return [AxisSegment(name, (classes,) if classes else field.shape, part=path)]
 
 
 @dataclass(frozen=True)
@@ -161,16 +161,8 @@ def _corner(old: AxisSegment, new: AxisSegment) -> np.ndarray:
 
 
 N = TypeVar("N")
-DRAWS = [
-    "uniform_",
-    "normal_",
-    "trunc_normal_",
-    "orthogonal_",
-    "kaiming_uniform_",
-    "kaiming_normal_",
-    "xavier_uniform_",
-    "xavier_normal_",
-]
+DRAWS = {"uniform_", "normal_", "trunc_normal_", "orthogonal_"}
+DRAWS |= {"kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_"}
 # by factory; None: weights are drawn
 _known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
 _undrawn: ContextVar[bool] = ContextVar("_undrawn", default=False)

@@ -163,7 +163,7 @@ class Normalize(nn.Module):
                 moments.observe(rows)  # type: ignore[operator]
 
     def axes(self) -> Axes:
-        """See nets.axes. New numbers pass as they are until their own statistics are known."""
+        """See layers.TensorAxes. New numbers pass as they are until their own statistics are known."""
         found = Axes()
         for i, (path, moments) in enumerate(zip(self.paths, self.moments, strict=True)):
             axes = tuple((AxisSegment(f"axis {k}", (n,)),) for k, n in enumerate(moments.mean.shape))  # type: ignore[arg-type]

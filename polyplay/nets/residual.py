@@ -12,7 +12,6 @@ no optimiser sees them (weights.flat).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -27,8 +26,6 @@ from polyplay.envs.spaces import Discrete, describe_fields
 from polyplay.nets import layers
 from polyplay.nets.device import precision_of
 from polyplay.nets.layers import Linear, initialise
-
-Run = Callable[["NormalizedConv", Tensor], Tensor]  # a convolution in one of its two ways
 
 
 class NormalizedConv(nn.Module):
@@ -45,15 +42,8 @@ class NormalizedConv(nn.Module):
         self.register_buffer("variance", torch.ones(filters))
         self.momentum, self.eps = momentum, eps
 
-    def learn(self, x: Tensor) -> Tensor:
-        """By the batch's statistics; the running ones move towards them by `momentum`."""
-        return self._normalized(x, by_batch=True)
-
-    def act(self, x: Tensor) -> Tensor:
-        """By the running statistics."""
-        return self._normalized(x, by_batch=False)
-
-    def _normalized(self, x: Tensor, by_batch: bool) -> Tensor:
+    def forward(self, x: Tensor, by_batch: bool) -> Tensor:
+        """By the batch's statistics, towards which the running ones move by `momentum`; or by the running ones."""
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
@@ -111,7 +101,7 @@ class DualResidualNetwork(nn.Module):
         """Rows [T, B] of obs, to learn from → {"logits" [T, B, A], "value" [T, B]}. Moves the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll learns, and here are no gradients: take predict for answers")
-        logits, value = self._compute(batch["obs"].flatten(0, 1), NormalizedConv.learn)
+        logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
         lead = batch["obs"].shape[:2]
         return {"logits": logits.unflatten(0, lead), "value": value.unflatten(0, lead)}
 
@@ -120,15 +110,15 @@ class DualResidualNetwork(nn.Module):
     @torch.no_grad()
     def predict(self, planes: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, A] and values [N] by the running statistics."""
-        return self._compute(planes, NormalizedConv.act)
+        return self._compute(planes, by_batch=False)
 
-    def _compute(self, planes: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+    def _compute(self, planes: Tensor, by_batch: bool) -> tuple[Tensor, Tensor]:
         with precision_of(self, self.bf16):
             stem, *tower = self.trunk()
-            x = F.relu(run(stem, planes.contiguous(memory_format=torch.channels_last)))
+            x = F.relu(stem(planes.contiguous(memory_format=torch.channels_last), by_batch))
             for first, second in zip(tower[::2], tower[1::2], strict=True):
-                x = F.relu(run(second, F.relu(run(first, x))) + x)
-            policy, value = F.relu(run(self.policy, x)), F.relu(run(self.value, x))
+                x = F.relu(second(F.relu(first(x, by_batch)), by_batch) + x)
+            policy, value = F.relu(self.policy(x, by_batch)), F.relu(self.value(x, by_batch))
         numbers = self.logits.weight.dtype
         value = F.relu(self.hidden(value.flatten(1).to(numbers)))
         return self.logits(policy.flatten(1).to(numbers)), torch.tanh(self.output(value)).squeeze(1)

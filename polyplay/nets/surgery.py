@@ -23,62 +23,43 @@ import numpy as np
 from torch import nn
 
 from polyplay.core.errors import UserError
-from polyplay.nets.action_heads import (
-    ActionHead,
-    Bernoulli,
-    Composite,
-    ConditionalHead,
-    Gaussian,
-    MultiCategorical,
-    UnitPointer,
-)
+from polyplay.nets import action_heads, layers
+from polyplay.nets.action_heads import ActionHead, Composite, ConditionalHead, UnitPointer
 from polyplay.nets.actor_critic import FRAMES, ActorCritic, PixelControl
-from polyplay.nets.layers import (
-    Axes,
-    Axis,
-    AxisMatch,
-    AxisSegment,
-    TensorAxes,
-    axes_within,
-    fixed_axes,
-    linear_axes,
-    match_axes,
-    module_axes,
-    torso_features,
-)
+from polyplay.nets.layers import Axes, Axis, AxisMatch, AxisSegment, TensorAxes, linear_axes
 from polyplay.nets.recurrent import Core, Temporal
 
-# The axes of an ActorCritic's tensors: what its torso says of its own, and what stands behind and beside that.
+# The axes of an ActorCritic's tensors: what its parts say of their own, and what stands behind and beside the torso.
 
 
 def policy_axes(policy: ActorCritic) -> Axes:
     """Of every tensor in its state_dict."""
-    found = fixed_axes(policy.state_dict()) | module_axes(policy.torso, "torso") | _head_axes(policy.head)
-    for name in ("inputs", "rewards"):
-        if (module := getattr(policy, name)) is not None:
-            found |= module_axes(module, name)
-    size = torso_features(policy.torso, None)
+    found, size = layers.module_axes(policy, "") | _deviation_axes(policy), layers.torso_features(policy.torso, None)
     torso: Axis = getattr(policy.torso, "feature_axis", (AxisSegment("features", (size,)),))
-    before = (*_embedded_axis(policy), AxisSegment("reward", (1,))) if policy.previous else ()
-    behind: Axis = (*torso, *before)
+    behind: Axis = (*torso, *_embedded_axis(policy), AxisSegment("reward", (1,))) if policy.previous else torso
     if isinstance(policy.core, Core | Temporal):
         found |= _core_axes(policy.core, behind)
         behind = (AxisSegment("core", (policy.core.features,)),)
-    acting, valued = (behind, behind) if policy.split is None else _split(policy.split, size)
+    acting = valued = behind
+    if policy.split is not None:
+        acting = (AxisSegment("the policy's features", (policy.split,)),)
+        valued = (AxisSegment("the value's features", (size - policy.split,)),)
     if policy.hidden:
         hidden = (AxisSegment("hidden", (policy.hidden[0].out_features,)),)  # type: ignore[arg-type]
         found |= linear_axes("hidden.0", hidden, acting) | linear_axes("hidden.1", hidden, valued)
         acting = valued = hidden
     if isinstance(policy.actions, UnitPointer):
-        found |= axes_within("actions", _pointer_axes(policy, acting))
+        found |= layers.axes_within("actions", _pointer_axes(policy, acting))
     else:
         found |= linear_axes("actions", head_axis(policy.head), acting)
     found |= linear_axes("value", (AxisSegment("value", (1,), fixed=True),), valued)
-    return found | _auxiliary_axes(policy, torso, behind)
-
-
-def _split(at: int, features: int) -> tuple[Axis, Axis]:
-    return (AxisSegment("the policy's features", (at,)),), (AxisSegment("the value's features", (features - at,)),)
+    if policy.auxiliary is not None and policy.auxiliary.pixel is not None:
+        found |= layers.axes_within("auxiliary.pixel", _pixel_axes(policy.auxiliary.pixel, behind))
+    if policy.auxiliary is not None and policy.auxiliary.reward is not None:
+        rows = (AxisSegment("hidden", (policy.auxiliary.reward.hidden.out_features,), fixed=True),)
+        seen = tuple(AxisSegment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
+        found |= linear_axes("auxiliary.reward.hidden", rows, seen)
+    return found
 
 
 def _core_axes(core: Core | Temporal, columns: Axis) -> Axes:
@@ -90,19 +71,6 @@ def _core_axes(core: Core | Temporal, columns: Axis) -> Axes:
     if not core.cell.bias:
         del found["core.cell.recurrent.bias"]
     return found | linear_axes("core.input", rows, columns)
-
-
-def _auxiliary_axes(policy: ActorCritic, torso: Axis, behind: Axis) -> Axes:
-    heads, found = policy.auxiliary, Axes()
-    if heads is None:
-        return found
-    if heads.pixel is not None:
-        found |= axes_within("auxiliary.pixel", _pixel_axes(heads.pixel, behind))
-    if heads.reward is not None:
-        rows = (AxisSegment("hidden", (heads.reward.hidden.out_features,), fixed=True),)
-        seen = tuple(AxisSegment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
-        found |= linear_axes("auxiliary.reward.hidden", rows, seen)
-    return found
 
 
 def _pixel_axes(head: PixelControl, behind: Axis) -> Axes:
@@ -168,22 +136,20 @@ def named_units(policy: ActorCritic) -> dict[str, Axis]:
 def _numbers(path: str, head: ActionHead, whose: str = "", silent: bool = True) -> Axis:
     """Of one part; new values of it, and parts that are new, begin with 0 where that is asked for."""
     name, part = f"action {path}".strip(), path or None
-    if isinstance(head, MultiCategorical):
+    if isinstance(head, action_heads.MultiCategorical):
         places = zip(np.ndindex(*head.action.shape), head.nvec, strict=True)
         return tuple(AxisSegment(f"{name}{list(i)}{whose}", (n,), part=part, silent=silent) for i, n in places)
-    shape = head.action.shape if isinstance(head, Bernoulli | Gaussian) else (head.size,)
+    shape = head.action.shape if isinstance(head, action_heads.Bernoulli | action_heads.Gaussian) else (head.size,)
     return (AxisSegment(f"{name}{whose}", tuple(shape), part=part, silent=silent),)
 
 
-def _head_axes(head: ActionHead) -> Axes:
-    """Of what heads learn themselves: deviations."""
-    found, flat = Axes(), not isinstance(head, Composite | ConditionalHead)
-    where = "head" if flat else "head.heads" if isinstance(head, Composite) else "head.rest"
-    parts = list(_parts(head))[isinstance(head, ConditionalHead) :]
-    for i, (path, part) in enumerate(parts):
-        if isinstance(part, Gaussian):
-            name = f"{where}.log_std" if flat else f"{where}.{i}.log_std"
-            found[name] = TensorAxes(f"head {path}.log_std", (_numbers(path, part),), spare=not flat)
+def _deviation_axes(policy: ActorCritic) -> Axes:
+    """Of what heads learn themselves, which goes and comes with the part of the actions."""
+    names, found = {module: name for name, module in policy.named_modules()}, Axes()
+    for path, part in _parts(policy.head):
+        if isinstance(part, action_heads.Gaussian):
+            key = f"head {path}.log_std"
+            found[f"{names[part]}.log_std"] = TensorAxes(key, (_numbers(path, part),), spare=bool(path))
     return found
 
 
@@ -199,13 +165,10 @@ class TensorGrowth:
     source: str | None
     matches: tuple[AxisMatch, ...]
 
-    def keep(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """`new` with the old numbers in their places."""
+    def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
+        """`new` with the old numbers in their places. deaf: old rows hear nothing of what is new."""
         out = np.array(new)
-        if not self.matches:
-            out[...] = old
-            return out
-        if self.axes.fill is None:
+        if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
         out[np.ix_(*(m.new for m in self.matches))] = old[np.ix_(*(m.old for m in self.matches))]
         return out
@@ -275,8 +238,7 @@ class NetworkGrowth:
         for name in new_names:
             growth, new = self.tensors[name], np.full(after[name], rest, flat.dtype)
             if growth.source is not None:
-                matches, old = growth.matches, parts[growth.source].reshape(before[growth.source])
-                new[np.ix_(*(m.new for m in matches))] = old[np.ix_(*(m.old for m in matches))]
+                new = growth.keep(parts[growth.source].reshape(before[growth.source]), new, deaf=False)
             found.append(new.ravel())
         return np.concatenate(found)
 
@@ -301,6 +263,6 @@ def _activations(net: ActorCritic) -> str:
 def _matched(name: str, before: Axis, after: Axis) -> AxisMatch:
     """Raises UserError: some numbers would be lost."""
     try:
-        return match_axes(before, after)
+        return layers.match_axes(before, after)
     except ValueError as e:
         raise UserError(f"surgery: {name}: {e}, and networks only grow") from None

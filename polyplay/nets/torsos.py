@@ -22,19 +22,7 @@ from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
-from polyplay.nets.layers import (
-    Axes,
-    AxisSegment,
-    ByteScale,
-    Conv2d,
-    Linear,
-    Tape,
-    axes_within,
-    initialise,
-    linear_axes,
-    observed_axis,
-    pixels,
-)
+from polyplay.nets.layers import Conv2d, Linear, Tape, initialise, pixels
 
 # Fully connected network for vectors, and for trees of them.
 
@@ -61,14 +49,14 @@ class MLP(nn.Module):
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
         bounds = byte_bounds(spec)
-        self.scaled, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
-        self.columns = observed_axis(spec)
+        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        self.columns = layers.observed_axis(spec)
         size = sum(segment.size for segment in self.columns)
-        layers: list[nn.Module] = []
+        made: list[nn.Module] = []
         for width in hidden:
-            layers += [Linear(size, width), ACTIVATIONS[activation]()]
+            made += [Linear(size, width), ACTIVATIONS[activation]()]
             size = width
-        self.layers, self.features = nn.Sequential(*layers), size
+        self.layers, self.features = nn.Sequential(*made), size
         initialise(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
@@ -83,13 +71,13 @@ class MLP(nn.Module):
         flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
         return self.scales[self.scaled.index(path)](flat) if x.dtype == torch.uint8 else flat.float()
 
-    def axes(self) -> Axes:
-        """See nets.axes."""
-        found, columns = Axes(), self.columns
+    def axes(self) -> layers.Axes:
+        """See layers.TensorAxes."""
+        found, columns = layers.Axes(), self.columns
         for i, layer in enumerate(self.layers):
             if isinstance(layer, Linear):
-                rows = (AxisSegment("features", (layer.out_features,)),)
-                found |= linear_axes(f"layers.{i}", rows, columns)
+                rows = (layers.AxisSegment("features", (layer.out_features,)),)
+                found |= layers.linear_axes(f"layers.{i}", rows, columns)
                 columns = rows
         return found
 
@@ -110,10 +98,6 @@ class SeparateMLPs(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         return torch.cat([self.policy(obs), self.value(obs)], 1)
-
-    def axes(self) -> Axes:
-        """See nets.axes."""
-        return axes_within("policy", self.policy.axes()) | axes_within("value", self.value.axes())
 
 
 def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
@@ -212,17 +196,16 @@ class Conv(nn.Module):
             return x.flatten(1)
         return layers.recall(self.fc, x.flatten(1), tape[-1])
 
-    def axes(self) -> Axes:
-        """See nets.axes."""
+    def axes(self) -> layers.Axes:
+        """See layers.TensorAxes."""
         return _behind_convolutions(self.fc)
 
 
-def _behind_convolutions(fc: Linear | None) -> Axes:
+def _behind_convolutions(fc: Linear | None) -> layers.Axes:
     if fc is None:
         return {}
-    return linear_axes(
-        "fc", (AxisSegment("features", (fc.out_features,)),), (AxisSegment("pixels", (fc.in_features,), True),)
-    )
+    pixels = (layers.AxisSegment("pixels", (fc.in_features,), fixed=True),)
+    return layers.linear_axes("fc", (layers.AxisSegment("features", (fc.out_features,)),), pixels)
 
 
 def _least(layers: Layers) -> int:
@@ -289,8 +272,8 @@ class Impala(nn.Module):
         x = F.relu(self.sections(pixels(obs, *self.scale)), inplace=True).flatten(1)
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
 
-    def axes(self) -> Axes:
-        """See nets.axes."""
+    def axes(self) -> layers.Axes:
+        """See layers.TensorAxes."""
         return _behind_convolutions(self.fc)
 
 
@@ -360,9 +343,9 @@ class FTWTorso(nn.Module):
         self.scale = image_scale(spec, self.view)
         channels, *sides = fields[self.view].shape
         large = min(sides) >= LARGE
-        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 2))
+        shapes = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (64, 3, 1)) if large else ((32, 3, 1), (64, 3, 2))
         self.convs = nn.ModuleList()
-        for out, kernel, stride in layers:
+        for out, kernel, stride in shapes:
             same = kernel // 2 if large and stride == 1 else 0
             self.convs.append(Conv2d(channels, out, kernel, stride, same))
             channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
@@ -371,9 +354,9 @@ class FTWTorso(nn.Module):
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
         bounds = {path: ends for path, ends in byte_bounds(spec).items() if path != self.view}
-        self.scaled, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
-        view = AxisSegment("view", (channels, *sides), fixed=True)
-        self.columns = view, *observed_axis(spec, one_hot=False, without=(self.view,))
+        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        view = layers.AxisSegment("view", (channels, *sides), fixed=True)
+        self.columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
         self.features = hidden
         initialise(self, init)
@@ -393,9 +376,9 @@ class FTWTorso(nn.Module):
         scaled = x.dtype == torch.uint8 and path in self.scaled
         return self.scales[self.scaled.index(path)](flat) if scaled else flat
 
-    def axes(self) -> Axes:
-        """See nets.axes."""
-        return linear_axes("fc", (AxisSegment("features", (self.features,)),), self.columns)
+    def axes(self) -> layers.Axes:
+        """See layers.TensorAxes."""
+        return layers.linear_axes("fc", (layers.AxisSegment("features", (self.features,)),), self.columns)
 
 
 # A torso in OpenAI Five's kind (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
@@ -432,17 +415,17 @@ class FiveTorso(nn.Module):
         self.hero = _two_layers(fields[HERO][0], embedding) if pooled else None
         heroes = ((HERO, embedding), ("heroes", self.quarter)) if pooled else ()
         self.columns = (
-            *(AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
-            *(AxisSegment(name, (n,), fixed=True) for name, n in heroes),
-            *(AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
+            *(layers.AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
+            *(layers.AxisSegment(name, (n,), fixed=True) for name, n in heroes),
+            *(layers.AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
         )
         size = sum(segment.size for segment in self.columns)
         self.last = Linear(size, hidden) if hidden else None
-        self.feature_axis = (AxisSegment("features", (hidden,)),) if hidden else self.columns
+        self.feature_axis = (layers.AxisSegment("features", (hidden,)),) if hidden else self.columns
         units = sum(fields[path][0] for path in self.unit_sets)
         part = _pointing(spec.action, units)
-        spare = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
-        self.unit_axis = tuple(AxisSegment(f"units of {path}", fields[path][:1], part=spare[path]) for path in spare)
+        sets = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
+        self.unit_axis = tuple(layers.AxisSegment(f"units of {k}", fields[k][:1], part=v) for k, v in sets.items())
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
         self.features = (hidden or size) + self.unit_features
@@ -460,15 +443,15 @@ class FiveTorso(nn.Module):
         x = x if self.last is None else F.relu(self.last(x))
         return torch.cat([x, *(one.flatten(1) for one in units)], 1) if self.pointer else x
 
-    def axes(self) -> Axes:
-        """See nets.axes. The size of embeddings stays."""
-        found = Axes()
+    def axes(self) -> layers.Axes:
+        """See layers.TensorAxes. The size of embeddings stays."""
+        found = layers.Axes()
         for i, (path, encoder) in enumerate(zip(self.unit_sets, self.encoders, strict=True)):
             own = _layers_axes(path, encoder)
             found |= {f"encoders.{i}.{k}": replace(x, key=f"units of {path}.{k}", spare=True) for k, x in own.items()}
         if self.hero is not None:
-            found |= axes_within("hero", _layers_axes(HERO, self.hero))
-        return found | (linear_axes("last", self.feature_axis, self.columns) if self.last else {})
+            found |= layers.axes_within("hero", _layers_axes(HERO, self.hero))
+        return found | (layers.linear_axes("last", self.feature_axis, self.columns) if self.last else {})
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
@@ -495,11 +478,11 @@ def _two_layers(numbers: int, embedding: int) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
-def _layers_axes(path: str, layers: nn.Module) -> Axes:
-    first, _, second, _ = layers.children()
-    embedding = (AxisSegment("embedding", (second.out_features,), fixed=True),)  # type: ignore[arg-type]
-    seen = (AxisSegment(f"observation {path}", (first.in_features,)),)  # type: ignore[arg-type]
-    return linear_axes("0", embedding, seen) | linear_axes("2", embedding, embedding)
+def _layers_axes(path: str, two: nn.Module) -> layers.Axes:
+    first, _, second, _ = two.children()
+    embedding = (layers.AxisSegment("embedding", (second.out_features,), fixed=True),)  # type: ignore[arg-type]
+    seen = (layers.AxisSegment(f"observation {path}", (first.in_features,)),)  # type: ignore[arg-type]
+    return layers.linear_axes("0", embedding, seen) | layers.linear_axes("2", embedding, embedding)
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:

@@ -80,7 +80,8 @@ def _with_hidden(before: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str,
 def check_games(old: Envs, new: Envs, league: bool) -> None:
     """Raises UserError: the new game is of another kind."""
     was, is_ = old.spec, new.spec
-    for what, flaw in (("observations", _seen_flaw(was, is_)), ("actions", _acted_flaw(was, is_))):
+    flaws = {"observations": _seen_flaw(was, is_), "actions": _acted_flaw(was, is_)}
+    for what, flaw in flaws.items():
         if flaw:
             raise UserError(f"--env: {new.title} given, whose {what} are of another kind than {old.title}'s: {flaw}")
     if (was.seats > 1) != (is_.seats > 1):
@@ -92,26 +93,26 @@ def check_games(old: Envs, new: Envs, league: bool) -> None:
 
 
 def _seen_flaw(was: EnvSpec, is_: EnvSpec) -> str:
-    before, after = dict(tree.leaves(was.obs)), dict(tree.leaves(is_.obs))
-    shown = f"{describe_fields(is_.obs)} instead of {describe_fields(was.obs)}"
-    if isinstance(was.obs, Field) != isinstance(is_.obs, Field) or not before.keys() & after.keys():
-        return shown
-    for path in before.keys() & after.keys():
-        kinds = (before[path].dtype, len(before[path].shape)), (after[path].dtype, len(after[path].shape))
-        if kinds[0] != kinds[1] or type(was.classes.get(path)) is not type(is_.classes.get(path)):
-            return shown
-    return ""
+    def kind(spec: EnvSpec, path: str, field: Field) -> tuple[object, ...]:
+        return field.dtype, len(field.shape), type(spec.classes.get(path))
+
+    before, after = ({path: kind(spec, path, x) for path, x in tree.leaves(spec.obs)} for spec in (was, is_))
+    same = isinstance(was.obs, Field) == isinstance(is_.obs, Field) and _alike(before, after)
+    return "" if same else f"{describe_fields(is_.obs)} instead of {describe_fields(was.obs)}"
 
 
 def _acted_flaw(was: EnvSpec, is_: EnvSpec) -> str:
-    before, after = dict(tree.leaves(was.action)), dict(tree.leaves(is_.action))
-    shown = f"{describe_actions(is_.action)} instead of {describe_actions(was.action)}"
-    if type(was.action) is not type(is_.action) or not before.keys() & after.keys():
-        return shown
-    if isinstance(was.action, Conditional) and was.action.first != cast("Conditional", is_.action).first:
-        return shown
-    same = all(type(before[path]) is type(after[path]) for path in before.keys() & after.keys())
-    return "" if same else shown
+    before, after = ({path: type(x) for path, x in tree.leaves(spec.action)} for spec in (was, is_))
+    same = type(was.action) is type(is_.action) and _alike(before, after)
+    if same and isinstance(was.action, Conditional):
+        same = was.action.first == cast("Conditional", is_.action).first
+    return "" if same else f"{describe_actions(is_.action)} instead of {describe_actions(was.action)}"
+
+
+def _alike(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether some leaves are in both, each of one kind."""
+    both = before.keys() & after.keys()
+    return bool(both) and all(before[path] == after[path] for path in both)
 
 
 REPORT = "surgery.json"

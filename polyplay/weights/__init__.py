@@ -4,18 +4,3 @@ from polyplay.weights.hogwild import Chunked, Hogwild
 from polyplay.weights.parameter_server import OutlierRule, ParameterServer, serve_parameters
 from polyplay.weights.params import AgentParams, Params, param_sizes
 from polyplay.weights.update import AllReduce, Local, OptimizerSpec, averaged
-
-__all__ = [
-    "AgentParams",
-    "AllReduce",
-    "Chunked",
-    "Hogwild",
-    "Local",
-    "OptimizerSpec",
-    "OutlierRule",
-    "ParameterServer",
-    "Params",
-    "averaged",
-    "param_sizes",
-    "serve_parameters",
-]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,6 +46,25 @@ class WithoutCompiler(torch.optim.Optimizer):
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
 
+class OwnOptimizer(WithoutCompiler, ABC):
+    """One of ours: each parameter's update by itself."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient; gradients are only read."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.update(p, p.grad, self.state[p], group)
+        return loss
+
+    @abstractmethod
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Change one parameter and its state in place."""
+
+
 def in_one_pass(*tensors: Tensor) -> bool:
     """Whether one pass over these will do: many float32 numbers of a CPU, each tensor in one piece."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
@@ -57,7 +77,7 @@ def in_one_pass(*tensors: Tensor) -> bool:
 REACH = 5.0  # √v̂ that a gradient may be away from 0
 
 
-class ClippedAdam(WithoutCompiler):
+class ClippedAdam(OwnOptimizer):
     """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C). For a
     gradient Δ, per element, from m = v = 0, at step t:
 
@@ -79,29 +99,17 @@ class ClippedAdam(WithoutCompiler):
             own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
             self.state[p] = {"step": torch.zeros((), device=p.device), **own}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; gradients are only read."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    _update(p, p.grad, self.state[p], group)
-        return loss
-
-
-def _update(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-    mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
-    if in_one_pass(p, grad, mean, square):
-        _update_in_one_pass(p, grad, state, group)
-        return
-    (beta1, beta2), t = group["betas"], steps.double()  # a tensor: nobody waits for a device
-    square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
-    deviation = square.sqrt().div_((1.0 - beta2**t).sqrt())
-    bound = deviation * REACH
-    mean.mul_(beta1).add_(grad.clamp(-bound, bound), alpha=1.0 - beta1)
-    p.sub_(mean * (group["lr"] / (1.0 - beta1**t)) / deviation.add_(group["eps"]))
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
+        if in_one_pass(p, grad, mean, square):
+            _update_in_one_pass(p, grad, state, group)
+            return
+        (beta1, beta2), t = group["betas"], steps.double()  # a tensor: nobody waits for a device
+        square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+        deviation = square.sqrt().div_((1.0 - beta2**t).sqrt())
+        bound = deviation * REACH
+        mean.mul_(beta1).add_(grad.clamp(-bound, bound), alpha=1.0 - beta1)
+        p.sub_(mean * (group["lr"] / (1.0 - beta1**t)) / deviation.add_(group["eps"]))
 
 
 def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -146,7 +154,7 @@ class SGD(WithoutCompiler, torch.optim.SGD):
     step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
 
 
-class RMSProp(WithoutCompiler):
+class RMSProp(OwnOptimizer):
     """RMSProp of every flavour, and AdaGrad. For a gradient Δ, per element:
 
     g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
@@ -177,27 +185,15 @@ class RMSProp(WithoutCompiler):
                 self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
             self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; gradients are only read."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    _update_rmsprop(p, p.grad, self.state[p], group, self.team)
-        return loss
-
-
-def _update_rmsprop(p: Tensor, grad: Tensor, state: State, group: Group, team: Team | None) -> None:
-    if in_one_pass(p, grad, state["square"]):
-        _update_rmsprop_in_one_pass(p, grad, state, group, team=team)
-        return
-    variance = _variance(grad, state, group)
-    if group["eps_inside"]:  # a sixth faster than a root to divide by
-        p.addcmul_(grad, (variance + group["eps"]).rsqrt_(), value=-group["lr"])
-    else:
-        p.addcdiv_(grad, variance.sqrt().add_(group["eps"]), value=-group["lr"])
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        if in_one_pass(p, grad, state["square"]):
+            _update_rmsprop_in_one_pass(p, grad, state, group, team=self.team)
+            return
+        variance = _variance(grad, state, group)
+        if group["eps_inside"]:  # a sixth faster than a root to divide by
+            p.addcmul_(grad, (variance + group["eps"]).rsqrt_(), value=-group["lr"])
+        else:
+            p.addcdiv_(grad, variance.sqrt().add_(group["eps"]), value=-group["lr"])
 
 
 def _variance(grad: Tensor, state: State, group: Group) -> Tensor:

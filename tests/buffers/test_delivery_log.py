@@ -60,19 +60,6 @@ def test_with_several_updates_from_a_batch_a_line_has_the_last_of_them(tmp_path)
     assert [[r.version for r in batch] for batch in found.batches] == [[0, 0], [4, 0], [4, 8]]
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([HEAD, [1, [0, 0], [1, 0]]], "line 2: update 1 where update 4 was due"),
-        ([HEAD, [4, [0, 0], [1, 0]], [5, [0, 0], [1, 0]]], "line 3: update 5 where update 8 was due"),
-        ([HEAD, [4, [0, 0], [1, 0]], [8, [0, 0], [1, 5]]], "line 3: a rollout of version 5 in update 8"),
-    ],
-)
-def test_another_number_of_updates_is_refused_in_one_line(lines, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        read(tmp_path, *lines, each=4)
-
-
 def test_what_is_written_can_be_read(tmp_path):
     queue = RolloutQueue({"version": Field((), "int64")}, {}, 1, 1, slots=4, producers=2)
     queue.rows["version"][:] = np.array([0, 3, 0, 0]).reshape(4, 1, 1)

@@ -46,22 +46,6 @@ def test_windows_stay_whole_with_the_state_before_them_and_the_oldest_go(window,
         assert (np.diff(rows["x"], axis=0) == 100).all()
 
 
-def test_at_reuse_1_every_window_is_drawn_once_on_average():
-    kept, drawn = buffer(2, 64, 1.0, 3), dict[int, int]()
-    for number in range(400):
-        kept.add(*rollout(number, 4, 2, 8))
-        while kept.due(16):
-            rows, _ = kept.draw(16)
-            for name in rows["x"][0].tolist():
-                drawn[name] = drawn.get(name, 0) + 1
-    inside = [drawn.get(number * 10_000 + 100 * first + lane, 0) for number in range(20, 380) for first in (0, 2)
-              for lane in range(8)]  # fmt: skip
-    n, mean = len(inside), float(np.mean(inside))
-    assert abs(mean - 1.0) < 4 * np.std(inside) / np.sqrt(n)
-    assert 0.5 < np.var(inside) < 1.5, "as often as chance has it"
-    assert max(drawn.values()) > 1
-
-
 @pytest.mark.parametrize(("reuse", "batches"), [(0.5, 100), (1.0, 200), (4.0, 800)])
 def test_reuse_is_what_was_asked_for(reuse, batches):
     kept, made = buffer(2, 32, reuse), 0

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.replay_buffer import ReplayBuffer
-from polyplay.core.errors import BadPriority
+from polyplay.core import tree
+from polyplay.core.errors import BadPriority, UserError
+from polyplay.core.tree import Field
+from polyplay.learning import value_losses
 from tests.buffers.plain_replay import Plain, World, live_slots
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -53,36 +60,6 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
                 for key, value in items[number].items():
                     got = batch[key][:, i] if key in ("obs", "first") else batch[key][i]
                     assert np.allclose(got, value, rtol=1e-6, atol=1e-6), key
-
-
-def test_worked_windows():
-    """An episode of 3 steps that terminates, one of 2 that is cut short, one that is interrupted; n = 3, γ = 0.5."""
-    spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
-    buffer = Replay(spec, 1, 100, batch=64, n_step=3, gamma=0.5).open(0)
-    first = [1, 0, 0, 0, 1, 0, 0, 1, 0, 1]
-    rows = {
-        "obs": np.arange(10, dtype=np.uint8).repeat(4).reshape(10, 1, 1, 2, 2),
-        "action": np.arange(10).reshape(10, 1),
-        "reward": np.array([0, 1, 2, 4, 0, 8, 16, 0, 32, 0], np.float32).reshape(10, 1),
-        "first": np.array(first, bool).reshape(10, 1),
-        "terminated": (np.arange(10) == 3).reshape(10, 1),
-        "truncated": (np.arange(10) == 6).reshape(10, 1),
-        "version": np.zeros((10, 1), np.int64),
-    }
-    buffer.add(rows, [0])
-    batch = buffer.sample()
-    found = {
-        int(a): (float(g), float(d), int(s[0, 0, 0]))
-        for a, g, d, s in zip(batch["action"], batch["return"], batch["discount"], batch["obs"][1], strict=True)
-    }
-    assert found == {
-        0: (1 + 2 / 2 + 4 / 4, 0.0, 3),
-        1: (2 + 4 / 2, 0.0, 3),
-        2: (4.0, 0.0, 3),
-        4: (8 + 16 / 2, 0.25, 6),  # the real last observation
-        5: (16.0, 0.5, 6),
-        7: (32.0, 0.5, 8),
-    }
 
 
 def small(sampler=None, lanes=2, capacity=40, **options):
@@ -207,3 +184,298 @@ def test_metrics_count_what_was_never_sampled_and_age():
     metrics = buffer.metrics()
     assert metrics["never_sampled"] == 1.0
     assert metrics["evicted"] == metrics["inserted"] - metrics["size"] > 0
+
+
+# Priorities and weights, against plain sums.
+
+
+def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> ReplayBuffer:
+    world = World(np.random.default_rng(1), 2, 0, "zeros")
+    spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
+    buffer = Replay(spec, 2, 200, batch, sampler=sampler, **options).open(3)
+    lanes = np.arange(2)
+    played = world.rows(rows, lanes)
+    rng = np.random.default_rng(2)
+    played |= {k: rng.normal(size=(rows, 2)).astype(np.float32) for k in ("value", "chosen")}
+    buffer.add(played, lanes)
+    return buffer
+
+
+def all_ids(buffer: ReplayBuffer) -> np.ndarray:
+    return buffer.index.ids(live_slots(buffer.index))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    alpha=st.sampled_from([0.0, 0.5, 0.6, 1.0]),
+    beta=st.sampled_from([0.0, 0.4, 1.0]),
+    mixture=st.sampled_from([0.0, 0.001, 0.3]),
+    stratified=st.booleans(),
+)
+def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
+    """P(i) = p^α/Σp^α with 0^α = 0, or the mixture with 1/N; w = (1/(N·P))^β over the batch's maximum."""
+    buffer, rng = buffer_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
+    ids = all_ids(buffer)
+    priority = np.where(rng.random(len(ids)) < 0.3, 0, rng.random(len(ids)) * 10 ** rng.uniform(-3, 3, len(ids)))
+    priority[0] = 1.0
+    assert buffer.update_priorities(ids, priority) == 0
+    batch = buffer.sample(beta)
+    of = dict(zip(ids.tolist(), priority.tolist(), strict=True))
+    mass = {i: p**alpha if p > 0 else 0.0 for i, p in of.items()}
+    share = [(1 - mixture) * mass[i] / sum(mass.values()) + mixture / len(of) for i in batch["id"].tolist()]
+    weight = np.array([(1 / (len(of) * p)) ** beta for p in share])
+    assert batch["weight"].max() == 1
+    assert batch["weight"] == pytest.approx(weight / weight.max(), rel=1e-5)
+    if not mixture:
+        assert all(of[i] > 0 for i in batch["id"].tolist())
+
+
+def test_draws_are_in_proportion():
+    buffer = buffer_of(Proportional(alpha=0.5, mixture=0.1))
+    ids = all_ids(buffer)
+    priority = np.arange(len(ids), dtype=float)
+    buffer.update_priorities(ids, priority)
+    n = 1500
+    drawn = np.concatenate([buffer.sample()["id"] for _ in range(n)])
+    counts = np.array([(drawn == i).sum() for i in ids])
+    mass = np.sqrt(priority)
+    expected = 16 * n * (0.9 * mass / mass.sum() + 0.1 / len(ids))
+    assert counts.sum() == 16 * n
+    assert ((counts - expected) ** 2 / expected).sum() < 2 * len(ids)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_where_all_priorities_are_zero_the_draw_is_uniform(alpha):
+    buffer = buffer_of(Proportional(alpha))
+    ids = all_ids(buffer)
+    buffer.update_priorities(ids, np.zeros(len(ids)))
+    batches = [buffer.sample() for _ in range(300)]
+    assert all((b["weight"] == 1).all() for b in batches)
+    assert set(np.concatenate([b["id"].copy() for b in batches]).tolist()) == set(ids.tolist())
+
+
+def test_new_items_have_the_greatest_priority_ever_given():
+    buffer = buffer_of(Proportional(alpha=1.0))
+    live = live_slots(buffer.index)
+    assert set(buffer.sampler.priorities(live).tolist()) == {1.0}
+    buffer.update_priorities(all_ids(buffer)[:2], [7.0, 0.5])
+    buffer.update_priorities(all_ids(buffer)[:2], [0.25, 0.5])
+    world = World(np.random.default_rng(5), 2, 0, "zeros")
+    rows = world.rows(5, np.arange(2)) | {k: np.zeros((5, 2), np.float32) for k in ("value", "chosen")}
+    buffer.add(rows, slice(None))
+    new = np.setdiff1d(live_slots(buffer.index), live)
+    assert set(buffer.sampler.priorities(new).tolist()) == {7.0}
+
+
+def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
+    buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
+    live = live_slots(buffer.index)
+    end, _, discount = buffer.batches.windows(live)
+    value = buffer.columns.arrays["value"]
+    value[end[discount == 0]] = np.nan
+    assert np.isfinite(buffer.batches.td_errors(live[discount == 0])).all()
+    value[end[discount > 0][:1]] = np.inf
+    with pytest.raises(BadPriority, match="infinite"):
+        buffer.batches.td_errors(live)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": Proportional(alpha=1.5)}, "alpha=1.5"),
+        ({"sampler": Proportional(first="best")}, "max, td"),
+        ({"sampler": Proportional(first="td")}, "chosen"),
+        ({"ratio": 0.0}, "ratio=0.0"),
+        ({"capacity": 5, "start": 9}, "start=9"),
+        ({"stack": 3}, "stack=3"),
+        ({"reward": "half"}, "none, clip, sign"),
+        ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
+        ({"gamma": 1.1}, "gamma=1.1"),
+        ({"lanes": 0}, "lanes=0"),
+        ({"lanes": 99, "capacity": 50}, "99 lanes"),
+        ({"spec": {"obs": Field((1, 2, 2), "uint8")}}, "lack action, first, reward"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_wrong_descriptions_are_refused_by_name(options, message):
+    spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
+    with pytest.raises(UserError, match=message):
+        Replay(**{"spec": spec, "lanes": 1, "capacity": 100, "batch": 4, **options})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampler=st.sampled_from([Proportional(1.0), Proportional(1.0, first="td")]),
+    stack=st.sampled_from([0, 2]),
+    options=st.sampled_from([{}, {"n_step": 3}, {"soft": True}, {"sequence": 4, "burn_in": 2}]),
+    capacity=st.integers(3, 90),
+    T=st.integers(1, 40),
+)
+def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, sampler, stack, options, capacity, T):
+    """However many rows come at once, an item that leaves a slot is not taken for the one that gets it."""
+    rng = np.random.default_rng(seed)
+    world, lanes = World(rng, 2, stack, "zeros"), np.arange(2)
+    spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
+    buffer = Replay(spec, 2, capacity, 4, sampler=sampler, stack=stack, **options).open(3)
+    for _ in range(1 + 300 // T):
+        rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
+        buffer.add(rows, lanes)
+    live = live_slots(buffer.index)
+    want = np.ones(len(live)) if sampler.first == "max" else buffer.batches.td_errors(live)
+    assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
+    dead = np.setdiff1d(np.arange(buffer.index.slots), live)
+    assert not buffer.sampler.priorities(dead).any()
+
+
+# Sequences: rows, padding, states and masks as a plain twin has them; every transition is in some item.
+
+SEQUENCE_QUICK = settings(max_examples=40, deadline=None)
+STATE = {"core": {"h": Field((2,), "float32")}}
+
+
+class Known(Plain):
+    """The twin, with the recurrent states that were given with rows."""
+
+    def __init__(self, replay: Replay):
+        super().__init__(replay)
+        self.state: dict[tuple[int, int], np.ndarray] = {}
+        self.last = [-(10**9)] * replay.lanes
+
+    def tell(self, lane: int, state: np.ndarray) -> None:
+        """Before the rows that come next are added, of which the first is no `first` one."""
+        t = len(self.lanes[lane])
+        number = self.head[lane]
+        if number - self.last[lane] >= self.replay.every:
+            self.state[lane, t], self.last[lane] = state, number
+
+    def begin(self, lane: int, t: int) -> int | None:
+        """The first row of t's episode; None: it was never seen."""
+        rows = self.lanes[lane]
+        while t >= 0 and not rows[t]["first"]:
+            t -= 1
+        return t if t >= 0 else None
+
+    def sequences(self) -> dict[int, tuple[int, int]]:
+        """(lane, first trained row) of every item, by id."""
+        r, found = self.replay, {}
+        for lane, rows in enumerate(self.lanes):
+            for t in range(len(rows)):
+                e = self.begin(lane, t)
+                early = e is not None and (t - e) % r.every == 0 and t - e <= r.burn_in
+                anchored = (lane, t - r.burn_in) in self.state and (e is None or t - r.burn_in >= e)
+                steps = self.stretch(lane, t)
+                done = steps >= r.window or (steps and self.closed(lane, t))
+                if (early or anchored) and done and self.there(lane, t):
+                    found[self.id(lane, rows[t]["number"])] = (lane, t)
+        return found
+
+    def cut(self, lane: int, t: int) -> dict[str, Any]:
+        """The item whose first trained row is t, row by row."""
+        r, rows = self.replay, self.lanes[lane]
+        e = self.begin(lane, t)
+        low = t - r.burn_in if e is None else max(e, t - r.burn_in)
+        high = t + self.stretch(lane, t)
+        out: dict[str, Any] = {"valid": [], "obs": [], "action": [], "reward": [], "first": [], "terminated": []}
+        for i in range(t - r.burn_in, t - r.burn_in + r.length):
+            row, real = rows[min(max(i, low), high)], low <= i <= high
+            out["valid"].append(low <= i < high and i + 1 < t - r.burn_in + r.length)
+            out["obs"].append(row["obs"])
+            out["action"].append(row["action"])
+            out["reward"].append(row["reward"] if real else 0.0)
+            out["first"].append(row["first"] if real else True)
+            out["terminated"].append(row["terminated"] and real)
+        out["state"] = np.zeros(2) if out["first"][0] else self.state[lane, t - r.burn_in]
+        return out
+
+
+@SEQUENCE_QUICK
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sequence=st.integers(1, 8),
+    burn_in=st.integers(0, 6),
+    n_step=st.integers(1, 3),
+    period=st.integers(0, 4),
+    stack=st.sampled_from([0, 2]),
+    calm=st.booleans(),
+)
+def test_sequence_items_are_those_of_the_twin(seed, sequence, burn_in, n_step, period, stack, calm):
+    rng = np.random.default_rng(seed)
+    world = World(rng, 2, stack, "any")
+    world.events = ("go",) * 20 + ("terminate", "truncate", "restart") if calm else world.events
+    replay = Replay(
+        world.spec(), 2, int(rng.integers(30, 80)), 8, STATE, n_step=n_step, stack=stack,
+        sequence=sequence, burn_in=burn_in, period=period,
+    )  # fmt: skip
+    buffer, twin, lanes = replay.open(seed), Known(replay), np.arange(2)
+    for _ in range(8):
+        rows, state = world.rows(int(rng.integers(1, 9)), lanes), rng.normal(size=(2, 2)).astype(np.float32)
+        for lane in lanes:
+            if not rows["first"][0, lane]:
+                twin.tell(lane, state[lane])
+        twin.add(rows, lanes)
+        buffer.add(rows, lanes, {"core": {"h": state}})
+        items = twin.sequences()
+        assert alive(buffer) == set(items)
+        if items:
+            batch = buffer.sample()
+            for i, number in enumerate(batch["id"].tolist()):
+                want = twin.cut(*items[number])
+                assert np.array_equal(batch["state"]["core"]["h"][i], np.float32(want.pop("state")))
+                for key, value in want.items():
+                    assert np.array_equal(batch[key][:, i], value), key
+
+
+@pytest.mark.parametrize(
+    ("sequence", "burn_in", "period", "T"), [(8, 4, 0, 4), (8, 4, 4, 2), (6, 5, 3, 3), (4, 0, 2, 1)]
+)
+def test_every_transition_is_trained_on_in_some_item(sequence, burn_in, period, T):
+    world = World(np.random.default_rng(sequence), 1, 0, "zeros")
+    world.events = ("go",) * 15 + ("terminate", "restart")
+    replay = Replay(world.spec(), 1, 2000, 64, STATE, sequence=sequence, burn_in=burn_in, period=period, n_step=2)
+    buffer, first, lanes = replay.open(0), [], np.arange(1)
+    for _ in range(600 // T):
+        rows = world.rows(T, lanes)
+        first += rows["first"][:, 0].tolist()
+        buffer.add(rows, lanes, {"core": {"h": np.zeros((1, 2), np.float32)}})
+    trained: set[int] = set()
+    for _ in range(100):
+        batch = buffer.sample()
+        part = slice(burn_in, burn_in + sequence)
+        trained |= set(batch["action"][part][batch["valid"][part]].tolist())
+    last = len(first) - 1 - first[::-1].index(True)  # the episode that still goes on may wait
+    wanted = {t for t in range(last - 1) if not first[t + 1]}
+    assert {a - 1 for a in trained} >= wanted
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3])
+def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
+    rng, lanes = np.random.default_rng(3), np.arange(2)
+    world = World(rng, 2, 0, "zeros")
+    world.events = ("go",) * 20 + ("terminate", "truncate", "restart")
+    spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
+    sampler = Proportional(1.0, first="td", eta=0.9, rescale=eps)
+    replay = Replay(spec, 2, 400, 8, n_step=3, gamma=0.9, sequence=6, burn_in=4, period=3, sampler=sampler)
+    buffer = replay.open(0)
+    for _ in range(60):
+        rows = world.rows(3, lanes) | {k: rng.normal(size=(3, 2)).astype(np.float32) for k in ("value", "chosen")}
+        buffer.add(rows, lanes)
+    live = live_slots(buffer.index)
+    drawn = buffer.batches.fill(
+        live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
+    )
+    batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
+    made = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
+    want = value_losses.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
+    assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
+    assert len(live) > 50
+
+
+def test_bounds_of_a_description():
+    spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
+    replay = Replay(spec, 4, 4_000, 8, STATE, sequence=80, burn_in=40, n_step=5, soft=True)
+    assert (replay.every, replay.window, replay.length) == (40, 84, 125)
+    assert replay.rows == 1000 + 125 + 84 + 40
+    with pytest.raises(UserError, match="burn_in"):
+        Replay(spec, 4, 4_000, 8, burn_in=40)

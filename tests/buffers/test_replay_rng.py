@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_what_was_compiled_before_is_known(tmp_path):
     assert is_compiled(many)
     loop = SimpleNamespace(py_func=many.py_func, __name__="many", stats=SimpleNamespace(cache_path=str(tmp_path)))
     assert not is_compiled(loop)
-    index = tmp_path / f"test_rng.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
+    index = tmp_path / f"{Path(__file__).stem}.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
     index.touch()
     assert is_compiled(loop)
     os.utime(index, (0, 0))

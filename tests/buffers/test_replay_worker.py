@@ -7,15 +7,19 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import ReplayShard, SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import READING, RolloutQueue
+from polyplay.buffers.rollout_queue import ROWS as samples_ROWS
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
@@ -136,22 +140,6 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
     assert priorities(shards[1]) == before[1]
 
 
-def test_weights_of_a_shards_batch_are_those_over_all_shards():
-    """Of equally many items in each, drawn from in turn, an item's chance is P/shards: (N·P)^-β, over its maximum."""
-    shop, m, beta = Shop(), 2, 0.4
-    shards = [shop.shard(i) for i in range(m)]
-    for turn in range(8):
-        shop.play(turn % 4)
-        shards[turn % 2].step()
-    shard = shards[0]
-    size, mass = shard.buffer.index.size, sum(priorities(shard).values())
-    item = shop.samples.item(0)
-    shard.buffer.sample(into=item)
-    chance = np.array([priorities(shard)[i] for i in item["id"].tolist()]) / mass / m
-    weight = (m * size * chance) ** -beta
-    assert item["weight"] == pytest.approx(weight / weight.max(), rel=1e-4)
-
-
 def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
     shop = Shop(memories=1, actors=2, capacity=48, soft=True)
     shard = shop.shard(0, trim=100)
@@ -176,35 +164,6 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
     shop.samples.learnt(0.5, 199)
     shard.update_priorities()
     assert shard.trimmed == 1
-
-
-@pytest.mark.parametrize("ratio", [None, 2.0])
-def test_with_a_ratio_both_sides_wait_for_each_other_and_without_none_does(ratio):
-    shop = Shop(memories=1, actors=1, slots=4, ratio=ratio, start=20, batch=16)
-    shard, taker = shop.shard(0), shop.reader.batches()
-    played = 0
-    for _ in range(40):
-        played += shop.play(0) is not None
-        shard.step()
-    assert shop.samples.depth == 2, "as many as there are trays"
-    drawn = shard.buffer.sampled // 16
-    if ratio is None:
-        assert (played, taken(shard)) == (40, 40 * T * LANES)
-        return
-    assert played < 40
-    behind = (shard.buffer.limiter.steps - 20) * ratio / 16 - drawn
-    assert 2 <= behind < 2 + 1 + T * LANES * ratio / 16
-    learnt = 0
-    for _ in range(60):
-        shop.play(0)
-        shard.step()
-        tray = next(taker)
-        if tray is not None:
-            shop.reader.give(tray, np.ones(8 * 2))
-            learnt += 1
-    steps = shard.buffer.limiter.steps
-    assert learnt > 10
-    assert learnt + 2 + 3 + T * LANES * ratio / 16 >= (steps - 20) * ratio / 16 >= learnt
 
 
 def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
@@ -372,3 +331,162 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
         shop.queue.close()
         process.join(20)
     assert process.exitcode == 0
+
+
+# Drawn batches and their priorities: each comes whole, once, and goes back to who drew it, whoever dies meanwhile.
+
+SAMPLES_SPEC: Any = {"obs": {"x": Field((3,), "float32")}, "action": Field((), "int64"), **samples_ROWS}
+
+
+def trays_of(memories: int = 2, learners: int = 1, depth: int = 2, batch: int = 4) -> SampleQueue:
+    queue = RolloutQueue(SAMPLES_SPEC, {}, T=2, lanes=1, slots=2 * memories, producers=memories, consumers=memories)
+    made = SampleQueue(Replay(SAMPLES_SPEC, 1, capacity=50, batch=batch), queue, learners, depth)
+    made.patience = 0.0
+    return made
+
+
+def draw(number: int) -> Any:
+    """As a memory's sample that consists of one number."""
+
+    def fill(item: Any) -> None:
+        item["obs"]["x"][:] = number
+        item["id"][:] = number
+
+    return fill
+
+
+def test_a_batch_crosses_in_place_and_its_priorities_come_back():
+    samples = trays_of(memories=1)
+    filler, taker = samples.writer(0), samples.reader(0)
+    batches = taker.batches()
+    assert next(batches) is None
+    assert list(filler.back()) == []  # all are empty at first
+    filler.fill(draw(7))
+    assert (samples.depth, filler.away) == (1, 1)
+    tray = next(batches)
+    item = samples.item(tray)
+    assert item["obs"]["x"].shape == (2, 4, 3)
+    assert item["id"].tolist() == [7] * 4
+    assert np.shares_memory(item["obs"]["x"], samples._items["obs"]["x"])
+    taker.give(tray, np.arange(4.0))
+    ((ids, priority),) = filler.back()
+    assert (ids.tolist(), priority.tolist()) == ([7] * 4, [0, 1, 2, 3])
+    assert (samples.depth, filler.away) == (0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    memories=st.integers(1, 3),
+    learners=st.integers(1, 3),
+    depth=st.integers(1, 3),
+    moves=st.lists(st.tuples(st.sampled_from("ftgb"), st.integers(0, 2)), max_size=80),
+)
+def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, moves):
+    samples = trays_of(memories, learners, depth)
+    fillers, takers = [samples.writer(m) for m in range(memories)], [samples.reader(c) for c in range(learners)]
+    batches = [t.batches() for t in takers]
+    for filler in fillers:
+        assert list(filler.back()) == []
+    full: Any = [[deque() for _ in range(learners)] for _ in range(memories)]
+    back: Any = [[deque() for _ in range(learners)] for _ in range(memories)]
+    held: Any = [deque() for _ in range(learners)]
+    number, away = 0, [0] * memories
+    for move, who in moves:
+        m, c = who % memories, who % learners
+        if move == "f" and fillers[m].empty:
+            number += 1
+            c = fillers[m].empty[0] // depth % learners
+            fillers[m].fill(draw(number))
+            full[m][c].append(number)
+            away[m] += 1
+        elif move == "t":
+            tray = next(batches[c])
+            there = {m for m in range(memories) if full[m][c]}
+            assert (tray is not None) == bool(there)
+            if tray is not None:
+                found = int(samples.item(tray)["id"][0])
+                (m,) = [m for m in there if full[m][c][0] == found]
+                full[m][c].popleft()
+                held[c].append((m, tray, found))
+        elif move == "g" and held[c]:
+            m, tray, found = held[c].popleft()
+            takers[c].give(tray, np.full(4, float(found)))
+            back[m][c].append(found)
+        elif move == "b":
+            told = [(int(i[0]), float(p[0])) for i, p in fillers[m].back()]
+            want = [n for ring in back[m] for n in ring]
+            assert told == [(n, float(n)) for n in want]
+            away[m] -= len(want)
+            back[m] = [deque() for _ in range(learners)]
+    for m in range(memories):
+        assert fillers[m].away == away[m] <= learners * depth
+
+
+def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by_nobody():
+    samples = trays_of(memories=1, depth=2)
+    filler, taker = samples.writer(0), samples.reader(0)
+    batches = taker.batches()
+    list(filler.back())
+    filler.fill(draw(1))
+    samples.item(filler.empty[0])["id"][:2] = 99  # killed in the middle of its next one
+    new = samples.writer(0, by=1)
+    assert len(new.empty) == 1
+    tray = next(batches)
+    assert samples.item(tray)["id"].tolist() == [1] * 4
+    assert next(batches) is None, "a half-filled tray is never taken"
+    taker.give(tray, np.ones(4))
+    assert list(new.back()) == [], "its ids belong to another memory"
+    assert len(new.empty) == 2
+    new.fill(draw(3))
+    tray = next(batches)
+    taker.give(tray, np.ones(4))
+    assert [i.tolist() for i, _ in new.back()] == [[3] * 4]
+
+
+def test_what_a_lost_learner_held_goes_back_unjudged():
+    samples = trays_of(memories=2, learners=2, depth=1)
+    fillers = [samples.writer(m) for m in range(2)]
+    for filler in fillers:
+        list(filler.back())
+        filler.fill(draw(1))
+        filler.fill(draw(2))
+    batches = [samples.reader(c).batches() for c in range(2)]
+    lost, others = next(batches[0]), next(batches[1])
+    assert lost != others
+    taker = samples.reader(0)  # in the lost one's place
+    assert [len(list(f.back())) for f in fillers] == [0, 0]
+    assert [f.away for f in fillers] == [1, 2]
+    assert next(taker.batches()) is not None, "what was on its way is taken by the new one"
+    assert samples.use[others] != 0
+
+
+def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
+    samples = trays_of(memories=2)
+    fillers, taker = [samples.writer(m) for m in range(2)], samples.reader(0)
+    assert [samples.asked(m) for m in range(2)] == [None, None]
+    waiting = taker.gather(0, 0.0)
+    next(waiting)
+    assert [samples.asked(m) for m in range(2)] == [0, 0]
+    fillers[0].heard(12.0)
+    fillers[0].answer(0)
+    fillers[0].heard(5.0)
+    next(waiting)
+    fillers[1].answer(0, failed=True)
+    assert list(waiting) == []
+    assert samples.failed(0) == [1]
+    assert (samples.fresh(kept=True), samples.news, samples.fresh(), samples.fresh(), samples.news) == (
+        12.0,
+        True,
+        5.0,
+        0.0,
+        False,
+    )
+
+
+def test_waits_end_when_all_is_closed():
+    samples = trays_of()
+    batches = samples.reader(0).batches()
+    assert next(batches) is None
+    samples.close()
+    with pytest.raises(Closed):
+        next(batches)

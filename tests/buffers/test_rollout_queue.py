@@ -296,13 +296,3 @@ def test_batches_can_be_ordered_by_a_log():
     _fill(queue, ends[1], 5)
     assert next(taken)[0]["version"][0].tolist() == [1, 1, 5, 5]
     assert [[s // queue.share for s in slots] for slots in heard] == log
-
-
-def test_every_producer_gets_its_turn():
-    queue = _stream(slots=8, producers=2)
-    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(1).consumer(0)
-    for i in range(4):
-        _fill(queue, ends[0], 100 + i)
-        _fill(queue, ends[1], 200 + i)
-    order = [int(next(taken)[0]["version"][0, 0]) for _ in range(8)]
-    assert order == [100, 200, 101, 201, 102, 202, 103, 203]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,16 +70,3 @@ def test_draws_follow_the_distribution():
         assert counts[~some].sum() == 0
         assert ((counts[some] - expected[some]) ** 2 / expected[some]).sum() < 30  # χ² of 7 degrees
     assert np.abs(counts - expected).max() <= 2  # stratified: all but exact
-
-
-def test_a_stratified_batch_has_one_of_each_segment():
-    tree, draws = filled([1.0] * 64), CounterRng(1)
-    assert tree.draw(draws.key, draws.take(64), 64, True).tolist() == list(range(64))
-
-
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 65, 4097])
-def test_nodes_are_a_cache_line(n):
-    tree = SumTree(n)
-    assert tree.nodes.ctypes.data % 64 == 0
-    assert (tree.offsets % 8 == 0).all()
-    assert tree.nodes.nbytes <= 8 * (n * 8 / 7 + 8 * len(tree.offsets) + 8)

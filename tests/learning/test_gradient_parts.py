@@ -92,18 +92,6 @@ def test_what_they_learn_is_the_same_every_time():
     assert torch.equal(paths[0], paths[2])
 
 
-def test_the_gradient_and_the_loss_are_the_whole_batch_s():
-    one, two = learner(1, "sum"), learner(2, "sum")
-    batch = {k: torch.as_tensor(v) for k, v in item(3).items()}
-    alone, together = one._score_sample(batch), two._score_sample(batch)
-    alone.loss.backward()
-    assert alone.loss.requires_grad
-    assert not together.loss.requires_grad
-    torch.testing.assert_close(two.vector.grad, one.vector.grad, rtol=1e-4, atol=1e-6)
-    for name in alone.metrics:
-        torch.testing.assert_close(together.metrics[name], alone.metrics[name], rtol=1e-4, atol=1e-6)
-
-
 def test_one_thread_makes_it_where_that_shall_repeat_the_run():
     assert parts_of(learner(2, "sum"), 32) == 2
     assert parts_of(learner(2, "sum", trace=True), 32) == 1

@@ -3,90 +3,51 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import NotFinite
+from polyplay.core.errors import Closed, NotFinite
 from polyplay.core.tree import Field
 from polyplay.core.worker import (
-    Counters,
     Hyperparameters,
     HyperparameterSchedule,
     RunControl,
     SchedulePoint,
-    WorkerContext,
 )
 from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import Learner, LearnerSpec, unroll_before_last
+from polyplay.learning.learner import (
+    Epochs,
+    Learner,
+    Minibatches,
+    SaveMarks,
+    shuffled_order,
+    unroll_before_last,
+)
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
+from polyplay.runs.session import CheckpointCompleter
 from polyplay.weights.update import Local, OptimizerSpec
-
-SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
-POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
-OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
-
-
-def _me(index: int = 0, n: int = 1, directory: Path | None = None, resume: Path | None = None) -> WorkerContext:
-    return WorkerContext(
-        "learn",
-        index,
-        n,
-        index,
-        seed=4,
-        all_counters=Counters(4, ("loss",)),
-        control=RunControl(),
-        directory=directory,
-        resume=resume,
-    )
-
-
-def _task(update=None, total: float = 1e9, **more) -> LearnerSpec:
-    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    return LearnerSpec(
-        more.pop("policy", POLICY),
-        more.pop("loss", policy_losses.A2C()),
-        update or Local(OPTIM),
-        hyperparameters,
-        total,
-        **more,
-    )
-
-
-def _rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict:
-    rng = np.random.default_rng(seed)
-    first = np.zeros((T + 1, B), bool)
-    first[2, :2] = True
-    floats = {k: rng.standard_normal((T + 1, B)).astype(np.float32) for k in ("reward", "value", "logp")}
-    return {
-        "obs": rng.standard_normal((T + 1, B, 5)).astype(np.float32),
-        "action": rng.integers(0, 3, (T + 1, B)),
-        "terminated": np.roll(first, -1, 0),
-        "truncated": np.zeros((T + 1, B), bool),
-        "first": first,
-        "version": np.full((T + 1, B), version),
-        **floats,
-    }
-
-
-def _finish(steps) -> None:
-    for _ in steps:
-        pass
+from tests import twins
+from tests.weights.ends import SPEC, finish, me, some_rows, task
 
 
 def test_counts_lag_and_annealing():
-    ctx = _me()
-    learner = Learner(ctx, _task(total=220.0))
+    ctx = me()
+    learner = Learner(ctx, task(total=220.0))
     for i in range(3):
-        _finish(learner.step(_rows(i, version=max(0, i - 1)), {}))
+        finish(learner.step(some_rows(i, version=max(0, i - 1)), {}))
     assert learner.version == 3
     assert learner.learnt == 3 * 22  # 24 transitions, 2 of them void
     assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
@@ -94,9 +55,9 @@ def test_counts_lag_and_annealing():
     assert learner.rate() == pytest.approx(1e-2 * (1 - 66 / 220))
     assert not learner.done
     for i in range(7):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     assert learner.done
-    assert Learner(_me(), _task(anneal="constant")).rate() == 1e-2
+    assert Learner(me(), task(anneal="constant")).rate() == 1e-2
 
 
 @dataclass(frozen=True)
@@ -108,44 +69,44 @@ class Broken:
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
-    learner = Learner(_me(directory=tmp_path), _task(loss=Broken()))
+    learner = Learner(me(directory=tmp_path), task(loss=Broken()))
     before = learner.vector.flat.clone()
     with pytest.raises(NotFinite, match=r"update 0: loss nan.*not-finite-0-0\.safetensors"):
-        _finish(learner.step(_rows(1), {}))
+        finish(learner.step(some_rows(1), {}))
     assert torch.equal(learner.vector.flat, before)
     from safetensors.numpy import load_file
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
-    assert np.array_equal(kept["reward"], _rows(1)["reward"])
+    assert np.array_equal(kept["reward"], some_rows(1)["reward"])
 
 
 @pytest.mark.parametrize("name", ["rmsprop_tf", "adam"])
 def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
-    spec = _task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
-    learner = Learner(_me(directory=tmp_path), spec)
+    spec = task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
+    learner = Learner(me(directory=tmp_path), spec)
     for i in range(3):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     spec.hyperparameters.set("learning_rate", 2e-3)
     learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
     spec.hyperparameters.set("learning_rate", 1e-3)
     path = checkpoint.complete(tmp_path, 3, {})
-    second = Learner(_me(directory=tmp_path, resume=path), spec)
+    second = Learner(me(directory=tmp_path, resume=path), spec)
     assert second.version == 3
     assert second.learnt == learner.learnt
     assert spec.hyperparameters.learning_rate == 2e-3
     assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
     for i in range(3, 6):
-        _finish(learner.step(_rows(i), {}))
-        _finish(second.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
+        finish(second.step(some_rows(i), {}))
     assert torch.equal(learner.vector.flat, second.vector.flat)
 
 
 def test_every_update_can_be_traced(tmp_path):
-    ctx = _me(directory=tmp_path)
+    ctx = me(directory=tmp_path)
     ctx.trace = True
-    learner = Learner(ctx, _task())
+    learner = Learner(ctx, task())
     for i in range(3):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     rows = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
     assert [r["update"] for r in rows] == [1, 2, 3]
     assert all(np.isfinite(r["loss"]) for r in rows)
@@ -157,7 +118,7 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
     policy = build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "core": core, "core_size": 6}), 3)
     state = policy.initial(2)
     for rollout in range(2):
-        rows, before = _rows(rollout, T=5, B=2), state
+        rows, before = some_rows(rollout, T=5, B=2), state
         rows["first"][:] = False
         rows["first"][3, 0] = rollout == 1
         rows["terminated"] = np.roll(rows["first"], -1, 0)
@@ -183,30 +144,29 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
 
 
 def test_metrics_of_every_third_update_are_reported_if_so_asked():
-    ctx = _me()
-    learner = Learner(ctx, _task(report=3))
+    ctx = me()
+    learner = Learner(ctx, task(report=3))
     for i in range(7):
-        _finish(learner.step(_rows(i), {}))
+        finish(learner.step(some_rows(i), {}))
     assert ctx.all_counters.metrics[0, 0, 1] == 2
     assert ctx.counters.get("updates") == 7
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = _task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
-    learner, rng = Learner(_me(), spec), np.random.default_rng(1)
+    spec = task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
+    learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
     counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.target_net)]
-    _finish(learner.step_on_sample(item, 3.0))
+    finish(learner.step_on_sample(item, 3.0))
     assert [float(c) for c in counts] == [0.0, 0.0], "the memory's rows were observed when they came"
-    _finish(learner.step_on_sample(item, 3.0, observe=True))
+    finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)
 
 
 # ---------------------------------------------------------------------------- rows that rewards are predicted from
-
 OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))
 HEARD: list[dict] = []
 
@@ -226,9 +186,9 @@ def _predicting(seed: int = 4, **options) -> Learner:
     policy = factory.NetworkFactory(
         "mlp", OWN, {"hidden": (8,), "auxiliary": ("reward",), "rewards": OWN.events, **options}
     )
-    ctx = _me()
+    ctx = me()
     ctx.seed = seed
-    spec = _task(policy=policy, loss=Listening())
+    spec = task(policy=policy, loss=Listening())
     hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
     return Learner(ctx, replace(spec, hyperparameters=hyperparameters))
 
@@ -236,7 +196,7 @@ def _predicting(seed: int = 4, **options) -> Learner:
 def _own_rows(seed: int, T: int = 6, B: int = 6) -> dict:
     """The environment's reward is 1 throughout, so that it would be seen."""
     events = np.random.default_rng(seed).integers(0, 2, (T + 1, B, 2)).astype(np.float32)
-    return {**_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
+    return {**some_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
 
 
 def _inner(rows: dict) -> np.ndarray:
@@ -247,7 +207,7 @@ def test_rows_are_kept_and_examples_are_of_the_inner_reward():
     HEARD.clear()
     learner, given = _predicting(), [_own_rows(i) for i in range(3)]
     for rows in given:
-        _finish(learner.step(rows, {}))
+        finish(learner.step(rows, {}))
     kept = learner.auxiliary.recent.rows
     for i, rows in enumerate(given):
         assert np.array_equal(kept["obs"][:, 6 * i : 6 * i + 6], rows["obs"])
@@ -276,7 +236,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
         learner.version = version
         torch.manual_seed(again)
         np.random.seed(again)
-        _finish(learner.step(rows, {}))
+        finish(learner.step(rows, {}))
         return HEARD[-1]["recent"]
 
     assert torch.equal(drawn(4, 0), drawn(4, 0, again=1))
@@ -287,20 +247,18 @@ def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
 def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_there_is_an_example():
     HEARD.clear()
     learner = _predicting(auxiliary=())
-    _finish(learner.step(_own_rows(0), {}))
+    finish(learner.step(_own_rows(0), {}))
     assert learner.auxiliary.recent is None
     learner, rows = _predicting(), _own_rows(0)
     rows["first"][:] = True
-    _finish(learner.step(rows, {}))
+    finish(learner.step(rows, {}))
     assert learner.auxiliary.recent.counts == (0, 0)
     assert all("recent" not in heard and "reward_logits" not in heard for heard in HEARD)
-    _finish(learner.step(_own_rows(1), {}))
+    finish(learner.step(_own_rows(1), {}))
     assert "reward_logits" in HEARD[-1]
 
 
 # -------------------------------------------------------------------------------------- rows whose values are replayed
-
-
 @dataclass(frozen=True)
 class Noted:
     """A loss that notes what it gets and gives."""
@@ -325,17 +283,17 @@ def test_the_loss_of_replayed_values_joins_by_its_cost(reduction, core):
     loss = Noted(WithAuxiliary(inner, {"value_replay": 0.3}), seen)
     policy = factory.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
     hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.01)
-    learner = Learner(_me(), replace(_task(policy=policy, loss=loss), hyperparameters=hyperparameters))
+    learner = Learner(me(), replace(task(policy=policy, loss=loss), hyperparameters=hyperparameters))
     columns: list[tuple[dict, dict]] = []
     for i in range(4):
-        rows, rng = _rows(i, B=3), np.random.default_rng(50 + i)
+        rows, rng = some_rows(i, B=3), np.random.default_rng(50 + i)
         if core == "temporal":
             rows["latent_noise"] = rng.standard_normal((5, 3, 6)).astype(np.float32)
         state = {
             k: (2 * rng.random((3, *field.shape))).astype(field.dtype)
             for k, field in learner.policy.state_spec().items()
         }
-        _finish(learner.step(rows, state))
+        finish(learner.step(rows, state))
         for b in range(3):
             lane = slice(b, b + 1)
             columns.append(({k: v[:, lane] for k, v in rows.items()}, {k: v[lane] for k, v in state.items()}))
@@ -355,44 +313,18 @@ def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
     with torch.no_grad():
         given = ({k: torch.from_numpy(v.copy()) for k, v in x.items()} for x in (rows, state))
         value = policy.unroll(*given)["value"][:, 0].tolist()
-    errors = []
-    for t in range(len(value) - 1):
-        if rows["first"][t + 1, 0]:
-            continue
-        ret, weight, at = 0.0, 1.0, t
-        while True:
-            at += 1
-            ret += weight * min(1.0, max(-1.0, float(rows["reward"][at, 0])))
-            weight *= gamma
-            if rows["terminated"][at, 0]:
-                break
-            if at == len(value) - 1 or rows["first"][at + 1, 0]:
-                ret += weight * value[at]
-                break
-        errors.append(0.5 * (ret - value[t]) ** 2)
-    return errors
-
-
-def test_replayed_values_have_a_gradient_and_their_rows_what_it_takes():
-    seen: list = []
-    loss = Noted(WithAuxiliary(policy_losses.A2C(), {"value_replay": 1.0}), seen)
-    learner = Learner(_me(), _task(policy=factory.NetworkFactory("mlp", SPEC, REPLAYING), loss=loss))
-    state = {k: v.numpy() for k, v in learner.policy.initial(6).items()}
-    _finish(learner.step(_rows(0), state))
-    out, batch, _ = seen[0]
-    value = out["replayed_value"]
-    assert value.requires_grad
-    assert value.shape == batch["replayed"]["reward"].shape == (5, 6)
-    assert {*batch["replayed"]} == {"obs", "reward", "first", "terminated", "action", "state"}
+    lane = {k: rows[k][:, 0].tolist() for k in ("first", "terminated")} | {"value": value}
+    target = twins.n_step({**lane, "reward": rows["reward"][:, 0].clip(-1, 1).tolist()}, gamma)
+    return [0.5 * (target[t] - value[t]) ** 2 for t in range(len(target)) if not lane["first"][t + 1]]
 
 
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
     def begin(index: int, resume: Path | None = None) -> tuple[Learner, list[str]]:
-        spec = _task(total=200.0, anneal="constant")
+        spec = task(total=200.0, anneal="constant")
         points = (SchedulePoint(0.5, 0.3, True), SchedulePoint(0.25, 80, False))
         spec.hyperparameters.schedules = (HyperparameterSchedule("entropy_cost", points),)
         told: list[str] = []
-        ctx = _me(index, 2, tmp_path, resume)
+        ctx = me(index, 2, directory=tmp_path, resume=resume)
         ctx.say = lambda kind, text: told.append(f"{kind}: {text}")
         return Learner(ctx, spec), told
 
@@ -401,7 +333,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
         learner, told = begin(index)
         for i in range(5):
             before = learner.learnt
-            _finish(learner.step(_rows(i), {}))
+            finish(learner.step(some_rows(i), {}))
             held = learner.spec.hyperparameters.entropy_cost
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
@@ -410,6 +342,194 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
     assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"
-    _finish(again.step(_rows(1), {}))
+    finish(again.step(some_rows(1), {}))
     assert told == lines[1:]
     assert again.spec.hyperparameters.entropy_cost == 0.25
+
+
+# Which rows a pass takes, in which order, and when it stops.
+
+
+def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
+    places = np.array([3, 5, 8, 13, 21, 34, 55])
+    found = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
+    assert [[len(part) for part in epoch] for epoch in found] == [[4, 3]] * 3
+    orders = [np.concatenate(epoch).tolist() for epoch in found]
+    assert all(sorted(o) == places.tolist() for o in orders)
+    assert len({tuple(o) for o in orders}) == 3
+    again = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
+    assert all(np.array_equal(a, b) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def _parts(state=None):
+    rows = {k: torch.from_numpy(v) for k, v in some_rows(3, version=5).items()}
+    rows["version"][1] = 7
+    targets = policy_losses.PPO().prepare(rows)
+    return rows, Minibatches(rows, state or {}, targets, rows["version"].numpy())
+
+
+def test_single_transitions_are_those_of_the_rollout_and_all_valid():
+    rows, parts = _parts()
+    assert len(parts.places) == 22  # 24 transitions, 2 of them void
+    at = parts.places[[0, 7, 21]]
+    taken, state, version = parts.take(at)
+    assert state == {}
+    assert bool(taken["valid"].all())
+    for k, place in enumerate(at):
+        t, b = divmod(int(place), 6)
+        assert torch.equal(taken["obs"][0, k], rows["obs"][t, b])
+        assert taken["logp"][0, k] == rows["logp"][t, b]
+        assert version[k] == rows["version"][t, b]
+
+
+def test_with_memory_whole_lanes_are_taken_with_the_state_before_them():
+    _, parts = _parts({"h": torch.arange(6.0)})
+    taken, state, version = parts.take(np.array([4, 0]))
+    assert taken["obs"].shape == (4, 2, 5)
+    assert state["h"].tolist() == [4.0, 0.0]
+    assert len(version) == int(taken["valid"].sum()) == 7  # lane 0 has a void transition
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def _whole(state=None):
+    rows, _ = _parts()
+    version = rows["version"].numpy()
+    return rows, Minibatches(rows, state or {}, policy_losses.APPO().prepare(rows), version, whole=True)
+
+
+def test_whole_lanes_have_all_their_rows_for_a_loss_that_makes_its_own_targets():
+    rows, parts = _whole()
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also of lanes with a void transition"
+    taken, state, version = parts.take(np.array([4, 0]))
+    assert state == {}
+    for name, x in taken.items():
+        assert torch.equal(x, rows[name][:, [4, 0]]), name
+    assert taken["obs"].shape == (5, 2, 5), "the last row too"
+    assert {"reward", "terminated", "first"} <= taken.keys()
+    valid = ~rows["first"][1:, [4, 0]].numpy()
+    assert version.tolist() == rows["version"][:-1, [4, 0]].numpy()[valid].tolist()
+    assert len(version) == 7
+    assert 7 in version
+
+
+def test_all_lanes_in_one_part_are_the_rows_themselves():
+    """No copy of observations, whatever the pass's order."""
+    rows, parts = _whole({"h": torch.arange(6.0)})
+    taken, state, version = parts.take(np.array([5, 3, 0, 1, 2, 4]))
+    assert taken["obs"].data_ptr() == rows["obs"].data_ptr()
+    assert taken["obs"].shape == rows["obs"].shape
+    assert state["h"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "in the rows' order"
+    assert len(version) == 22
+    fewer, _, _ = parts.take(np.array([5, 3, 0, 1, 2]))
+    assert fewer["obs"].data_ptr() != rows["obs"].data_ptr()
+
+
+def test_updates_are_those_of_all_passes():
+    assert Epochs(3, 4).updates == 12
+    assert Epochs(1, 1).updates == 1
+    ctx, each = me(), Epochs(3, 2)
+    learner = _learner(ctx, each)
+    finish(learner.step(some_rows(0), {}))
+    assert learner.version == each.updates
+
+
+def _learner(ctx, passes, **more):
+    spec = task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
+    return Learner(ctx, replace(spec, **more))
+
+
+def test_steps_count_once_and_every_update_has_its_own_lag():
+    ctx = me()
+    learner = _learner(ctx, Epochs(3, 2))
+    for i in range(2):
+        finish(learner.step(some_rows(i, version=6 * i), {}))
+    assert learner.version == 12
+    assert learner.learnt == 2 * 22
+    assert ctx.counters.get("lag_count") == 2 * 3 * 22
+    assert ctx.counters.get("lag_sum") == 2 * 11 * (0 + 1 + 2 + 3 + 4 + 5)
+    assert ctx.counters.get("lag_max") == 5
+
+
+def test_too_far_from_the_policy_that_acted_ends_the_passes():
+    near, far = _learner(me(), Epochs(5, 2, target_kl=1e9)), _learner(me(), Epochs(5, 2, target_kl=1e-9))
+    for learner in (near, far):
+        finish(learner.step(some_rows(0), {}))
+    assert near.version == 10
+    assert far.version == 1, "rows that another policy acted on"
+    assert near.learnt == far.learnt == 22
+
+
+# Saves of one update: each has a mark of its own, and waits until the parts of the one before were taken.
+
+
+def learner(serial: bool = False) -> Any:
+    """The context of one, with a counter `saved`."""
+    values = {"saved": 0.0}
+    counters = SimpleNamespace(get=values.__getitem__, set=values.__setitem__)
+    control = RunControl()
+    return SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check)
+
+
+def test_marks_grow_and_tell_repeated_saves_apart():
+    ctx = learner()
+    marks, told = SaveMarks(ctx), list[float]()
+    for number, failed in ((None, False), (0, False), (0, False), (0, True), (4, False), (4, False)):
+        marks.tell(number, failed)
+        told.append(ctx.counters.get("saved"))
+    assert [abs(m) for m in told] == sorted({abs(m) for m in told})
+    assert [int(abs(m)) for m in told] == [0, 1, 1, 1, 5, 5]
+    assert [m < 0 for m in told] == [False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize(("first", "then"), [(None, 0), (0, 0), (6, 6)])
+def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, then):
+    ctx = learner()
+    marks = SaveMarks(ctx)
+    marks.tell(first)
+    waiting = threading.Thread(target=marks.wait, args=(then,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    ctx.control.take(abs(ctx.counters.get("saved")))
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def test_nothing_else_waits_and_not_for_ever(monkeypatch):
+    ctx, began = learner(), time.monotonic()
+    marks = SaveMarks(ctx)
+    marks.wait(0)
+    marks.tell(3)
+    marks.wait(4)
+    SaveMarks(learner(serial=True)).wait(0)
+    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 0.05)
+    marks.wait(3)
+    assert time.monotonic() - began < 5.0
+    ctx.control.halt()
+    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 60.0)
+    with pytest.raises(Closed):
+        marks.wait(3)
+
+
+def test_the_main_process_makes_a_checkpoint_of_each(tmp_path):
+    control, marks = RunControl(), np.zeros(1)
+    role = SimpleNamespace(name="replica", n=1, envs=object(), best=None, served=())
+    crew = SimpleNamespace(control=control, roles=[role], savers=lambda: [0])
+    counters = SimpleNamespace(column=lambda name: marks)
+    metrics: Any = SimpleNamespace(crew=crew, counters=counters, steps=0, frames_per_step=1, before={"steps": 0})
+    reporter: Any = SimpleNamespace(episodes=0, return_mean=None, wall_seconds=1.0)
+    said: list[str] = []
+    completer = CheckpointCompleter(tmp_path, metrics, reporter, 2, said.append)
+    ctx: Any = SimpleNamespace(counters=SimpleNamespace(get=lambda name: marks[0], set=lambda _, m: marks.fill(m)))
+    names = list[str]()
+    for steps, number in ((0, None), (10, 0), (20, 0), (30, 0), (40, 1), (40, 1)):
+        metrics.steps = steps
+        checkpoint.CheckpointPart(tmp_path, number or 0).arrays(checkpoint.policy_name(0), {})
+        SaveMarks(ctx).tell(number)
+        assert control.taken < marks[0]
+        completer.complete()
+        assert control.taken == marks[0]
+        (newest,) = checkpoint.everything(tmp_path)
+        names.append(newest.name.lstrip("0"))
+    assert names == ["-steps-0", "-steps-10", "-steps-20", "-steps-30", "1-steps-40", "1-steps-40"]
+    assert (said, completer.failure) == ([], "")

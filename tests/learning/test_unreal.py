@@ -12,10 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyplay.envs.spaces import Discrete, MultiDiscrete
-from polyplay.learning import unreal
+from polyplay.core import tree
+from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
+from polyplay.envs.spaces import Discrete
+from polyplay.learning import returns, unreal
+from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
+from polyplay.learning.unreal import KL, RecentRows, WithAuxiliary
 from polyplay.nets import actor_critic
-from polyplay.nets.actor_critic import PixelControl, RewardPrediction
+from polyplay.nets.actor_critic import PixelControl
 from tests import twins
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -48,7 +53,7 @@ def slow_pixel_control(chosen: Any, best: Any, change: Any, batch: Any, gamma: f
     real = [(t, b) for t in range(horizon) for b in range(width) if not first[t + 1][b]]
     total, grad, count = 0.0, np.zeros(chosen.shape), max(1, len(real))
     for t, b in real:
-        for i, j in np.ndindex(H, W):
+        for i, j in np.ndindex(*chosen.shape[2:]):
             ret, at = 0.0, t
             while True:
                 ret += gamma ** (at - t) * change[at, b, i, j]
@@ -76,8 +81,6 @@ def differences(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------ pixel change
-
-
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_the_change_of_pictures_equals_the_plain_twin(channels: int) -> None:
     rng = np.random.default_rng(channels)
@@ -122,8 +125,6 @@ def test_views_that_are_none_are_named() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ pixel control
-
-
 @QUICK
 @given(batches(), st.sampled_from([0.0, 0.9, 1.0]))
 def test_pixel_control_equals_the_plain_twin(rows: dict[str, Any], gamma: float) -> None:
@@ -133,18 +134,6 @@ def test_pixel_control_equals_the_plain_twin(rows: dict[str, Any], gamma: float)
     assert loss.item() == pytest.approx(total, rel=1e-9, abs=1e-12)
     loss.backward()
     torch.testing.assert_close(chosen.grad, torch.from_numpy(grad))
-
-
-def test_pixel_controls_gradient_by_finite_differences() -> None:
-    flags = twins.lane_flags(["go", "terminate", "go", "go", "truncate", "go"], "first")
-    batch = {k: torch.tensor(flags[k])[:, None] for k in ("first", "terminated")}
-    generator = torch.Generator().manual_seed(0)
-    batch["reward"] = torch.zeros(7, 1)
-    chosen, change, best = (torch.randn(n, 1, H, W, dtype=torch.float64, generator=generator) for n in (6, 6, 7))
-    chosen.requires_grad_()
-    unreal.pixel_control_loss(chosen, best, change, batch).backward()
-    found = differences(lambda x: unreal.pixel_control_loss(x, best, change, batch), chosen.detach())
-    torch.testing.assert_close(chosen.grad, found, rtol=1e-6, atol=1e-8)
 
 
 @QUICK
@@ -187,25 +176,6 @@ def test_rows_to_bootstrap_from_by_hand(events: list[str], expected: list[bool])
     assert actor_critic.bootstrap_rows(batch)[:, 0].tolist() == expected
 
 
-@QUICK
-@given(batches(), st.sampled_from([Discrete(3), MultiDiscrete((2,), (3, 2))]))
-def test_values_of_a_head_are_computed_where_they_count(rows: dict[str, Any], space: Any) -> None:
-    torch.manual_seed(0)
-    batch = dict(rows["batch"])
-    lead = batch["first"].shape
-    head, x = PixelControl(4, (5, 5), space).double(), torch.randn(*lead, 4, dtype=torch.float64)
-    batch["action"] = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (*lead, *space.field.shape)))
-    chosen, best = actor_critic.pixel_control_values(head, x, batch)
-    maps = head(x.flatten(0, 1))
-    everything = head.chosen(maps, batch["action"].flatten(0, 1)).unflatten(0, lead)
-    torch.testing.assert_close(chosen, everything[:-1])
-    wanted = actor_critic.bootstrap_rows(batch)
-    torch.testing.assert_close(best[wanted], head.best(maps).unflatten(0, lead)[wanted])
-    assert not best[~wanted].any()
-    assert chosen.requires_grad
-    assert not best.requires_grad
-
-
 def test_wrong_shapes_of_pixel_control_are_named() -> None:
     batch = {"reward": torch.zeros(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
     chosen, best = torch.zeros(3, 2, H, W), torch.zeros(4, 2, H, W)
@@ -217,40 +187,16 @@ def test_wrong_shapes_of_pixel_control_are_named() -> None:
         actor_critic.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
 
 
-def test_pixel_control_learns_which_action_changes_which_cell() -> None:
-    """Number 0 of an action changes the left cells, number 1 the right ones; γ = 0.5 lets values settle at (c + 1) / 2
-    and more. A head that takes only a constant as features finds the best action of each side.
-    """
-    torch.manual_seed(0)
-    head, steps = PixelControl(1, (4, 4), Discrete(2)), 8
-    action = torch.randint(2, (steps + 1, 4))
-    change = torch.zeros(steps, 4, 4, 4)
-    change[..., :2] = (action[:-1] == 0).float()[..., None, None]
-    change[..., 2:] = (action[:-1] == 1).float()[..., None, None]
-    flags = torch.zeros(steps + 1, 4, dtype=torch.bool)
-    batch = {"action": action, "reward": torch.zeros(steps + 1, 4), "first": flags, "terminated": flags}
-    optimizer, losses = torch.optim.Adam(head.parameters(), 2e-2), []
-    for _ in range(60):
-        loss = unreal.pixel_control_loss(
-            *actor_critic.pixel_control_values(head, torch.ones(steps + 1, 4, 1), batch), change, batch, 0.5
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-    maps = head(torch.ones(2, 1))
-    left, right = (head.chosen(maps, torch.tensor([0, 1]))[..., side].mean((1, 2)) for side in (slice(2), slice(2, 4)))
-    assert left[0] > left[1] + 0.5
-    assert right[1] > right[0] + 0.5
-
-
 # ------------------------------------------------------------------------------------------------ reward prediction
-
-
 def test_classes_of_rewards() -> None:
     reward = torch.tensor([[0.0, -0.5], [3.0, -0.0]])
     assert unreal.reward_classes(reward).tolist() == [[0, 1], [2, 0]]
+
+
+def slow_cross_entropy(logits: Any, reward: Any) -> float:
+    which = [0 if r == 0 else 1 if r < 0 else 2 for r in reward]
+    each = zip(logits, which, strict=True)
+    return sum(math.log(sum(math.exp(x) for x in row)) - row[k] for row, k in each) / len(which)
 
 
 @QUICK
@@ -258,13 +204,9 @@ def test_classes_of_rewards() -> None:
 def test_reward_prediction_equals_the_plain_twin(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     logits, reward = rng.normal(size=(n, 3)), rng.choice([-2.0, -0.1, 0.0, 0.3, 1.0], n)
-    total = 0.0
-    for row, r in zip(logits, reward, strict=True):
-        which = 0 if r == 0 else 1 if r < 0 else 2
-        total -= math.log(math.exp(row[which]) / sum(math.exp(x) for x in row)) / n
     given_logits = torch.from_numpy(logits).requires_grad_()
     loss = unreal.reward_prediction_loss(given_logits, torch.from_numpy(reward))
-    assert loss.item() == pytest.approx(total)
+    assert loss.item() == pytest.approx(slow_cross_entropy(logits, reward))
     loss.backward()
     found = differences(lambda x: unreal.reward_prediction_loss(x, torch.from_numpy(reward)), given_logits.detach())
     torch.testing.assert_close(given_logits.grad, found, rtol=1e-5, atol=1e-8)
@@ -275,22 +217,7 @@ def test_wrong_shapes_of_reward_prediction_are_named() -> None:
         unreal.reward_prediction_loss(torch.zeros(4, 2), torch.zeros(4))
 
 
-def test_reward_prediction_learns_a_sign() -> None:
-    torch.manual_seed(0)
-    head, x = RewardPrediction(2), torch.randn(3, 200, 2)
-    reward = torch.where(x[1, :, 0].abs() < 0.4, 0.0, x[1, :, 0])
-    optimizer = torch.optim.Adam(head.parameters(), 1e-2)
-    for _ in range(150):
-        optimizer.zero_grad()
-        unreal.reward_prediction_loss(head(x), reward).backward()
-        optimizer.step()
-    right = head(x).argmax(1) == unreal.reward_classes(reward)
-    assert right.float().mean().item() > 0.95
-
-
 # ------------------------------------------------------------------------------------------------ value replay
-
-
 @QUICK
 @given(batches(), st.sampled_from([0.0, 0.9, 1.0]))
 def test_value_replay_equals_the_plain_twin(rows: dict[str, Any], gamma: float) -> None:
@@ -313,3 +240,318 @@ def test_value_replay_names_wrong_shapes_and_low_precision_is_summed_in_float32(
     with pytest.raises(ValueError, match=r"value \[T\+1, B\]"):
         unreal.value_replay_loss(torch.zeros(3, 2), batch, 0.9)
     assert unreal.value_replay_loss(torch.zeros(4, 2, dtype=torch.bfloat16), batch, 0.9).dtype == torch.float32
+
+
+# WithAuxiliary against plain loops and finite differences, its costs, and what it passes through.
+
+COSTS = {"kl_posterior": 0.3, "kl_prior": 0.2, "pixel_control": 0.05, "reward_prediction": 0.7}
+T, B, AUX_H, AUX_W, N = 6, 4, 3, 5, 7
+INNER = [A2C(), A2C(reduction="sum"), VTrace(), VTrace(reduction="mean", normalize_advantage=True)]
+
+
+def rows(seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a network says, and a batch: episodes end in it, in the last row too."""
+    rng = np.random.default_rng(seed)
+
+    def real(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.normal(size=shape))
+
+    first = torch.from_numpy(rng.random((T + 1, B)) < 0.3)
+    batch = {k: real(T + 1, B) for k in ("reward", "value", "logp")} | {"first": first}
+    batch["terminated"] = torch.cat([first[1:], torch.zeros(1, B, dtype=torch.bool)]) & (real(T + 1, B) > 0)
+    batch["obs"] = {"numbers": real(T + 1, B, 2)}
+    batch["obs"]["view"] = torch.from_numpy(rng.integers(0, 2, (T + 1, B, 3, AUX_H, AUX_W)).astype(np.uint8))
+    batch["recent_reward"] = torch.tensor([0.0, 1.0, -0.5, 0.0, 2.0, 0.0, -1.0])
+    out = {k: real(T + 1, B).requires_grad_() for k in ("logp", "value", "entropy", "kl_posterior", "kl_prior")}
+    out["pixel_chosen"], out["pixel_best"] = real(T, B, AUX_H, AUX_W).requires_grad_(), real(T + 1, B, AUX_H, AUX_W)
+    return out | {"reward_logits": real(N, 3).requires_grad_()}, batch
+
+
+def shares(count: int) -> dict[str, float]:
+    """What each term's mean counts in a loss that is a mean: its examples for each of `count` transitions."""
+    return dict.fromkeys(COSTS, 1.0) | {"reward_prediction": N / count}
+
+
+def slow_terms(out: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """Each term by plain loops, and the number of transitions."""
+    view = batch["obs"]["view"]
+    change = (view[1:] != view[:-1]).double().mean(2)
+    real = list(zip(*np.nonzero(~batch["first"][1:].numpy()), strict=True))
+    terms = {k: sum(out[k][at].item() for at in real) / len(real) for k in ("kl_posterior", "kl_prior")}
+    terms["pixel_control"] = slow_pixel_control(out["pixel_chosen"], out["pixel_best"], change, batch, 0.9)[0]
+    terms["reward_prediction"] = slow_cross_entropy(out["reward_logits"].tolist(), batch["recent_reward"].tolist())
+    return terms, len(real)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> None:
+    out, batch = rows(seed)
+    hyperparameters = Hyperparameters(entropy_cost=0.01)
+    scored = WithAuxiliary(inner, COSTS)(out, batch, hyperparameters)
+    terms, count = slow_terms(out, batch)
+    more = sum(COSTS[name] * terms[name] * shares(count)[name] for name in COSTS)
+    more *= count if inner.reduction == "sum" else 1
+    alone = inner(out, batch, hyperparameters)
+    assert scored.loss.item() == pytest.approx(alone.loss.item() + more, rel=1e-5)
+    for name, term in terms.items():
+        assert scored.metrics[name].item() == pytest.approx(term, rel=1e-5), name
+    assert scored.metrics["loss"].item() == scored.loss.item()
+    assert not any(x.requires_grad for x in scored.metrics.values())
+    for name in ("policy_loss", "entropy"):
+        assert scored.metrics[name] == alone.metrics[name]
+
+
+@pytest.mark.parametrize("horizon", [20, 100])
+@pytest.mark.parametrize("reduction", returns.REDUCTIONS)
+def test_an_example_of_every_term_weighs_what_its_source_gives_it(reduction: str, horizon: int) -> None:
+    """By its gradient, however long rollouts are. The sources sum everything: ftw 0.1.8's learner the divergences, ½ of
+    squared errors of cells and cross-entropies, miyosuda/unreal ½ of squared errors of replayed values, too. Beside a
+    mean, all is divided by the number of transitions.
+    """
+    costs = {"kl_posterior": 0.05, "kl_prior": 0.01, "pixel_control": 0.03, "reward_prediction": 0.4}
+    costs["value_replay"], rng, lanes, examples = 0.7, np.random.default_rng(horizon), 2, 2
+    free = torch.zeros(horizon + 1, lanes, dtype=torch.bool)
+    numbers = {k: torch.from_numpy(rng.normal(size=(horizon + 1, lanes))) for k in ("reward", "value", "logp")}
+    batch: dict[str, Any] = {**numbers, "first": free, "terminated": free}
+    batch["obs"] = torch.from_numpy(rng.integers(0, 2, (horizon + 1, lanes, 3, AUX_H, AUX_W)).astype(np.uint8))
+    batch |= {"recent_reward": torch.tensor([1.0, 0.0]), "replayed": {**numbers, "first": free, "terminated": free}}
+    leaves = {k: numbers["value"].clone() for k in ("kl_posterior", "kl_prior", "replayed_value")}
+    leaves |= {
+        "pixel_chosen": torch.randn(horizon, lanes, AUX_H, AUX_W).double(),
+        "reward_logits": torch.randn(examples, 3),
+    }
+    leaves = {k: x.requires_grad_() for k, x in leaves.items()}
+    out = {**leaves, **{k: numbers["value"].clone() for k in ("logp", "value", "entropy")}}
+    out["pixel_best"] = torch.randn(horizon + 1, lanes, AUX_H, AUX_W).double()
+    loss = WithAuxiliary(VTrace(0.9, reduction=reduction, reward="none"), costs)
+    scored = loss(out, batch, Hyperparameters(entropy_cost=0.0)).loss
+    grads = dict(zip(leaves, torch.autograd.grad(scored, [*leaves.values()]), strict=True))
+    part = 1.0 if reduction == "sum" else 1.0 / (horizon * lanes)
+    for name in KL:
+        torch.testing.assert_close(grads[name][:-1], torch.full_like(grads[name][:-1], costs[name] * part))
+    logits, wanted = leaves["reward_logits"].detach(), torch.eye(3)[[2, 0]]
+    weight = costs["reward_prediction"] * part
+    torch.testing.assert_close(grads["reward_logits"], weight * (logits.softmax(1) - wanted))
+    change = (batch["obs"][-1] != batch["obs"][-2]).double().mean(1)
+    apart = leaves["pixel_chosen"].detach()[-1] - (change + 0.9 * out["pixel_best"][-1])
+    torch.testing.assert_close(grads["pixel_chosen"][-1], costs["pixel_control"] * part * apart, check_dtype=False)
+    target = numbers["reward"][-1] + 0.9 * numbers["value"][-1]
+    apart = numbers["value"][-2] - target
+    torch.testing.assert_close(grads["replayed_value"][-2], costs["value_replay"] * part * apart)
+
+
+def test_costs_are_live() -> None:
+    out, batch = rows()
+    live = Hyperparameters(entropy_cost=0.01, kl_prior_cost=0.5, pixel_control_cost=0.0)
+    loss, (terms, count) = WithAuxiliary(A2C(), COSTS), slow_terms(out, batch)
+    alone = A2C()(out, batch, live).loss.item()
+
+    def more(**costs: float) -> float:
+        return sum((COSTS | costs)[name] * term * shares(count)[name] for name, term in terms.items())
+
+    expected = alone + more(kl_prior=0.5, pixel_control=0.0)
+    assert loss(out, batch, live).loss.item() == pytest.approx(expected, rel=1e-5)
+    live.set("kl_prior_cost", 0.0)
+    live.set("pixel_control_cost", 2.0)
+    expected = alone + more(kl_prior=0.0, pixel_control=2.0)
+    assert loss(out, batch, live).loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
+def test_what_lies_between_two_episodes_does_not_count(inner: Any) -> None:
+    out, batch = rows(1)
+    loss, hyperparameters = WithAuxiliary(inner, COSTS), Hyperparameters(entropy_cost=0.01)
+    before = loss(out, batch, hyperparameters).loss
+    between = torch.cat([batch["first"][1:], torch.ones(1, B, dtype=torch.bool)])
+    wild = {k: torch.where(between, float("nan"), v.detach()).requires_grad_() for k, v in out.items() if k in KL}
+    after = loss(out | wild, batch, hyperparameters).loss
+    assert after.item() == before.item()
+    for x in torch.autograd.grad(after, list(wild.values())):
+        assert not x[between].any()
+        assert (x[~between] != 0).all()
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
+def test_the_network_s_reward_takes_the_place_of_the_environment_s(inner: Any) -> None:
+    out, batch = rows()
+    hyperparameters, own = Hyperparameters(entropy_cost=0.01), batch["reward"].flip(0)
+    loss, given = WithAuxiliary(inner, COSTS), batch["reward"].clone()
+    made = loss(out | {"reward": own}, batch, hyperparameters).loss
+    assert made.item() == loss(out, batch | {"reward": own}, hyperparameters).loss.item()
+    assert made.item() != loss(out, batch, hyperparameters).loss.item()
+    assert torch.equal(batch["reward"], given)
+
+
+def test_without_examples_no_reward_is_predicted() -> None:
+    out, batch = rows()
+    del out["reward_logits"], batch["recent_reward"]
+    loss, hyperparameters = WithAuxiliary(A2C(), {"reward_prediction": 5.0}), Hyperparameters(entropy_cost=0.01)
+    scored = loss(out, batch, hyperparameters)
+    assert scored.metrics["reward_prediction"].item() == 0.0
+    assert scored.loss.item() == A2C()(out, batch, hyperparameters).loss.item()
+    scored.loss.backward()
+    assert out["value"].grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("how", returns.REWARDS)
+def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) -> None:
+    out, batch = rows()
+    replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
+    inner, hyperparameters = A2C(0.8, reward=how, reward_scale=3.0), Hyperparameters(entropy_cost=0.01)
+    out |= {"reward_scale": torch.tensor(0.5, dtype=torch.float64)}
+    loss = WithAuxiliary(inner, {"value_replay": 0.2})
+    scored = loss({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
+    scale = 3.0 * (0.5 if how == "scale" else 1.0)
+    learnt = {**replayed, "reward": returns.squash_rewards(replayed["reward"], how, scale)}
+    term = unreal.value_replay_loss(value, learnt, 0.8)
+    assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
+    alone = inner(out, batch, hyperparameters).loss
+    assert scored.loss.item() == pytest.approx(alone.item() + 0.2 * term.item())
+    assert loss(out, batch, hyperparameters).loss.item() == alone.item(), "nothing was drawn"
+
+
+@pytest.mark.parametrize("inner", [PPO(anneal_clip=False), APPO()], ids=lambda x: type(x).__name__)
+def test_several_passes_go_through(inner: Any) -> None:
+    """Of rows that PPO prepared there are T, each a transition or marked as none; all of them count."""
+    out, batch = rows()
+    loss, hyperparameters = WithAuxiliary(inner), Hyperparameters(entropy_cost=0.01)
+    assert loss.whole is inner.whole
+    prepared, plain = loss.prepare(batch, 0.5), inner.prepare(batch, 0.5)
+    assert prepared.keys() == plain.keys()
+    assert all(torch.equal(prepared[k], plain[k]) for k in plain)
+    parts = {k: v for k, v in batch.items() if k in ("first", "logp", "value", "reward", "terminated")}
+    if not inner.whole:
+        parts = {k: v[:-1] for k, v in parts.items()} | prepared
+        out = {k: v[:-1] for k, v in out.items() if v.shape == (T + 1, B)}
+    scored, (terms, _) = loss(out, parts, hyperparameters), slow_terms(*rows())
+    for name in KL:
+        assert scored.metrics[name].item() == pytest.approx(terms[name])
+    more = sum(cost * terms[name] for name, cost in KL.items())
+    assert scored.loss.item() == pytest.approx(inner(out, parts, hyperparameters).loss.item() + more)
+
+
+# polyplay/learning/unreal.py: what is kept, and which examples are drawn, against a list of rows.
+
+RECENT_QUICK = settings(max_examples=60, deadline=None)
+ROW = {"obs": {"id": Field((), "int64"), "view": Field((2, 3), "uint8")}}
+ROW |= {"reward": Field((), "float32"), "first": Field((), "bool")}
+
+
+def batch(start: int, rows: int, lanes: int, rng: np.random.Generator, zeros: float = 0.5) -> dict[str, Any]:
+    """Rows whose observations are numbered, from `start` on."""
+    number = start + np.arange(rows * lanes).reshape(rows, lanes)
+    view = np.broadcast_to((number % 251)[..., None, None], (rows, lanes, 2, 3)).astype(np.uint8)
+    reward = np.where(rng.random((rows, lanes)) < zeros, 0.0, rng.choice([-1.0, 0.5], (rows, lanes)))
+    first = rng.random((rows, lanes)) < 0.15
+    return {"obs": {"id": number, "view": view}, "reward": reward.astype(np.float32), "first": first}
+
+
+def examples(kept: list[tuple[Any, Any]]) -> dict[tuple[int, ...], float]:
+    """By their three rows' numbers: the reward behind them. kept: columns as (rows of number, reward, first)."""
+    found = {}
+    for column in kept:
+        for t in range(len(column) - 3):
+            four = column[t : t + 4]
+            if not any(first for _, _, first in four[1:]):
+                found[tuple(number for number, _, _ in four[:3])] = four[3][1]
+    return found
+
+
+@RECENT_QUICK
+@given(st.integers(4, 7), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 10**6))
+def test_examples_are_those_of_the_latest_columns(rows: int, widths: list[int], more: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    memory, columns, start = RecentRows(ROW, rows, rows * (1 + more) + rows // 2), [], 0
+    for lanes in widths:
+        given = batch(start, rows, lanes, rng)
+        memory.add(given)
+        start += rows * lanes
+        for b in range(lanes):
+            each = (x[:, b].tolist() for x in (given["obs"]["id"], given["reward"], given["first"]))
+            columns.append(list(zip(*each, strict=True)))
+    expected = examples(columns[-(1 + more) :])
+    rewarding = sum(r != 0 for r in expected.values())
+    assert memory.counts == (len(expected) - rewarding, rewarding)
+    if not expected:
+        with pytest.raises(ValueError, match="no example to draw"):
+            memory.sample_examples(3, rng)
+        return
+    frames, reward = memory.sample_examples(60, rng)
+    assert frames["id"].shape == (3, 60)
+    assert frames["view"].shape == (3, 60, 2, 3)
+    for i in range(60):
+        assert expected[tuple(frames["id"][:, i].tolist())] == pytest.approx(reward[i])
+    assert np.array_equal(frames["view"][..., 0, 0], frames["id"] % 251)
+    drawn = int((reward != 0).sum())
+    assert drawn == (30 if 0 < rewarding < len(expected) else 60 * bool(rewarding))
+
+
+def test_the_odd_example_is_of_either_kind_by_chance() -> None:
+    rng = np.random.default_rng(1)
+    memory = RecentRows(ROW, 20, 100)
+    memory.add(batch(0, 20, 5, rng))
+    rewarding = [int((memory.sample_examples(1, rng)[1] != 0).sum()) for _ in range(400)]
+    assert abs(sum(rewarding) - 200) < 5 * 10
+    assert {int((memory.sample_examples(7, rng)[1] != 0).sum()) for _ in range(40)} == {3, 4}
+
+
+@RECENT_QUICK
+@given(st.integers(2, 6), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 10**6))
+def test_columns_are_the_latest_with_the_state_before_them(
+    length: int, widths: list[int], more: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    state = {"h": Field((2,), "float32"), "action": Field((), "int64")}
+    memory, added, start = RecentRows(ROW, length, length * (1 + more), state), [], 0
+    with pytest.raises(ValueError, match="no column to draw"):
+        memory.sample_columns(3, rng)
+    for lanes in widths:
+        given = batch(start, length, lanes, rng)
+        before = {"h": rng.random((lanes, 2)).astype(np.float32), "action": given["obs"]["id"][0] + 7}
+        memory.add(given, before)
+        start += length * lanes
+        added += [(given, before, b) for b in range(lanes)]
+    latest = {given["obs"]["id"][0, b]: (given, before, b) for given, before, b in added[-(1 + more) :]}
+    rows, drawn = memory.sample_columns(80, rng)
+    assert rows["obs"]["view"].shape == (length, 80, 2, 3)
+    for i in range(80):
+        given, before, b = latest[rows["obs"]["id"][0, i]]
+        for k in ("reward", "first"):
+            assert np.array_equal(rows[k][:, i], given[k][:, b])
+        for k in ("id", "view"):
+            assert np.array_equal(rows["obs"][k][:, i], given["obs"][k][:, b])
+        assert np.array_equal(drawn["h"][i], before["h"][b])
+        assert drawn["action"][i] == before["action"][b]
+    assert len({*rows["obs"]["id"][0].tolist()}) == len(latest), "each is drawn some time"
+
+
+def test_wrong_shapes_are_named() -> None:
+    memory = RecentRows(ROW, 5, 20)
+    given = batch(0, 5, 2, np.random.default_rng(5))
+    with pytest.raises(ValueError, match=r"rows must be one \[5, B\] shape; got \[\(5, 1\), \(5, 2\)\]"):
+        memory.add(given | {"first": given["first"][:, :1]})
+    with pytest.raises(ValueError, match=r"rows must be one \[5, B\] shape; got \[\(4, 2\)\]"):
+        memory.add(tree.at(given, (slice(1, None),)))
+    for length, capacity in ((1, 20), (21, 20)):
+        with pytest.raises(ValueError, match=rf"got {length}, {capacity}"):
+            RecentRows(ROW, length, capacity)
+
+
+def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
+    """Whether it is full or not, with the state before its columns."""
+    for lanes in (3, 9):
+        rng, state = np.random.default_rng(lanes), {"h": Field((2,), "float32")}
+        memory = RecentRows(ROW, 5, 35, state)
+        memory.add(batch(0, 5, lanes, rng), {"h": rng.random((lanes, 2), np.float32)})
+        other = RecentRows.of(tree.nest({k: np.array(v) for k, v in tree.leaves(memory.save())}))
+        more = batch(100, 5, 2, rng), {"h": rng.random((2, 2), np.float32)}
+        for each in (memory, other):
+            each.add(*more)
+        assert memory.counts == other.counts
+        drawn = [each.sample_columns(20, np.random.default_rng(1)) for each in (memory, other)]
+        pairs = zip(*(tree.leaves({"rows": rows, "state": before}) for rows, before in drawn), strict=True)
+        assert all((one == two).all() for (_, one), (_, two) in pairs)
+        found = [each.sample_examples(20, np.random.default_rng(1)) for each in (memory, other)]
+        assert (found[0][0]["id"] == found[1][0]["id"]).all()
+        assert (found[0][1] == found[1][1]).all()

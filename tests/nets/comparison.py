@@ -1,88 +1,22 @@
-"""Two policies in the same rows: one acts in its environment, the other one, which sees and does more, is asked too."""
+"""Rows of an environment as those of another one, which shows more and takes more actions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyplay.acting.play import SEED
-from polyplay.acting.rows import as_tensors, policy_inputs
+from polyplay.acting.rows import as_tensors
 from polyplay.core import tree
-from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Spec, Tree
-from polyplay.envs import All, Envs
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Conditional, Leaf, MultiBinary, MultiDiscrete
+from polyplay.envs.spaces import Conditional, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.layers import AxisMatch, AxisSegment, match_axes
-from polyplay.nets.policy import Policy
-
-LANES = 8
-
-
-class PolicyDifference(NamedTuple):
-    """The largest differences in so many rows; logp: None, actions have real numbers that the other one lacks."""
-
-    rows: int
-    logp: float | None
-    value: float
-    relative: float  # the largest of both, each divided by 1 + its size
-
-
-def compare_policies(
-    envs: Envs,
-    old: Policy,
-    new: Policy,
-    spec: EnvSpec,
-    steps: int,
-    seed: int,
-    named: Mapping[str, AxisMatch] | None = None,
-) -> PolicyDifference:
-    """`old` acts in some lanes of `envs` for so many steps. `new`, a policy for `spec`, gets the same rows: what it
-    sees beyond is 0, and what it can do beyond is illegal. Both keep their own state. named: see WiderRows.
-    """
-    wider, rows, state = WiderRows(envs.spec, spec, named or {}), 0, dict[str, Any]()
-    most = dict.fromkeys(("logp", "value") if wider.comparable else ("value",), 0.0)
-    relative = 0.0
-    for step, out in _acted(envs, old, steps, seed):
-        row = wider.row(step) | {"action": wider.action(out["action"])}
-        row |= {k: out[k] for k in ("latent_noise",) if k in out}
-        lanes = len(out["value"])
-        noise = torch.full((lanes, new.noise), 0.5)
-        noise[:, : old.noise] = step["noise"][:, : new.noise]
-        with torch.no_grad():
-            state = state if rows else new.initial(lanes)
-            found = new.unroll(tree.map(lambda x: x.unsqueeze(0), row), state)
-            _, state = new.act({**row, "noise": noise}, state)
-        state |= {k: row[k] for k in ("action",) if k in state}
-        rows += lanes
-        for name in most:
-            off = (found[name][0] - out[name]).abs()
-            most[name] = max(most[name], float(off.max()))
-            relative = max(relative, float((off / (1.0 + out[name].abs())).max()))
-    return PolicyDifference(rows, most.get("logp"), most["value"], relative)
-
-
-def _acted(envs: Envs, policy: Policy, steps: int, seed: int) -> Iterator[tuple[Batch, Batch]]:
-    """The rows, with the noise, and what the policy puts out."""
-    lanes = envs.spec.width or max(LANES // envs.spec.seats, 1) * envs.spec.seats
-    few = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
-    with closing(few.open(seed + SEED)) as pool:
-        state, numbers = policy.initial(lanes), np.arange(lanes)
-        for at in range(steps):
-            which, step = pool.recv()
-            noise = uniform(seed + SEED, numbers, np.full(lanes, at), policy.noise)
-            inputs = as_tensors(tree.map(np.copy, policy_inputs(step)) | {"noise": noise})
-            with torch.no_grad():
-                out, state = policy.act(inputs, state)
-            yield inputs, out
-            pool.send(which, tree.map(lambda x: x.numpy(), out["action"]))
 
 
 @dataclass(frozen=True)
@@ -107,13 +41,6 @@ class WiderRows:
         for path, match in self.named.items():
             leaves[path] = torch.from_numpy(match.new)[leaves[path]]
         return _padded(tree.nest(leaves), tree.map(lambda leaf: leaf.field, self.new.action))
-
-    @property
-    def comparable(self) -> bool:
-        """Whether all that is new of actions can be illegal."""
-        old = dict(tree.leaves(self.old.action))
-        boxes = [(leaf, old.get(path)) for path, leaf in tree.leaves(self.new.action) if isinstance(leaf, Box)]
-        return all(before is not None and before.shape == leaf.shape for leaf, before in boxes)
 
     def _mask(self, given: Tree, n: int) -> Tree:
         old, found = dict(tree.leaves(self.old.action)), dict[str, Tensor]()

@@ -1,5 +1,8 @@
+"""Heads of actions: torch's distributions, guarded logarithms, parts that depend on a first one, units by name."""
+
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -7,36 +10,31 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import distributions
+from torch import Tensor, distributions
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from polyplay.nets.action_heads import Bernoulli, Categorical, Composite, Gaussian, MultiCategorical, for_space
-from tests.nets.helpers import continuous, vector
+from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
+from polyplay.nets import action_heads, factory
+from polyplay.nets.action_heads import (
+    GUARDS,
+    Bernoulli,
+    Categorical,
+    Composite,
+    ConditionalHead,
+    Gaussian,
+    LogProbGuard,
+    MultiCategorical,
+    UnitPointer,
+    for_space,
+)
+from tests.nets.fights import FIGHT, OBS, SETS, doubles, rows
+from tests.nets.helpers import arrivals, bind, continuous, discrete, hybrid, masks, play, vector
 
 
 def grid(n: int) -> torch.Tensor:
     """Midpoints of n equal parts of (0, 1)."""
     return ((torch.arange(n) + 0.5) / n).unsqueeze(1)
-
-
-def test_categorical_logp_and_entropy_are_torchs():
-    head, logits = Categorical(7), torch.randn(50, 7) * 3
-    theirs = distributions.Categorical(logits=logits)
-    action = head.sample(logits, torch.rand(50, 1))
-    torch.testing.assert_close(head.logp(logits, action), theirs.log_prob(action))
-    torch.testing.assert_close(head.entropy(logits), theirs.entropy())
-    assert torch.equal(head.mode(logits), theirs.mode)
-    assert torch.equal(head.embed(action).argmax(-1), action)
-
-
-def test_categorical_frequencies_are_its_probabilities():
-    head, logits, n = Categorical(5), torch.tensor([0.3, -1.0, 2.0, 0.0, -4.0]), 100_000
-    action = head.sample(logits.expand(n, 5), grid(n))
-    assert action.dtype == torch.int64
-    shares = action.bincount(minlength=5) / n
-    torch.testing.assert_close(shares, logits.softmax(0), atol=2e-5, rtol=0)
 
 
 def test_impossible_actions_are_never_drawn_and_the_edges_are_in_range():
@@ -100,19 +98,6 @@ def test_multi_categorical_is_torchs_categoricals():
     assert not list(head.state_dict()), "nothing of it is a weight"
 
 
-def test_bernoulli_is_torchs():
-    head, logits = Bernoulli((2, 3)), torch.randn(40, 6) * 2
-    theirs = distributions.Independent(distributions.Bernoulli(logits=logits), 1)
-    action = head.sample(logits, torch.rand(40, 6))
-    assert (action.shape, action.dtype) == ((40, 2, 3), torch.int8)
-    torch.testing.assert_close(head.logp(logits, action), theirs.log_prob(action.flatten(1).float()))
-    torch.testing.assert_close(head.entropy(logits), theirs.entropy())
-    assert torch.equal(head.mode(logits).flatten(1), (logits > 0).to(torch.int8))
-    assert torch.equal(head.embed(action), action.flatten(1).float())
-    shares = head.sample(logits[:1].expand(10_000, 6), grid(10_000).expand(-1, 6)).flatten(1).float().mean(0)
-    torch.testing.assert_close(shares, logits[0].sigmoid(), atol=2e-4, rtol=0)
-
-
 def test_composite_adds_up_its_parts():
     box = continuous(vector(1), 2).action
     head = for_space({"type": Discrete(3), "b": {"0": box, "1": MultiBinary((2,))}})
@@ -134,22 +119,7 @@ def test_composite_adds_up_its_parts():
     assert torch.equal(head.mode(params)["b"]["0"], params[:, 3:5])
 
 
-def test_masks_are_torchs_with_impossible_logits():
-    head, logits = MultiCategorical((2,), (4, 3)), torch.randn(30, 7)
-    mask = torch.tensor([True, False, True, True, False, False, True]).expand(30, 7)
-    params = head.masked(logits, mask)
-    theirs = [distributions.Categorical(logits=x) for x in logits.masked_fill(~mask, -math.inf).split((4, 3), 1)]
-    action = head.sample(params, torch.rand(30, 2))
-    assert (action[:, 0] != 1).all()
-    assert (action[:, 1] == 2).all()
-    each = zip(theirs, action.unbind(1), strict=True)
-    torch.testing.assert_close(head.logp(params, action), sum(d.log_prob(a) for d, a in each))
-    expected = theirs[0].probs * theirs[0].probs.clamp(min=1e-30).log()
-    torch.testing.assert_close(head.entropy(params), -expected.sum(1))
-
-
 # -------------------------------------------------------------------------------- of any actions
-
 LEAVES = st.one_of(
     st.integers(1, 4).map(Discrete),
     st.lists(st.integers(1, 3), min_size=1, max_size=3).map(lambda n: MultiDiscrete((len(n),), tuple(n))),
@@ -266,3 +236,431 @@ def test_a_range_of_minus_one_to_one_and_clipped_actions_are_left_as_they_are_to
     many = {"a": box, "b": Discrete(2)}
     assert for_space(many).mode(torch.zeros(1, 5))["a"].tolist() == [[1000.0] * 3]
     assert for_space(many, scaled=False).mode(torch.zeros(1, 5))["a"].tolist() == [[0.0] * 3]
+
+
+# Conditional actions: against a slow twin in float64 that lists every whole action.
+
+CONDITIONAL_LEAVES = st.sampled_from([Discrete(1), Discrete(3), MultiDiscrete((2,), (2, 3)), MultiBinary((2,))])
+
+
+@st.composite
+def actions(draw):
+    n = draw(st.integers(1, 4))
+    users = st.sets(st.integers(0, n - 1), min_size=1).map(lambda v: tuple(sorted(v)))
+    rest = draw(st.dictionaries(st.sampled_from("abc"), st.tuples(CONDITIONAL_LEAVES, users), min_size=1, max_size=2))
+    leaves, uses = {k: leaf for k, (leaf, _) in rest.items()}, {k: u for k, (_, u) in rest.items()}
+    return Conditional({"verb": Discrete(n), **leaves}, uses)
+
+
+def some_masks(action, n, rng):
+    """Masks [n, …] in either form; rows that no legal value uses have nothing legal, where that can be."""
+    verbs, found = action[action.first].n, {}
+    legal = rng.random((n, verbs)) < 0.6
+    legal[np.arange(n), rng.integers(0, verbs, n)] = True
+    found[action.first] = legal
+    for name, users in action.uses.items():
+        sizes = action[name].classes
+        parts = []
+        for k in sizes:
+            part = rng.random((n, verbs, k)) < 0.6
+            part[np.arange(n)[:, None], np.arange(verbs), rng.integers(0, k, (n, verbs))] = True
+            parts.append(part)
+        each = np.concatenate(parts, 2)
+        needed = legal & np.isin(np.arange(verbs), users)
+        found[name] = (each & needed[..., None]) if rng.random() < 0.5 else each[:, 0] & needed.any(1)[:, None]
+    return tree.map(torch.from_numpy, found)
+
+
+def every_action(action):
+    """All whole actions: (value, {used part: numbers})."""
+    for value in range(action[action.first].n):
+        used = [name for name, users in action.uses.items() if value in users]
+        choices = [itertools.product(*map(range, action[name].classes)) for name in used]
+        for numbers in itertools.product(*choices):
+            yield value, dict(zip(used, numbers, strict=True))
+
+
+def number_logits(leaf, params):
+    """Of a leaf's params (a list), the logits of each of its numbers."""
+    if isinstance(leaf, MultiBinary):
+        return [[0.0, x] for x in params]
+    starts = [0, *itertools.accumulate(leaf.classes)]
+    return [params[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def log_softmax(logits, legal):
+    kept = [x for x, yes in zip(logits, legal, strict=True) if yes]
+    if not kept:
+        return [-math.inf] * len(logits)
+    total = max(kept) + math.log(sum(math.exp(x - max(kept)) for x in kept))
+    return [x - total if yes else -math.inf for x, yes in zip(logits, legal, strict=True)]
+
+
+def plain_logp(action, params, mask, value, numbers):
+    """Of a whole action, under one row of params (a list): the layout said in words, number by number."""
+    n = action[action.first].n
+    legal = [True] * n if mask is None else mask[action.first]
+    logp = log_softmax(params[:n], legal)[value]
+    at = n
+    for name, users in action.uses.items():
+        width = len(action[name].classes) if isinstance(action[name], MultiBinary) else sum(action[name].classes)
+        for user in users:
+            if user == value:
+                allowed = [True] * sum(action[name].classes) if mask is None else mask[name]
+                allowed = allowed[value] if isinstance(allowed[0], list) else allowed
+                pieces = number_logits(action[name], params[at : at + width])
+                for x, chosen in zip(pieces, numbers[name], strict=True):
+                    here, allowed = allowed[: len(x)], allowed[len(x) :]
+                    logp += log_softmax(x, here)[chosen]
+            at += width
+    return logp
+
+
+def as_tensors(action, whole):
+    """Whole actions as a head takes them: what is not used is 0."""
+    found = {action.first: torch.tensor([value for value, _ in whole])}
+    for name in action.uses:
+        field = action[name].field
+        rows = [numbers.get(name, (0,) * len(action[name].classes)) for _, numbers in whole]
+        found[name] = torch.tensor(rows).reshape(len(rows), *field.shape).to(getattr(torch, field.dtype))
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(action=actions(), masked=st.booleans(), seed=st.integers(0, 2**16))
+def test_whole_actions_have_the_twins_probabilities_which_add_up_to_1(action, masked, seed):
+    rng = np.random.default_rng(seed)
+    head, whole = for_space(action), list(every_action(action))
+    assert isinstance(head, ConditionalHead)
+    params = torch.from_numpy(rng.normal(size=(1, head.size)) * 3)
+    mask = some_masks(action, 1, rng) if masked else None
+    n, listed = len(whole), None if mask is None else {k: v[0].tolist() for k, v in mask.items()}
+    within = params if mask is None else head.masked(params, mask)
+    logp = head.logp(within.expand(n, -1), as_tensors(action, whole))
+    assert logp.dtype == torch.float64
+    twin = [plain_logp(action, params[0].tolist(), listed, *one) for one in whole]
+    p = logp.exp()
+    assert p.tolist() == pytest.approx([math.exp(x) for x in twin], rel=1e-9)
+    assert ((p == 0) == torch.tensor([x == -math.inf for x in twin])).all()
+    assert p.sum().item() == pytest.approx(1.0, abs=1e-12)
+    entropy = -sum(math.exp(x) * x for x in twin if x > -math.inf)
+    assert head.entropy(within).item() == pytest.approx(entropy, abs=1e-9)
+    best = {action.first: head.mode(within)[action.first]}
+    assert best[action.first].item() == within[0, : action[action.first].n].argmax().item()
+    assert head.logp(within, head.mode(within)).item() == pytest.approx(
+        max(x for x, (value, _) in zip(twin, whole, strict=True) if value == best[action.first].item()), rel=1e-9
+    )
+
+
+def legal_actions(action, mask, drawn):
+    """bool [n]: the value is legal, and of the parts that it uses every number; unused ones are 0."""
+    value = drawn[action.first]
+    n = torch.arange(len(value))
+    good = mask[action.first][n, value]
+    for name, leaf in action.items():
+        if name != action.first:
+            used = torch.from_numpy(action.used(name))[value]
+            allowed = mask[name] if mask[name].dim() == 2 else mask[name][n, value]
+            numbers, at = drawn[name].reshape(len(n), -1).long(), 0
+            good &= used | (numbers == 0).all(1)
+            for i, k in enumerate(leaf.classes):
+                good &= ~used | allowed[n, at + numbers[:, i]]
+                at += k
+    return good
+
+
+LANES = Conditional(
+    {"primary": Discrete(8), "unit": Discrete(9), "offset": MultiDiscrete((2,), (3, 3)), "cast": MultiBinary((2,))},
+    {"unit": (2, 3, 6), "offset": (1, 6), "cast": tuple(range(8))},
+)
+
+
+@pytest.mark.parametrize("draws", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_no_illegal_action_is_drawn(draws):
+    rng, n, head = np.random.default_rng(draws), 20_000, for_space(LANES)
+    torch.manual_seed(0)
+    seen = torch.zeros(8, dtype=torch.int64)
+    for _ in range(draws // n):
+        mask = some_masks(LANES, n, rng)
+        params = head.masked(torch.randn(n, head.size) * 5, mask)
+        drawn = head.sample(params, torch.rand(n, head.noise))
+        assert legal_actions(LANES, mask, drawn).all()
+        assert (head.logp(params, drawn) > -1e6).all()
+        seen += drawn["primary"].bincount(minlength=8)
+    assert legal_actions(LANES, mask, head.mode(params)).all()
+    assert (seen > draws / 100).all()
+
+
+def test_draws_are_as_frequent_as_probable():
+    action = Conditional({"a": Discrete(3), "b": Discrete(2)}, {"b": (1, 2)})
+    head, n = for_space(action), 50_000
+    params = torch.randn(1, head.size, generator=torch.Generator().manual_seed(1))
+    whole = list(every_action(action))
+    torch.manual_seed(0)
+    drawn = head.sample(params.expand(n, -1), torch.rand(n, head.noise))
+    p = head.logp(params.expand(len(whole), -1), as_tensors(action, whole)).exp()
+    for (value, numbers), chance in zip(whole, p.tolist(), strict=True):
+        share = ((drawn["a"] == value) & (drawn["b"] == numbers.get("b", (0,))[0])).float().mean().item()
+        assert abs(share - chance) < 5 * math.sqrt(chance * (1 - chance) / n)
+
+
+def test_what_stands_in_unused_parts_does_not_matter():
+    """As a scripted player's actions may have it: the log-probability, and what the network hears of it."""
+    torch.manual_seed(0)
+    head = for_space(LANES)
+    params, n = torch.randn(50, head.size), 50
+    drawn = head.sample(params, torch.rand(n, head.noise))
+    other = {k: torch.where(drawn[k] == 0, torch.ones_like(drawn[k]), drawn[k]) for k in LANES.uses}
+    used = {k: torch.from_numpy(LANES.used(k))[drawn["primary"]] for k in LANES.uses}
+    shaped = {k: u.view(-1, *[1] * (drawn[k].dim() - 1)) for k, u in used.items()}
+    odd = {"primary": drawn["primary"], **{k: torch.where(shaped[k], drawn[k], other[k]) for k in LANES.uses}}
+    assert any((odd[k] != drawn[k]).any() for k in LANES.uses)
+    assert torch.equal(head.logp(params, odd), head.logp(params, drawn))
+    assert torch.equal(head.embed(odd), head.embed(drawn))
+    embedded = head.embed(drawn)
+    assert embedded.shape == (n, head.inputs)
+    assert (embedded[:, 8:17].sum(1) == used["unit"].float()).all(), "unit 0 is something else than no unit"
+
+
+def test_real_numbers_may_be_conditional_too():
+    torch.manual_seed(0)
+    box = Box((2,), np.float32([-1, -1]), np.float32([1, 1]))
+    head = for_space(Conditional({"a": Discrete(3), "aim": box}, {"aim": (0, 2)}))
+    params = torch.randn(40, head.size).requires_grad_()
+    drawn = head.sample(params, torch.rand(40, head.noise))
+    assert (drawn["aim"][drawn["a"] == 1] == 0).all()
+    plain = Gaussian((2,))
+    logp, first = head.logp(params, drawn), params[:, :3].log_softmax(1)
+    for i, value in enumerate(drawn["a"].tolist()):
+        own = {0: params[i : i + 1, 3:5], 2: params[i : i + 1, 5:7]}
+        more = plain.logp(own[value], drawn["aim"][i : i + 1]).item() if value in own else 0.0
+        assert logp[i].item() == pytest.approx(first[i, value].item() + more, abs=1e-5)
+    (drawn["aim"].detach().sum() + logp.sum()).backward()
+    assert (params.grad[drawn["a"] == 1, 3:] == 0).all()
+    spread = -(first.exp() * first).sum(1) + (first.exp()[:, [0, 2]] * plain.entropy(params[:1, :2])).sum(1)
+    torch.testing.assert_close(head.entropy(params), spread)
+
+
+def test_guards_of_probabilities_hold_for_every_part():
+    action = Conditional({"a": Discrete(2), "b": Discrete(2)}, {"b": (1,)})
+    head = for_space(action, LogProbGuard("max", 1e-2))
+    params = torch.tensor([[0.0, 30.0, 30.0, 0.0]])
+    logp = head.logp(params, {"a": torch.tensor([1]), "b": torch.tensor([1])})
+    assert logp.item() == pytest.approx(math.log(1e-2))
+
+
+# polyplay/nets/action_heads.py, alone and through every kind of head, against slow NumPy twins.
+
+KINDS = [LogProbGuard(kind, 1e-2) for kind in GUARDS]
+
+
+def twin(logits: np.ndarray, guard: LogProbGuard) -> tuple[np.ndarray, np.ndarray]:
+    """π and its guarded logarithm of one row of legal logits, in plain float64."""
+    raw = [math.exp(x - max(logits)) for x in logits]
+    pi = [x / sum(raw) for x in raw]
+    logs = {"none": math.log, "max": lambda p: math.log(max(p, guard.eps)), "plus": lambda p: math.log(p + guard.eps)}
+    return np.array(pi), np.array([logs[guard.kind](p) for p in pi])
+
+
+def scored(logits: np.ndarray, guard: LogProbGuard, a: int) -> tuple[float, float]:
+    pi, logs = twin(logits, guard)
+    return logs[a], -float(pi @ logs)
+
+
+def slopes(f, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """Central differences of f: [n] → number."""
+    return np.array([(f(x + d) - f(x - d)) / (2 * step) for d in np.eye(len(x)) * step])
+
+
+LOGITS = np.array([1.0, -2.0, 0.5, -7.0, 3.0])  # the fourth is far below ε = 0.01, the second too
+
+
+@pytest.mark.parametrize("guard", KINDS)
+@pytest.mark.parametrize("a", range(5))
+def test_values_and_gradients_are_the_twins(guard, a):
+    head = action_heads.Categorical(5, guard)
+    for which, got in enumerate((lambda x: head.logp(x, torch.tensor([a])), head.entropy)):
+        x = torch.tensor(LOGITS[None], requires_grad=True)
+        value = got(x)
+        (grad,) = torch.autograd.grad(value.sum(), x)
+        assert value.item() == pytest.approx(scored(LOGITS, guard, a)[which], abs=1e-12)
+        want = slopes(lambda z, which=which: scored(z, guard, a)[which], LOGITS)
+        np.testing.assert_allclose(grad[0].numpy(), want, atol=1e-8)
+
+
+def test_below_eps_max_stops_the_gradient_and_plus_does_not():
+    for a, pi in ((1, 0.0055), (3, 3.71e-5)):
+        grads = {}
+        for kind in GUARDS:
+            x = torch.tensor(LOGITS[None], requires_grad=True)
+            head = action_heads.Categorical(5, LogProbGuard(kind, 1e-2))
+            assert head.guard.probabilities(x)[0, a].item() == pytest.approx(pi, rel=0.02)
+            (grads[kind],) = torch.autograd.grad(head.logp(x, torch.tensor([a])).sum(), x)
+        assert (grads["max"] == 0).all()
+        share = pi / (pi + 1e-2)  # of the plain gradient, by the chain rule
+        torch.testing.assert_close(grads["plus"], grads["none"] * share, rtol=0.02, atol=0)
+        assert grads["plus"].abs().max() > 0
+    x = torch.tensor([[0.0, -200.0]], requires_grad=True)  # probability 0 in float32
+    for kind, low in (("max", math.log(1e-6)), ("plus", math.log(1e-6))):
+        head = action_heads.Categorical(2, LogProbGuard(kind))
+        total = head.logp(x, torch.tensor([1])).sum() + head.entropy(x).sum()
+        (grad,) = torch.autograd.grad(total, x)
+        assert grad.isfinite().all()
+        assert head.logp(x, torch.tensor([1])).item() == pytest.approx(low)
+
+
+@pytest.mark.parametrize("guard", KINDS)
+def test_masks_leave_the_legal_values_alone_with_it(guard):
+    """Also where the numbers of a MultiDiscrete have different sizes, and bit by bit."""
+    legal = torch.tensor([[True, False, True, False, True]])
+    head = action_heads.Categorical(5, guard)
+    x = torch.tensor(LOGITS[None], requires_grad=True)
+    params = head.masked(x, legal)
+    pi = head.guard.probabilities(params)
+    want, logs = twin(LOGITS[[0, 2, 4]], guard)
+    np.testing.assert_allclose(pi[0, legal[0]].detach().numpy(), want, atol=1e-12)
+    assert (pi[~legal] == 0).all()
+    assert head.entropy(params).item() == pytest.approx(-float(want @ logs), abs=1e-12)
+    (grad,) = torch.autograd.grad(head.entropy(params).sum(), x)
+    assert (grad[~legal] == 0).all()
+    many = action_heads.MultiCategorical((2,), (3, 2), guard)
+    flat = torch.tensor([[0.3, -1.0, 2.0, 0.5, -6.0]], dtype=torch.float64)
+    parts = [twin(flat[0, :3].numpy(), guard), twin(flat[0, 3:].numpy(), guard)]
+    assert many.logp(flat, torch.tensor([[2, 1]])).item() == pytest.approx(parts[0][1][2] + parts[1][1][1])
+    assert many.entropy(flat).item() == pytest.approx(-sum(p @ logs for p, logs in parts))
+    bits = action_heads.Bernoulli((2,), guard)
+    mask = torch.tensor([[True, True, False, True]])  # the second bit must be 1
+    params = bits.masked(torch.tensor([[-4.0, -4.0]], dtype=torch.float64), mask)
+    (_, logs), (_, alone) = twin(np.array([0.0, -4.0]), guard), twin(np.array([0.0]), guard)
+    assert bits.logp(params, torch.tensor([[1, 1]])).item() == pytest.approx(logs[1] + alone[0], abs=1e-9)
+
+
+@pytest.mark.parametrize("guard", ["max", "plus"])
+def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
+    spec = hybrid(vector(3))
+    policy = factory.make("mlp", spec, guard=guard, log_eps=0.2)
+    batch = arrivals(spec.obs, 4, 8, policy.noise)
+    batch["mask"] = masks(spec, 4, 8)
+    said, _ = play(policy, batch, policy.initial(8))
+    out = policy.unroll({**batch, "action": said["action"]}, policy.initial(8))
+    assert torch.equal(out["logp"], said["logp"])
+    kinds = {type(h).__name__: getattr(h, "guard", None) for h in policy.head.heads}
+    assert kinds.pop("Gaussian") is None
+    assert set(kinds.values()) == {LogProbGuard(guard, 0.2)}
+    lone = factory.make("mlp", continuous(vector(3), 2))
+    x, at = torch.randn(4, 2), torch.randn(4, 2)
+    parts = dict(zip(policy.head.paths, policy.head.heads, strict=True))
+    torch.testing.assert_close(parts["b/1"].logp(x, at), lone.head.logp(x, at))  # densities have no guard
+    assert dict(tree.leaves(spec.action)).keys() == parts.keys()
+
+
+def test_what_cannot_be_is_refused():
+    for options, says in (
+        ({"guard": "min"}, "guard is 'min'; use one of none, max, plus"),
+        ({"log_eps": 0.0}, "log_eps is 0.0; it must lie between 0 and 1"),
+    ):
+        with pytest.raises(UserError, match=says):
+            factory.make("mlp", discrete(vector(2)), **options)
+    with pytest.raises(UserError, match=r"^--correction max: it is for actions with probabilities, the environment's"):
+        factory.make("mlp", continuous(vector(2), 3), guard="max")
+
+
+# Actions that name a unit: numbers beside a plain twin, acting and learning, what is drawn, the order of units.
+
+
+def naming(unit: Tensor, primary: int) -> dict[str, Tensor]:
+    return {"primary": torch.full_like(unit, primary), "unit": unit, "offset": torch.zeros_like(unit)}
+
+
+def test_its_numbers_are_a_plain_twins_and_stand_where_the_head_looks_for_them():
+    torch.manual_seed(0)
+    head = for_space(FIGHT.action)
+    pointer = UnitPointer(7, head, "unit", 6)
+    x, units = torch.randn(5, 7), torch.randn(5, 9 * 6)
+    got = pointer(x, units).detach().numpy()
+    assert got.shape == (5, head.size) == (5, 4 + 2 * 9 + 2 * 5)
+    ((weight, bias),), ((others, shift),) = doubles(pointer.query), doubles(pointer.others)
+    for row, features, unit in zip(got, x.double().numpy(), units.double().numpy(), strict=True):
+        beside, queries = others @ features + shift, weight @ features + bias
+        expected = list(beside[:4])
+        for user in range(2):
+            for u in range(9):
+                products = (queries[6 * user + k] * unit[6 * u + k] for k in range(6))
+                expected.append(sum(products) / np.sqrt(6))
+        np.testing.assert_allclose(row, [*expected, *beside[4:]], atol=1e-5)
+    params = torch.from_numpy(got)
+    for place, value in enumerate((1, 3)):
+        whole = head.logp(params[:1].expand(9, -1), naming(torch.arange(9), value))
+        own = params[0, 4 + 9 * place : 13 + 9 * place].log_softmax(0)
+        torch.testing.assert_close(whole - whole[0], own - own[0])
+
+
+@pytest.mark.parametrize(("core", "previous"), [("none", False), ("lstm", False), ("gru", True), ("temporal", False)])
+def test_acting_and_learning_say_the_same_to_the_bit(core, previous):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        n, lanes, hidden, embedding = 2 + seed % 5, 1 + 3 * seed % 17, (128, 21, 5)[seed % 3], (32, 5, 16)[seed % 3]
+        options = {"width": (0, 12)[seed % 2], "hidden": hidden, "embedding": embedding}
+        policy = factory.make("five", FIGHT, core, 19, previous, **options)
+        for p in policy.parameters():
+            p.data += 0.1 * torch.randn_like(p)
+        bind(policy)
+        batch, state = rows(n, lanes, policy.noise), policy.initial(lanes)
+        said, _ = play(policy, batch, state)
+        given = {k: said[k] for k in ("action", "latent_noise") if k in said}
+        out = policy.unroll({**{k: v for k, v in batch.items() if k != "noise"}, **given}, state)
+        assert torch.equal(out["logp"], said["logp"]), (seed, n, lanes)
+        assert torch.equal(out["value"], said["value"]), (seed, n, lanes)
+
+
+@pytest.mark.parametrize("path", SETS)
+def test_who_stands_elsewhere_in_a_set_is_named_there_with_the_same_probability(path):
+    torch.manual_seed(0)
+    policy = factory.make("five", FIGHT, init="torch", hidden=16)
+    for p in policy.actions.parameters():
+        p.data *= 5
+    obs = rows(1, 9, 1)["obs"]
+    obs = {k: v[0, :1].expand(9, *v.shape[2:]) for k, v in obs.items()}  # one observation, and each unit named in it
+    place, order = SETS[path], torch.arange(9)
+    order[place] = order[place].flip(0)
+
+    def told(seen: dict, unit: Tensor) -> dict:
+        whole = {"obs": seen, "first": torch.zeros(9, dtype=torch.bool), "action": naming(unit, 3)}
+        return policy.unroll(tree.map(lambda x: x[None], whole), {})
+
+    before, after = told(obs, order), told({**obs, path: obs[path].flip(1)}, torch.arange(9))
+    torch.testing.assert_close(after["logp"], before["logp"])
+    assert torch.equal(after["value"], before["value"])
+    assert before["logp"].std() > 1e-3
+
+
+def test_other_heads_hear_features_alone():
+    torch.manual_seed(0)
+    policy = factory.make("five", FIGHT, "lstm", 8, hidden=12, auxiliary=("reward", "value"))
+    assert policy.auxiliary.reward.hidden.in_features == 3 * 12
+    batch, state = rows(3, 4, policy.noise), policy.initial(4)
+    said, _ = play(policy, batch, state)
+    more = {"recent": {k: v[:, :2] for k, v in rows(3, 4, 1)["obs"].items()}, "replayed": {**batch, "state": state}}
+    out = policy.unroll({**batch, "action": said["action"], **more}, state)
+    assert out["reward_logits"].shape == (2, 3)
+    assert torch.equal(out["replayed_value"], out["value"])
+
+
+def test_units_are_normalised_alike_wherever_they_stand():
+    """And that one is there passes, though it never changes."""
+    torch.manual_seed(0)
+    policy = factory.make("five", FIGHT, inputs="normalize")
+    batch = rows(5, 6, 1)
+    batch["obs"]["allies"][..., 0], batch["obs"]["enemies"][..., 0] = 1, 0
+    batch["obs"]["towers"][..., 1:] = 3 + 5 * batch["obs"]["towers"][..., 1:]
+    for _ in range(30):
+        policy.observe(batch)
+    seen = policy.inputs(tree.map(lambda x: x.flatten(0, 1), batch["obs"]))
+    for path in SETS:
+        assert torch.equal(seen[path][..., 0], batch["obs"][path].flatten(0, 1)[..., 0])
+    there = seen["towers"][seen["towers"][..., 0] > 0][:, 1]
+    assert there.std().item() == pytest.approx(1, abs=0.2)
+    moments = policy.inputs.moments[list(OBS).index("towers")]
+    assert moments.mean.shape == (2,)
+    assert moments.mean[1].item() == pytest.approx(3, abs=2)
+    assert policy.inputs.moments[list(OBS).index("enemies")].count == 0

@@ -1,16 +1,26 @@
+"""ActorCritic: acting and learning say the same; rewards of events; heads of auxiliary tasks."""
+
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs.spaces import MultiDiscrete
+from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from polyplay.games.ctf_rules import COMPOSITE, World
 from polyplay.nets import actor_critic, factory
 from polyplay.nets.action_heads import normal
+from polyplay.nets.actor_critic import EventRewards, PixelControl, RewardPrediction, control_cells
 from tests.nets.helpers import (
     arrivals,
     bind,
@@ -89,41 +99,6 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
         assert agrees(policy, batch, state, pieces=lanes) == 0
         assert agrees(policy, batch, state) <= 1e-5
         assert agrees(policy, batch, state, pieces=5) <= 1e-5
-
-
-@pytest.mark.parametrize(("core", "previous"), STATEFUL)
-def test_an_unroll_over_a_first_row_equals_two_unrolls(core, previous):
-    spec = discrete(vector(5))
-    policy = factory.make("mlp", spec, core, 24, previous)
-    rows, lanes, cut = 9, 4, 5
-    batch = arrivals(spec.obs, rows, lanes, 1)
-    batch["first"][:] = False
-    batch["first"][cut] = True
-    batch["action"] = torch.randint(0, 6, (rows, lanes))
-    state = tree.map(lambda x: torch.rand(x.shape).to(x.dtype), policy.initial(lanes))
-    whole = policy.unroll(batch, state)
-    before = policy.unroll(tree.map(lambda x: x[:cut], batch), state)
-    fresh = policy.unroll(tree.map(lambda x: x[cut:], batch), policy.initial(lanes))
-    for k, v in whole.items():
-        assert torch.equal(v, torch.cat([before[k], fresh[k]]))
-    if core != "none":  # and without the reset the past would have been heard
-        batch["first"][cut] = False
-        assert not torch.equal(policy.unroll(batch, state)["value"][cut], whole["value"][cut])
-
-
-def test_state_is_carried_and_not_overwritten():
-    spec = discrete(vector(3))
-    policy = factory.make("mlp", spec, "lstm", 8, True)
-    batch = arrivals(spec.obs, 2, 5, 1)
-    state = policy.initial(5)
-    kept = tree.map(torch.clone, state)
-    said, after = play(policy, tree.map(lambda x: x[:1], batch), state)
-    assert all(torch.equal(state[k], kept[k]) for k in kept)
-    assert {k: (tuple(v.shape[1:]), str(v.dtype)[6:]) for k, v in after.items()} == {
-        k: tuple(f) for k, f in policy.state_spec().items()
-    }
-    assert torch.equal(after["action"], said["action"][0])
-    assert after["h"].abs().sum() > 0
 
 
 def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows():
@@ -239,7 +214,6 @@ def test_a_core_of_the_wrong_width_is_refused():
 
 
 # ------------------------------------------------------------------------- two clocks, own rewards, auxiliary tasks
-
 ACTIONS = {"discrete": discrete, "continuous": lambda obs: continuous(obs, 2, 3), "hybrid": hybrid}
 EVENTS = ("kill", "death")
 WEIGHTS = {"period": 3.0, "reward_kill": 0.7, "reward_death": -0.4}
@@ -306,35 +280,6 @@ def test_what_comes_before_is_the_agent_s_own_reward():
     assert not torch.equal(play(policy, batch, state)[0]["value"], said["value"])
 
 
-def test_the_size_of_returns_is_that_of_the_agent_s_own_rewards():
-    spec = replace(discrete(vector(3)), events=EVENTS)
-    policy, plain = (factory.make("mlp", spec, returns=0.9, rewards=rewards) for rewards in (EVENTS, ()))
-    policy.follow(WEIGHTS)
-    batch = arrivals_with_events(spec, 9, 4, 1)
-    policy.observe(batch)
-    plain.observe({**batch, "reward": policy.rewards(batch["events"])})
-    assert torch.equal(policy.returns.scale(), plain.returns.scale())
-    assert policy.returns.scale() != 1.0
-
-
-@pytest.mark.parametrize("kind", ACTIONS)
-def test_without_noise_z_is_the_posterior_s_mean(kind):
-    torch.manual_seed(0)
-    spec, policy = two_clocks(kind)
-    batch = arrivals_with_events(spec, 8, 5, 0)
-    batch.pop("noise")
-    said, after = play(policy, batch, policy.initial(5))
-    assert said["latent_noise"].shape == (8, 5, 24)
-    assert not said["latent_noise"].any()
-    with torch.no_grad():
-        assert torch.equal(after["z"], policy.core.posterior(after["h"]).chunk(2, 1)[0])
-    out = policy.unroll(rows_of(batch, said), policy.initial(5))
-    for k in ("logp", "value"):
-        assert torch.equal(out[k], said[k])
-    drawn = arrivals_with_events(spec, 8, 5, policy.noise)["noise"]
-    assert not torch.equal(play(policy, {**batch, "noise": drawn}, policy.initial(5))[0]["value"], said["value"])
-
-
 def everything():
     """A policy with all parts, and rows for it."""
     torch.manual_seed(0)
@@ -362,37 +307,154 @@ def test_unrolling_gives_what_the_losses_take():
     assert {k: tuple(f.shape) for k, f in policy.spec().items()}["latent_noise"] == (16,)
 
 
-def test_each_auxiliary_output_teaches_what_it_should():
-    policy, batch, recent = everything()
-    out = policy.unroll({**batch, "recent": recent}, policy.initial(3))
-    assert not out["pixel_best"].requires_grad
-    assert not out["reward"].requires_grad
-    learnt = {}
-    for name in ("pixel_chosen", "reward_logits", "kl_posterior"):
-        policy.zero_grad()
-        out[name].square().sum().backward(retain_graph=True)
-        found = {k.split(".")[0] for k, p in policy.named_parameters() if p.grad is not None and p.grad.any()}
-        learnt[name] = found
-    assert learnt["pixel_chosen"] == {"torso", "core", "auxiliary"}
-    assert learnt["reward_logits"] == {"torso", "auxiliary"}
-    assert learnt["kl_posterior"] == {"torso", "core"}
+# Rewards of an agent's own: their values, what they follow, and that they travel with the weights.
+
+NUMBERS = st.integers(-40, 40).map(lambda x: x / 8)  # whose sums are exact
 
 
-def test_a_policy_without_these_parts_is_what_it_was():
-    policy = factory.make("mlp", discrete(vector(4)), "gru", 8, hidden=(5,))
-    names = {"core.input", "core.cell.recurrent", "actions", "value"}
-    mine = {k.rpartition(".")[0] for k in policy.state_dict() if not k.startswith("torso.")}
-    assert mine == names
-    assert set(policy.spec()) == {"action", "logp", "value"}
-    assert set(policy.state_spec()) == {"h"}
-    assert policy.noise == 1
-    batch = arrivals(vector(4), 4, 3, 1) | {"events": torch.ones(4, 3, 2)}
-    said, after = play(policy, batch, policy.initial(3))
-    assert set(said) == {"action", "logp", "value"}
-    assert set(after) == {"h"}
-    out = policy.unroll({**batch, "action": said["action"]}, policy.initial(3))
-    assert set(out) == {"logp", "value", "entropy"}
-    before = {k: v.clone() for k, v in policy.state_dict().items()}
-    policy.follow(WEIGHTS)
-    assert all(torch.equal(v, before[k]) for k, v in policy.state_dict().items())
-    assert policy.rewarded(batch) is batch
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.lists(NUMBERS, min_size=n, max_size=n), st.integers(0, 99))))
+def test_a_reward_is_the_sum_of_what_happened_times_its_weight(drawn):
+    weights, seed = drawn
+    names = [f"e{i}" for i in range(len(weights))]
+    rewards = EventRewards(names)
+    rewards.follow({f"reward_{name}": weight for name, weight in zip(names, weights, strict=True)})
+    events = torch.randint(0, 4, (3, 2, len(names)), generator=torch.Generator().manual_seed(seed)).float()
+    made = rewards(events)
+    assert made.shape == (3, 2)
+    for t in range(3):
+        for lane in range(2):
+            pairs = zip(events[t, lane].tolist(), weights, strict=True)
+            assert made[t, lane].item() == sum(count * weight for count, weight in pairs)
+
+
+def test_only_weights_that_are_named_are_taken_over():
+    rewards = EventRewards(("kill", "death"))
+    assert rewards.weights.tolist() == [0.0, 0.0]
+    rewards.follow({"reward_death": -0.5, "death": 3.0, "reward_flag": 2.0, "learning_rate": 1.0})
+    assert rewards.weights.tolist() == [0.0, -0.5]
+    rewards.follow({"reward_kill": 2.0})
+    assert rewards.weights.tolist() == [2.0, -0.5]
+
+
+def test_weights_travel_in_the_state_dict_and_no_gradient_changes_them():
+    rewards, other = EventRewards(("kill", "death")), EventRewards(("kill", "death"))
+    rewards.follow({"reward_kill": 1.5, "reward_death": -1.0})
+    other.load_state_dict(rewards.state_dict())
+    assert other.weights.tolist() == [1.5, -1.0]
+    assert list(rewards.state_dict()) == ["weights"]
+    assert not list(rewards.parameters())
+    assert not rewards(torch.ones(2)).requires_grad
+
+
+# nets/actor_critic.py: composite dueling values against sums by hand and all joint actions, shapes, learning.
+
+SPACES: list[Any] = [
+    Discrete(4),
+    MultiDiscrete((3,), (2, 3, 2)),
+    MultiDiscrete((2, 1), (3, 2)),
+    {"b": MultiBinary((2,)), "a": Discrete(3)},
+]
+
+
+def joint_actions(space: Any) -> Any:
+    """All of them, a tree of [all, ...]."""
+    leaves = dict(tree.leaves(space)) if isinstance(space, dict) else {"": space}
+    sizes = [leaf.classes for leaf in leaves.values()]
+    rows = np.array(list(itertools.product(*(range(n) for part in sizes for n in part))))
+    ends = np.cumsum([len(part) for part in sizes])[:-1]
+    flat = zip(leaves.items(), np.split(rows, ends, 1), strict=True)
+    return tree.nest({path: torch.from_numpy(x.reshape(len(x), *leaf.field.shape)) for (path, leaf), x in flat})
+
+
+def by_hand(head: PixelControl, maps: Tensor, row: int, numbers: list[int]) -> Tensor:
+    """Q [h, w] of one row and action."""
+    value, advantages = head.values(maps)
+    q = value[row].clone()
+    for part, number in zip(advantages, numbers, strict=True):
+        q += part[row, number] - sum(part[row, k] for k in range(part.shape[1])) / part.shape[1]
+    return q
+
+
+def numbers_of(action: Any, row: int) -> list[int]:
+    return [int(x) for _, leaf in tree.leaves(action) for x in leaf[row].flatten()]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("cells", [(20, 20), (11, 11), (5, 8), (3, 4)])
+def test_values_of_all_joint_actions_and_the_best_of_them(space: Any, cells: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    head = PixelControl(6, cells, space).double()
+    action = joint_actions(space)
+    count = len(next(tree.leaves(action))[1])
+    maps = head(torch.randn(1, 6, dtype=torch.float64)).repeat(count, 1, 1, 1)
+    chosen = head.chosen(maps, action)
+    assert chosen.shape == (count, *cells)
+    expected = torch.stack([by_hand(head, maps, i, numbers_of(action, i)) for i in range(count)])
+    torch.testing.assert_close(chosen, expected)
+    torch.testing.assert_close(head.best(maps)[0], expected.amax(0))
+
+
+def test_gradients_of_the_chosen_are_those_of_the_whole_maps() -> None:
+    torch.manual_seed(1)
+    head = PixelControl(5, (11, 11), SPACES[1]).double()
+    x, weight = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 11, 11, dtype=torch.float64)
+    action = torch.tensor([[0, 2, 1], [1, 0, 1], [1, 1, 0]])
+    grads = []
+    for whole in (False, True):
+        features = x.clone().requires_grad_()
+        maps = head(features)
+        q = torch.stack([by_hand(head, maps, i, action[i].tolist()) for i in range(3)]) if whole else None
+        made = head.chosen(maps, action) if q is None else q
+        grads.append(torch.autograd.grad((made * weight).sum(), [features, *head.parameters()]))
+    for fast, slow in zip(*grads, strict=True):
+        assert slow.abs().max() > 0
+        torch.testing.assert_close(fast, slow)
+
+
+def test_the_best_has_no_gradient_and_no_rows_are_no_trouble() -> None:
+    head = PixelControl(5, (11, 11), COMPOSITE)
+    assert not head.best(head(torch.randn(2, 5))).requires_grad
+    assert head.best(head(torch.zeros(0, 5))).shape == (0, 11, 11)
+
+
+def test_layers_and_first_weights_are_unreals() -> None:
+    """256 → 9·9·32, then 4 × 4 kernels for V and six advantages, all uniform in 1/√inputs."""
+    head = PixelControl(256, (20, 20), Discrete(6))
+    assert parameters(head) == 256 * 2592 + 2592 + 32 * 16 * 7 + 7
+    for layer, inputs in ((head.fc, 256), (head.deconv, 32 * 16)):
+        for p in (layer.weight, layer.bias):
+            assert p.abs().max().item() <= inputs**-0.5
+        assert layer.weight.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.05)
+    assert not head.state_dict().keys() - dict(head.named_parameters()).keys()
+
+
+def test_cells_of_what_capture_the_flag_shows() -> None:
+    assert control_cells(World(view="pixels").obs["view"].shape) == (20, 20)
+    assert control_cells(World(view="window").obs["view"].shape) == (11, 11)
+    assert control_cells((2, 5, 8)) == (5, 8)
+    for view in ((3, 96, 96), (3, 84, 60), (1, 2, 9), (12,)):
+        with pytest.raises(UserError, match=r"--auxiliary pixel: a view \[.*\] given, allowed: \[C, 84, 84\]"):
+            control_cells(view)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_real_numbers_are_no_choice_to_value(nested: bool) -> None:
+    box = Box((2,), np.full(2, -1, np.float32), np.full(2, 1, np.float32))
+    with pytest.raises(
+        UserError, match=r"^--auxiliary pixel: takes actions that are whole numbers, here they are .*\[2\] real"
+    ):
+        PixelControl(4, (11, 11), {"a": Discrete(2), "b": box} if nested else box)
+
+
+def test_reward_prediction_takes_three_rows_the_oldest_first() -> None:
+    torch.manual_seed(3)
+    head = RewardPrediction(5)
+    assert parameters(head) == 15 * 128 + 128 + 128 * 3 + 3
+    x = torch.randn(3, 4, 5)
+    out = head(x)
+    assert out.shape == (4, 3)
+    row = torch.cat([x[0, 2], x[1, 2], x[2, 2]])
+    expected = head.logits.weight @ (head.hidden.weight @ row + head.hidden.bias).relu() + head.logits.bias
+    torch.testing.assert_close(out[2], expected)
+    assert not torch.allclose(head(x.flip(0)), out)

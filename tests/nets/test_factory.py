@@ -1,4 +1,4 @@
-"""polyplay/nets/__init__.py"""
+"""Networks by name."""
 
 from __future__ import annotations
 
@@ -109,11 +109,6 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
     assert nets.make(custom + "whole", discrete(vector(3))).torso.features == 3
     with pytest.raises(UserError, match=r"leave out --core$"):
         nets.make(custom + "whole", discrete(vector(3)), core="gru")
-
-
-def test_a_function_may_stand_for_its_name(custom):
-    net = nets.make(lambda spec: nets.NETS["mlp"](spec, hidden=(2,)), discrete(vector(3)))
-    assert net.torso.features == 2
 
 
 @pytest.mark.parametrize(

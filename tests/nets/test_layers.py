@@ -1,6 +1,9 @@
+"""Layers to the bit, images as numbers, activations that are used again, axes of tensors."""
+
 from __future__ import annotations
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -13,9 +16,23 @@ from torch import nn
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.nets import factory, layers
-from polyplay.nets.layers import INITS, CentredImages, Linear, RepeatedLinear, SignedImages, initialise, pixels
-from tests.nets.helpers import declared
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Discrete
+from polyplay.learning.learner import unroll_before_last
+from polyplay.nets import device, factory, layers
+from polyplay.nets.layers import (
+    INITS,
+    AxisSegment,
+    CentredImages,
+    Linear,
+    RepeatedLinear,
+    SignedImages,
+    initialise,
+    match_axes,
+    observed_axis,
+    pixels,
+)
+from tests.nets.helpers import arrivals, declared, discrete, image
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
@@ -35,16 +52,6 @@ def test_rows_need_not_be_padded():
     layer.exact = False
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
     torch.testing.assert_close(layer(x), exact)
-
-
-def test_linear_passes_gradients_through_its_padding():
-    layer, x = Linear(5, 3), torch.randn(7, 5, requires_grad=True)
-    layer(x).square().sum().backward()
-    mine = x.grad.clone(), layer.weight.grad.clone(), layer.bias.grad.clone()
-    x.grad = layer.weight.grad = layer.bias.grad = None
-    F.linear(x, layer.weight, layer.bias).square().sum().backward()
-    for got, want in zip(mine, (x.grad, layer.weight.grad, layer.bias.grad), strict=True):
-        torch.testing.assert_close(got, want)
 
 
 def test_initialisation_is_by_torchs_seed():
@@ -104,25 +111,11 @@ def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half, mon
         assert fast.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_one_pass_is_taken_where_it_knows_the_layout():
-    obs = torch.zeros(5, 4, 36, 28, dtype=torch.uint8)
-    assert layers._four_planes(obs)
-    assert not layers._four_planes(obs[:, :3])
-    assert not layers._four_planes(obs.permute(0, 1, 3, 2))
-    assert not layers._four_planes(obs.float())
-
-
 def test_other_numbers_of_planes_go_torchs_way():
     obs = torch.randint(0, 256, (5, 3, 36, 28), dtype=torch.uint8)
     with torch.autocast("cpu", torch.bfloat16):
         assert pixels(obs).dtype == torch.float32
         assert pixels(obs.expand(5, 3, 36, 28)[:, [0, 1, 2, 0]]).dtype == torch.bfloat16
-
-
-def test_floats_that_came_through_something_stay_in_their_numbers():
-    x = torch.rand(2, 4, 8, 8, dtype=torch.bfloat16)
-    assert pixels(x).dtype == torch.bfloat16
-    assert torch.equal(pixels(x), x)
 
 
 def gradients(layer, plain, scored):
@@ -159,81 +152,6 @@ def test_one_product_for_all_uses_gives_the_gradient_of_each(inputs, outputs, bi
         torch.testing.assert_close(ours, theirs)
 
 
-def test_two_unrolls_in_one_graph():
-    """One loss of both, and one of each with its own backward pass."""
-    torch.manual_seed(0)
-    layer, plain = RepeatedLinear(5, 5), Linear(5, 5)
-    x = torch.randn(3, 5)
-
-    def unrolled(one, h):
-        with one.repeated() if one is layer else contextlib.nullcontext():
-            for _ in range(4):
-                h = one(h).tanh() + x
-        return h
-
-    def together(one):
-        mine = x.clone().requires_grad_()
-        second = unrolled(one, unrolled(one, mine))
-        (second.square().sum() + one(mine).sum()).backward()
-        return [mine.grad]
-
-    def apart(one):
-        mine = x.clone().requires_grad_()
-        first, second = unrolled(one, mine), unrolled(one, 2 * mine)
-        second.square().sum().backward()
-        first.sum().backward()
-        return [mine.grad]
-
-    def twice(one):
-        mine = x.clone().requires_grad_()
-        score = unrolled(one, mine).square().sum()
-        score.backward(retain_graph=True)
-        score.backward()
-        return [mine.grad]
-
-    for scored in (together, apart, twice):
-        for ours, theirs in gradients(layer, plain, scored):
-            torch.testing.assert_close(ours, theirs)
-
-
-def test_after_an_error_in_an_unroll_it_is_a_plain_layer_again():
-    torch.manual_seed(0)
-    layer, plain, x = RepeatedLinear(5, 3), Linear(5, 3), torch.randn(4, 5)
-
-    def broken(one):
-        with one.repeated():
-            one(x)
-            one(x[:, :4])
-
-    def scored(one):
-        if one is layer:
-            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-                broken(one)
-        out = one(x)
-        with one.repeated() if one is layer else contextlib.nullcontext():
-            out = out + one(2 * x)
-        out.square().sum().backward()
-        return [out.detach()]
-
-    for ours, theirs in gradients(layer, plain, scored):
-        torch.testing.assert_close(ours, theirs)
-    assert torch.equal(layer(x), plain(x))
-
-
-def test_without_gradients_an_unroll_is_the_plain_layer_to_the_bit():
-    layer, plain, x = RepeatedLinear(5, 3), Linear(5, 3), torch.randn(4, 5)
-    plain.load_state_dict(layer.state_dict())
-    for parameter in layer.parameters():
-        parameter.requires_grad_(False)
-    with layer.repeated():
-        assert torch.equal(layer(x), plain(x))
-    mine = x.clone().requires_grad_()
-    with layer.repeated():
-        layer(mine).sum().backward()
-    assert layer.weight.grad is None
-    assert torch.equal(mine.grad, layer.weight.sum(0).expand(4, 5))
-
-
 RANGES = {  # declared bounds of an image, bytes in it, and these as signed inputs
     "pixels": (0, 255, [0, 128, 255], [-1.0, 0.0, 127 / 128]),
     "flags": (0, 1, [0, 1, 1], [-1.0, 1.0, 1.0]),
@@ -259,3 +177,135 @@ def test_inputs_of_images_are_by_their_declared_bounds(planes, low, high, given,
     raw.torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
     raw.torso(row)
     torch.testing.assert_close(heard[0], (row.float() - low) / span)
+
+
+# polyplay/nets/layers.py: what acting computed is what learning would have computed again, gradients too.
+
+SPEC = discrete(image())
+T, B = 4, 8
+
+
+def played(policy, rows):
+    """Act row by row, a tape each."""
+    outs, tapes = [], []
+    state = policy.initial(B)
+    for t in range(T):
+        tapes.append([])
+        with torch.no_grad():
+            out, state = policy.act({k: v[t] for k, v in rows.items()}, state, tapes[-1])
+        outs.append(out)
+    return {k: torch.stack([out[k] for out in outs]) for k in outs[0]}, tapes
+
+
+def learnt(policy, rows, tape):
+    policy.zero_grad()
+    out = policy.unroll(rows, policy.initial(B), tape=tape)
+    (out["logp"].square() + out["value"].square() - 0.1 * out["entropy"]).sum().backward()
+    return out, torch.cat([p.grad.flatten() for p in policy.parameters()])
+
+
+@pytest.mark.parametrize("how", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("a3c", {"inputs": "centre"}),
+        ("ga3c", {"inputs": "signed"}),
+        ("nature", {}),
+        ("accel_large", {}),
+        ("a3c", {"core": "lstm", "core_size": 16, "previous": True}),
+    ],
+)
+def test_outputs_and_gradients_are_those_of_computing_again(name, more, how):
+    torch.manual_seed(0)
+    policy = device.set_precision(factory.make(name, SPEC, **more), how)
+    rows = arrivals(SPEC.obs, T, B, policy.noise)
+    said, tapes = played(policy, rows)
+    rows["action"] = said["action"]
+    (again, full), (kept, recalled) = (learnt(policy, rows, tape) for tape in (None, layers.join_tapes(tapes)))
+    for key in ("logp", "value"):
+        torch.testing.assert_close(kept[key].detach(), said[key], atol=1e-6, rtol=0)
+        torch.testing.assert_close(kept[key], again[key], atol=1e-5 if how == "float32" else 2e-2, rtol=0)
+    assert float(full.norm()) > 0.0
+    tolerance = 1e-5 if how == "float32" else 2e-2
+    assert float((recalled - full).norm() / full.norm()) <= tolerance
+
+
+def test_who_recalls():
+    assert factory.make("nature", SPEC).recalls
+    assert not factory.make("impala", SPEC).recalls
+
+
+def test_a_rollouts_rows_without_its_last_one():
+    torch.manual_seed(0)
+    policy = factory.make("a3c", SPEC)
+    rows = arrivals(SPEC.obs, T, B, policy.noise)
+    said, tapes = played(policy, rows)
+    out = unroll_before_last(policy, {**rows, **said}, {}, layers.join_tapes(tapes[:-1]))
+    assert torch.equal(out["value"][-1], said["value"][-1])
+    torch.testing.assert_close(out["logp"][:-1].detach(), said["logp"][:-1], atol=1e-6, rtol=0)
+
+
+def test_pictures_of_one_plane_in_bfloat16():
+    """They stay float32 until the first layer: its gradient needs both in the same numbers."""
+    torch.manual_seed(0)
+    spec = discrete(image(1, 42))
+    policy = device.set_precision(factory.make("a3c", spec), "bfloat16")
+    rows = arrivals(spec.obs, T, B, policy.noise)
+    said, tapes = played(policy, rows)
+    rows["action"] = said["action"]
+    (_, full), (_, recalled) = (learnt(policy, rows, tape) for tape in (None, layers.join_tapes(tapes)))
+    assert float((recalled - full).norm() / full.norm()) <= 2e-2
+
+
+# Which numbers of a tensor are the old ones, where another network has more of them.
+
+SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=0, max_size=3)
+
+
+def numbered(name: str, shape: tuple[int, ...]) -> list[tuple]:
+    """A name for each number, in the order in which they are flattened."""
+    return [(name, *at) for at in np.ndindex(*shape)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(SHAPES, min_size=1, max_size=3), st.permutations(range(3)))
+def test_every_old_number_stands_where_it_has_its_name(segments: list, order: list[int]):
+    before = [AxisSegment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
+    after = [AxisSegment(f"s{i}", tuple(n + more for n, more in dims), silent=True) for i, dims in enumerate(segments)]
+    after = [after[i] for i in order if i < len(after)]
+    match = match_axes(tuple(before), tuple(after))
+    old = [x for s in before for x in numbered(s.name, s.shape)]
+    new = [x for s in after for x in numbered(s.name, s.shape)]
+    assert [old[i] for i in match.old] == [new[i] for i in match.new]
+    assert sorted(match.old) == list(range(len(old)))
+    assert sorted([*match.new, *match.silent]) == list(range(len(new)))
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        ([AxisSegment("a", (2,)), AxisSegment("b", (4,))], "the a would go from [3] to [2]"),
+        ([AxisSegment("a", (3, 1)), AxisSegment("b", (4,))], "the a would go from [3] to [3, 1]"),
+        ([AxisSegment("a", (3,)), AxisSegment("b", (5,))], "the b would go from [4] to [5]"),
+        ([AxisSegment("b", (4,))], "the a would be missing"),
+    ],
+)
+def test_what_would_be_lost_is_refused(after: list[AxisSegment], says: str):
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        match_axes((AxisSegment("a", (3,)), AxisSegment("b", (4,), fixed=True)), tuple(after))
+
+
+def test_a_part_may_be_missing_as_a_whole():
+    before = AxisSegment("x[0]", (2,), part="x"), AxisSegment("x[1]", (3,), part="x"), AxisSegment("y", (1,), part="y")
+    match = match_axes(before, (AxisSegment("y", (2,), part="y"),))
+    assert (match.old.tolist(), match.new.tolist(), match.missing) == ([5], [0], ("x",))
+    with pytest.raises(ValueError, match=r"the x\[1\] would be missing"):
+        match_axes(before, (AxisSegment("x[0]", (2,), part="x"), AxisSegment("y", (2,), part="y")))
+
+
+def test_observations_are_named_by_their_leaves_and_classes():
+    obs = {"a": Field((2, 3), "float32"), "b": Field((), "int64"), "c": Field((2,), "int64")}
+    spec = EnvSpec(obs, Discrete(2), classes={"b": 4, "c": (2, 5)})
+    found = {s.name: s.shape for s in observed_axis(spec)}
+    assert found == {"observation a": (2, 3), "observation b": (4,), "observation c[0]": (2,), "observation c[1]": (5,)}
+    assert [s.size for s in observed_axis(spec, one_hot=False, without=("a",))] == [1, 2]

@@ -23,7 +23,6 @@ from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import factory, layers
 from polyplay.nets import onnx as export
 from tests.nets.fights import FIGHT
-from tests.nets.helpers import conditional
 
 MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
 ONE = np.ones(2, np.float32)
@@ -86,16 +85,6 @@ def test_a_recurrent_policy_of_dict_observations(tmp_path: Path):
         assert got["action"].tolist() == out["action"].tolist()
         np.testing.assert_allclose(got["value"], out["value"].numpy(), atol=1e-5)
         np.testing.assert_allclose(ours["c"], mine["c"].numpy(), atol=1e-5)
-
-
-def test_parts_that_depend_on_the_first_with_masks_for_each_of_its_values(tmp_path: Path):
-    spec = conditional(Field((3,), "float32"))
-    policy = factory.make("mlp", spec, previous=True, hidden=(8,), init="torch")
-    told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
-    assert told["lanes"] == "any"
-    assert told["inputs"]["mask/b"] == {"shape": ["lanes", 4, 5], "dtype": "bool"}
-    assert [k for k in told["outputs"] if "action" in k][:4] == ["action/a", "action/b", "action/c", "action/d"]
-    assert told["checked"].endswith("100 % of actions are the same")
 
 
 @pytest.mark.long

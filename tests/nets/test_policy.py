@@ -1,15 +1,20 @@
-"""Every network is a Policy, by its members and by what they take and give."""
+"""Every network is a Policy; running statistics of observations and returns."""
+
+from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.nets import factory
-from polyplay.nets.policy import Policy, TapedPolicy
-from tests.nets.helpers import continuous, discrete, vector
+from polyplay.nets.policy import BOUND, MOST, Normalize, Policy, ReturnScale, RunningMoments, TapedPolicy
+from polyplay.weights.params import FlatParams, Params
+from tests.nets.helpers import arrivals, continuous, discrete, image, play, vector
 
 MEMBERS = ("initial", "act", "unroll", "noise", "spec", "state_spec")
 MADE = {
@@ -30,21 +35,6 @@ def test_each_network_is_a_policy(name: str):
             assert list(inspect.signature(ours).parameters)[: len(theirs)] == theirs, member
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_acting_and_unrolling_have_the_declared_shapes(name: str):
-    policy, lanes = MADE[name](), 3
-    state = policy.initial(lanes)
-    step = {"obs": torch.zeros(lanes, 3), "reward": torch.zeros(lanes), "first": torch.ones(lanes, dtype=torch.bool)}
-    with torch.no_grad():
-        out, after = policy.act({**step, "noise": torch.full((lanes, policy.noise), 0.5)}, state)
-        batch = {k: v.unsqueeze(0) for k, v in {**step, "action": out["action"]}.items()}
-        unrolled = policy.unroll(batch, state)
-    assert list(out) == [path for path, _ in tree.leaves(policy.spec())]
-    assert list(after) == [path for path, _ in tree.leaves(policy.state_spec())]
-    assert all(out[k].shape == (lanes, *f.shape) for k, f in tree.leaves(policy.spec()))
-    assert unrolled["value"].shape == (1, lanes)
-
-
 def test_only_some_policies_have_tapes():
     assert isinstance(MADE["actor_critic"](), TapedPolicy)
     assert not isinstance(MADE["q_network"](), TapedPolicy)
@@ -52,3 +42,188 @@ def test_only_some_policies_have_tapes():
 
 def test_a_torso_is_no_policy():
     assert not isinstance(nn.Linear(3, 4), Policy)
+
+
+# running stats
+
+
+def averaged(replicas: list) -> None:
+    """What AllReduce does to floating buffers after every update."""
+    for buffers in zip(*(m.buffers() for m in replicas), strict=True):
+        mean = torch.stack([b.clone() for b in buffers]).mean(0)
+        for b in buffers:
+            b.copy_(mean)
+
+
+def test_replicas_that_average_their_buffers_hold_the_variance_of_all_their_rows():
+    """Two replicas see different worlds: most of the variance lies between them, averaged variances would lack it."""
+    generator = np.random.default_rng(1)
+    worlds = [torch.from_numpy(generator.normal(m, 0.1, (40, 32, 2)).astype(np.float32)) for m in (-3.0, 3.0)]
+    replicas, alone = [RunningMoments((2,)) for _ in worlds], RunningMoments((2,))
+    for batches in zip(*worlds, strict=True):
+        for moments, rows in zip(replicas, batches, strict=True):
+            moments.observe(rows)
+        averaged(replicas)
+        alone.observe(torch.cat(batches))
+    for moments in replicas:
+        torch.testing.assert_close(moments.mean, alone.mean, atol=1e-3, rtol=0.0)
+        torch.testing.assert_close(moments.variance(), alone.variance(), rtol=0.02, atol=0.0)
+    assert float(alone.variance()[0]) == pytest.approx(9.0, rel=0.05)
+
+
+def test_what_leaves_is_bounded_and_what_never_changes_is_nothing():
+    moments = RunningMoments((2,))
+    rows = torch.cat([torch.full((30, 1), 1000.1), torch.linspace(0, 1, 30)[:, None]], 1)
+    torch.testing.assert_close(moments(rows[:1]), torch.tensor([[BOUND, 0.0]]))
+    for _ in range(50):
+        moments.observe(rows)
+    seen = moments(torch.tensor([[1000.1, 1e9], [1000.1, -1e9]]))
+    assert seen[:, 1].tolist() == [BOUND, -BOUND]
+    assert seen[:, 0].abs().max() < 0.1
+
+
+def test_what_is_not_finite_is_not_learnt():
+    moments = RunningMoments((1,))
+    moments.observe(torch.ones(4, 1))
+    moments.observe(torch.tensor([[1.0], [np.inf], [np.nan], [3.0]]))
+    assert moments.mean.isfinite().all()
+    assert moments(torch.tensor([[np.inf]])).item() == BOUND
+    assert moments(torch.tensor([[np.nan]])).isnan().all(), "the loss will say so"
+
+
+@pytest.mark.parametrize("size", [1e200, -1e300, 1.7e308])
+def test_numbers_whose_squares_float64_does_not_hold_are_told_apart_too(size: float):
+    torch.manual_seed(4)
+    moments, rows = RunningMoments((1,)), size * torch.randint(2, (20, 64, 1), dtype=torch.float64)
+    for batch in rows:
+        moments.observe(batch)
+    seen = moments(rows[3])
+    assert seen.isfinite().all()
+    assert 0.8 < seen.std() < 1.2
+    moments.observe(torch.tensor([[np.inf], [-np.inf], [np.nan]], dtype=torch.float64))
+    torch.testing.assert_close(moments(rows[3]), seen, rtol=0.1, atol=0.1)
+
+
+def test_old_rows_fade_when_there_are_very_many():
+    moments = RunningMoments((1,))
+    for _ in range(2):
+        moments.observe(torch.zeros(100, 1))
+    moments.count.fill_(MOST)
+    moments.observe(torch.ones(100, 1))
+    assert float(moments.count) == MOST
+    assert 0 < float(moments.mean) < 1e-3
+
+
+OFFSETS = {  # numbers in which one of 8 flags is on, far from 0 and near it
+    "time stamps": (1.7e9, 10.0, torch.float64),
+    "amounts of money in cents": (1e12, 3.0, torch.float64),
+    "identifiers": (900_000_000, 1, torch.int64),
+    "tiny": (0.0, 1e-9, torch.float32),
+    "tiny about something": (1e-3, 1e-9, torch.float64),
+    "huge": (0.0, 1e18, torch.float32),
+}
+
+
+@pytest.mark.parametrize(("offset", "size", "dtype"), OFFSETS.values(), ids=OFFSETS)
+def test_numbers_of_any_offset_and_scale_are_what_float64_makes_of_them(offset, size, dtype):
+    torch.manual_seed(4)
+    flags = torch.nn.functional.one_hot(torch.randint(8, (40, 16)), 8)
+    rows = (offset + size * flags.double()).to(dtype)
+    moments = RunningMoments((8,))
+    for batch in rows:
+        moments.observe(batch)
+    exact = rows[1:].double().flatten(0, 1)
+    exact = torch.cat([rows[:1].double().mean(1), exact])  # of the first batch the mean counts, as one row
+    want = (rows[7].double() - exact.mean(0)) / exact.std(0, correction=0)
+    torch.testing.assert_close(moments(rows[7]), want.float(), rtol=1e-3, atol=1e-3)
+
+
+def test_every_numeric_leaf_is_scaled_but_no_image_and_no_classes():
+    spec = {"flags": Field((3,), "uint8"), "on": Field((2,), "bool"), "n": Field((), "int64"), "seen": image(1, 4)}
+    net = Normalize({**spec, "kind": Field((), "int64")}, classes=("kind",))
+    torch.manual_seed(5)
+    rows = {path: torch.randint(0, 2, (9, 6, *field.shape)) for path, field in spec.items()}
+    rows = {path: rows[path].to(getattr(torch, field.dtype)) for path, field in spec.items()}
+    rows["kind"] = torch.randint(0, 5, (9, 6))
+    for _ in range(9):
+        net.observe(rows)
+    out = net({path: x[:-1].flatten(0, 1) for path, x in rows.items()})
+    for path in ("flags", "on", "n"):
+        assert out[path].dtype == torch.float32
+        torch.testing.assert_close(out[path].mean(0), torch.zeros(spec[path].shape), rtol=0.0, atol=0.02)
+        torch.testing.assert_close(out[path].std(0), torch.ones(spec[path].shape), rtol=0.05, atol=0.0)
+    assert torch.equal(out["seen"], rows["seen"][:-1].flatten(0, 1))
+    assert torch.equal(out["kind"], rows["kind"][:-1].flatten(0, 1))
+
+
+def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
+    rng = np.random.default_rng(3)
+    returns, squares, n = ReturnScale(0.9), 0.0, 0
+    for _ in range(5):
+        reward, first = rng.normal(size=(9, 4)), rng.random((9, 4)) < 0.25
+        reward[first] = 0.0
+        returns.observe(torch.from_numpy(reward).float(), torch.from_numpy(first))
+        for lane in range(4):
+            g = 0.0
+            for t in range(1, 9):
+                g = 0.0 if first[t, lane] else reward[t, lane] + 0.9 * g
+                squares, n = squares + g * g, n + (not first[t, lane])
+    assert float(returns.count) == n
+    assert float(returns.scale()) == pytest.approx((n / squares) ** 0.5, rel=1e-5)
+
+
+def test_returns_of_replicas_with_unlike_many_rows_are_pooled():
+    ones, rows = torch.ones(3, 4), torch.zeros(3, 4, dtype=torch.bool)
+    half = rows.clone()
+    half[:, :2] = True
+    replicas, alone = [ReturnScale(0.0), ReturnScale(0.0)], ReturnScale(0.0)
+    for moments, reward, first in zip(replicas, (ones, 3 * ones), (rows, half), strict=True):
+        moments.observe(reward, first)
+        alone.observe(reward, first)
+    averaged(replicas)
+    assert float(replicas[0].scale()) == pytest.approx(float(alone.scale()))
+    assert float(alone.scale()) == pytest.approx((12 / (8 + 4 * 9)) ** 0.5)
+
+
+def test_without_rewards_the_scale_is_one_and_many_rows_fade():
+    returns = ReturnScale(0.5)
+    returns.observe(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool))
+    assert float(returns.scale()) == 1.0
+    returns.count.fill_(2 * MOST)
+    returns.total.fill_(2 * MOST)
+    returns.observe(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
+    assert float(returns.count) == MOST
+    assert float(returns.scale()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
+    spec = discrete(vector(3), 5)
+    net, other = (factory.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
+    vectors = [FlatParams(n) for n in (net, other)]
+    torch.manual_seed(2)
+    batch = arrivals(spec.obs, 5, 8, 1)
+    batch["obs"] = batch["obs"] * 20 + 100
+    for _ in range(3):
+        net.observe(batch)
+    params = Params(vectors[0].size)
+    params.publish(vectors[0], 1, 1)
+    params.pull(vectors[1])
+    kept = {k: v.clone() for k, v in other.named_buffers()}
+    assert float(kept["inputs.moments.0.count"]) == 1 + 2 * 4 * 8
+    assert float(kept["returns.count"]) > 0
+    said, _ = play(other, batch, {})
+    assert all(torch.equal(v, kept[k]) for k, v in other.named_buffers()), "acting learns nothing"
+    out = net.unroll({**batch, "action": said["action"]}, {})
+    assert torch.equal(out["value"], said["value"]), "acting and unrolling agree to the bit"
+    assert float(out["reward_scale"]) == float(net.returns.scale()) != 1.0
+
+
+def test_observations_without_numbers_to_scale_are_refused():
+    with pytest.raises(UserError, match=r"^--inputs normalize: takes numbers that are neither an image nor classes, t"):
+        factory.make("nature", discrete(image()), inputs="normalize")
+    with pytest.raises(UserError, match=r"the observations are classes; use raw or"):
+        factory.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
+    with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
+        factory.make("nature", discrete(image()), inputs="center")
+    with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
+        factory.make("mlp", discrete(vector(3)), inputs="centre")

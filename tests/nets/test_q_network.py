@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Box, Discrete
 from polyplay.learning import value_losses
 from polyplay.nets import device, q_network
 from polyplay.nets import factory as nets
@@ -57,18 +60,6 @@ def test_acting_and_unrolling_agree_to_the_bit(head: dict, core: str, previous: 
         out = policy.unroll({**batch, "action": said["action"]}, state)
         for k in ("value", "chosen"):
             assert torch.equal(out[k], said[k]), (k, seed)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_lane_is_to_the_bit_the_same_in_any_batch(head: dict) -> None:
-    spec = discrete(vector(17), 5)
-    policy = nets.make_values("mlp", spec, core="gru", core_size=20, previous=True, **head)
-    batch = randomly(arrivals(spec.obs, 6, 13, policy.noise), 0.2)
-    whole, _ = play(policy, batch, policy.initial(13))
-    for lanes in (slice(0, 1), slice(3, 8), slice(5, 13)):
-        some = tree.map(lambda x, at=lanes: x[:, at], batch)
-        part, _ = play(policy, some, policy.initial(some["first"].shape[1]))
-        assert all(torch.equal(part[k], whole[k][:, lanes]) for k in whole)
 
 
 @pytest.mark.parametrize("name", ["nature", "a3c", "dqn"])
@@ -179,23 +170,6 @@ def test_rewards_are_heard_as_they_are_or_clipped() -> None:
         assert value(3.0, True) == value(-0.5, True)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_gradients_reach_every_weight_through_a_vector(head: dict) -> None:
-    spec = discrete(vector(4), 5)
-    policy = nets.make_values("mlp", spec, core="lstm", core_size=8, previous=True, **{"width": 7, **head})
-    bound = FlatParams(policy)
-    assert bound.size == bound.weights == parameters(policy)
-    batch = {**arrivals(spec.obs, 6, 16, 0), "action": torch.randint(5, (6, 16))}
-    scores = policy.scores(batch, policy.initial(16), key=3)
-    (scores.square() * torch.rand_like(scores)).sum().backward()
-    for name, p in policy.named_parameters():
-        assert p.grad.abs().sum() > 0, name
-        assert p.untyped_storage().data_ptr() == bound.flat.untyped_storage().data_ptr(), name
-    before = scores.detach().clone()
-    bound.flat -= 0.01 * bound.flat
-    assert not torch.equal(policy.scores(batch, policy.initial(16), key=3), before)
-
-
 def test_sizes_are_the_papers() -> None:
     pong, full = discrete(image()), discrete(image(), 18)
     assert parameters(nets.make_values("nature", pong)) == 1_687_206
@@ -205,18 +179,6 @@ def test_sizes_are_the_papers() -> None:
     assert parameters(nets.make_values("nature", pong, atoms=51)) == 1_841_106
     r2d2 = nets.make_values("nature", full, dueling=True, core="lstm", previous=True)
     assert parameters(r2d2) * 4 == 32_500_428  # bytes: what R2D2's actors pull, 32.5 MB
-
-
-def test_it_is_the_policys_network_with_another_head() -> None:
-    """nature's values are nature's logits, given the same weights, though the fully connected layer moved."""
-    spec = discrete(image())
-    ours, theirs = nets.make_values("nature", spec), nets.make("nature", spec)
-    for mine, other in zip(ours.torso.convs, theirs.torso.convs, strict=True):
-        other.load_state_dict(mine.state_dict())
-    theirs.torso.fc.load_state_dict(ours.head.advantage.hidden.state_dict())
-    theirs.actions.load_state_dict(ours.head.advantage.last.state_dict())
-    obs = torch.randint(0, 256, (3, *image().shape), dtype=torch.uint8)
-    torch.testing.assert_close(ours.scores({"obs": obs[None]}, {})[0], theirs.actions(theirs.torso(obs)))
 
 
 def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
@@ -245,28 +207,6 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
-def test_with_memory_the_cores_input_is_of_few_bits_too() -> None:
-    spec, made = discrete(image(1, 40)), []
-    for how in ("float32", "bfloat16"):
-        torch.manual_seed(0)
-        made.append(device.set_precision(nets.make_values("a3c", spec, core="lstm", core_size=16, previous=True), how))
-    batch = {**arrivals(spec.obs, 4, 8, 3), "action": torch.randint(6, (4, 8))}
-    (full, half), state = made, made[0].initial(8)
-    exact, near = (net.scores(batch, state) for net in made)
-    assert near.dtype == torch.float32
-    assert not torch.equal(near, exact)
-    torch.testing.assert_close(near, exact, atol=0.02, rtol=0.1)
-    near.square().sum().backward()
-    assert half.core.input.weight.grad.abs().sum() > 0
-    with torch.no_grad():
-        half.hold()
-        assert half.core.input.half_weight is not None
-        assert torch.equal(half.scores(batch, state, cached=True), near)
-        half.core.input.weight.mul_(2.0)
-        assert not torch.equal(half.scores(batch, state), near)
-    assert full.core.input.half_weight is None
-
-
 def test_inputs_and_user_torsos() -> None:
     spec = discrete(image(1, 40))
     centred = nets.make_values("a3c", spec, inputs="centre")
@@ -284,16 +224,6 @@ def test_inputs_and_user_torsos() -> None:
     own = nets.make_values(lambda spec: Torso(), discrete(vector(3)), dueling=True, width=8)
     assert own.scores({"obs": torch.randn(1, 2, 3)}, {}).shape == (1, 2, 6)
     assert own.head.advantage.hidden.in_features == 3
-
-
-def test_a_factory_makes_values_where_asked() -> None:
-    factory = nets.NetworkFactory("mlp", discrete(vector(3)), {"dueling": True, "hidden": (8,)}, values=True)
-    torch.manual_seed(1)
-    first = factory()
-    torch.manual_seed(1)
-    second = factory()
-    assert isinstance(first, q_network.QNetwork)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -321,3 +251,152 @@ def test_only_discrete_actions_have_values() -> None:
     policy = nets.make_values("mlp", discrete(vector(4)))
     with pytest.raises(ValueError, match="head or core takes 64 numbers, not 71"):
         q_network.QNetwork(policy.torso, policy.head, previous=True)
+
+
+# polyplay/nets/q_network.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences.
+
+SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}
+
+
+def box(low: Any, high: Any, obs: Any = None) -> EnvSpec:
+    low, high = np.array(low, np.float32), np.array(high, np.float32)
+    return EnvSpec(vector(3) if obs is None else obs, Box(low.shape, low, high))
+
+
+def noisy(spec: EnvSpec, policy: Any, rows: int, lanes: int, deviation: float) -> Any:
+    batch = arrivals(spec.obs, rows, lanes, policy.noise)
+    return {**batch, "epsilon": torch.full((rows, lanes), deviation)}
+
+
+def test_the_papers_network_by_hand() -> None:
+    spec = box([-2, -2], [2, 2])
+    policy = nets.make_deterministic("mlp", spec)
+    assert parameters(policy.actor) + parameters(policy.steer) == (3 + 1) * 300 + 301 * 200 + 201 * 2
+    assert parameters(policy.critic) + parameters(policy.judge) == (3 + 1) * 400 + (400 + 2 + 1) * 300 + 301
+    obs, action = torch.randn(5, 3), torch.rand(5, 2) * 4 - 2
+    named = dict(policy.named_parameters())
+
+    def layer(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ named[f"{name}.weight"].T + named[f"{name}.bias"]
+
+    mu = layer(layer(layer(obs, "actor.layers.0").tanh(), "steer.0").tanh(), "steer.2").tanh()
+    torch.testing.assert_close(policy.act({"obs": obs}, {})[0]["action"], 2 * mu)
+
+    def q(inner: torch.Tensor) -> torch.Tensor:
+        seen = layer(obs, "critic.layers.0").tanh()
+        return layer(layer(torch.cat([seen, inner], 1), "judge.0").tanh(), "judge.2")[:, 0]
+
+    out = policy.learnt(obs, action)
+    torch.testing.assert_close(out["q"], q(action / 2), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(out["best"], mu)
+    torch.testing.assert_close(out["value"], q(mu), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(policy.value(obs), out["value"])
+
+
+def test_actions_are_in_the_environments_units_and_within_its_bounds() -> None:
+    low, high = [-0.1, 5.0, 2.0], [0.3, 7.0, 2.0]
+    spec = box(low, high)
+    policy = nets.make_deterministic("mlp", spec, **SMALL)
+    step = tree.map(lambda x: x[0], noisy(spec, policy, 1, 4000, 5.0))
+    action = policy.act(step, {})[0]["action"].detach()
+    assert (action >= torch.tensor(low)).all()
+    assert (action <= torch.tensor(high)).all()
+    for i in (0, 1):
+        assert [float(action[:, i].min()), float(action[:, i].max())] == pytest.approx([low[i], high[i]], abs=1e-6)
+    inner = torch.rand(50, 3) * 2 - 1
+    inner[:, 2] = 0.0  # there is but one number to choose
+    torch.testing.assert_close(policy._inner(policy._outer(inner)), inner, atol=1e-5, rtol=0)
+    torch.testing.assert_close(policy._outer(torch.zeros(1, 3)), torch.tensor([[0.1, 6.0, 2.0]]))
+
+
+def test_noise_is_normal_of_that_deviation_in_half_ranges_and_never_without_one() -> None:
+    spec = box([-10.0], [10.0])
+    policy = nets.make_deterministic("mlp", spec, **SMALL)
+    lanes = 20_000
+    step: Any = {"obs": torch.ones(lanes, 3), "noise": torch.rand(lanes, policy.noise)}
+    best = policy.act(step, {})[0]
+    assert (best["action"] == best["action"][0]).all(), "evaluation: noise, but no deviation"
+    assert torch.equal(best["value"], best["chosen"])
+    assert torch.equal(policy.act({"obs": step["obs"]}, {})[0]["action"], best["action"])
+    out = policy.act({**step, "epsilon": torch.full((lanes,), 0.1)}, {})[0]
+    apart = out["action"] - best["action"]
+    assert float(apart.mean()) == pytest.approx(0.0, abs=0.03)
+    assert float(apart.std()) == pytest.approx(0.1 * 10.0, rel=0.03)
+    assert torch.equal(out["value"], best["value"])
+    assert not torch.equal(out["chosen"], best["chosen"])
+    with pytest.raises(ValueError, match=r"a deviation without noise: chance comes from step\['noise'\] alone"):
+        policy.act({"obs": step["obs"], "epsilon": torch.full((lanes,), 0.1)}, {})
+
+
+def test_acting_and_unrolling_agree_to_the_bit_in_any_batch() -> None:
+    trees = {"a": Field((2,), "float32"), "b": {"c": Field((), "float32")}}
+    for seed, spec in enumerate((continuous(vector(5), 3), continuous(trees, 2, 2), box(-1.5, 0.5))):
+        torch.manual_seed(seed)
+        policy = nets.make_deterministic("mlp", spec, **SMALL)
+        bind(policy)
+        batch = noisy(spec, policy, 3, 5 + seed, 0.3)
+        said, _ = play(policy, batch, {})
+        out = policy.unroll({**batch, "action": said["action"]}, {})
+        part = tree.map(lambda x: x[:, 1:4], {**batch, "action": said["action"]})
+        some = unroll_in_pieces(policy, part, {}, 2)
+        for k in ("value", "chosen"):
+            assert torch.equal(out[k], said[k]), (k, seed)
+            assert torch.equal(some[k], said[k][:, 1:4]), (k, seed)
+        assert tree.map(lambda v: Field(tuple(v.shape[2:]), str(v.dtype)[6:]), said) == policy.spec()
+
+
+def test_the_slope_is_the_critics_by_finite_differences() -> None:
+    spec = box([-2, 0, 1], [2, 1, 9])
+    policy = nets.make_deterministic("mlp", spec, **SMALL).double()
+    obs = torch.randn(4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        for p in policy.critic.parameters():
+            p.normal_()
+    policy._features = lambda torso, x: torch.tanh(x @ torso.layers[0].weight.T)  # in float64
+    out = policy.learnt(obs, torch.ones(4, 3, dtype=torch.float64))
+    best, h = out["best"].detach(), 1e-6
+    for i in range(3):
+        step = torch.zeros(3, dtype=torch.float64)
+        step[i] = h
+        high, low = (policy._q(policy._features(policy.critic, obs), best + s * step) for s in (1, -1))
+        torch.testing.assert_close(out["slope"][:, i], ((high - low) / (2 * h)).detach(), atol=1e-8, rtol=1e-6)
+    assert not out["slope"].requires_grad
+    assert not out["value"].requires_grad
+
+
+def test_what_is_learnt_of_one_half_leaves_the_other_alone() -> None:
+    policy = nets.make_deterministic("mlp", continuous(vector(3), 2), **SMALL)
+    weights = FlatParams(policy)
+    obs, action = torch.randn(6, 3), torch.rand(6, 2)
+    out = policy.learnt(obs, action)
+    assert float(weights.grad.abs().sum()) == 0.0, "dQ/da left nothing in the weights"
+    for name, mine, theirs in (
+        ("q", ("critic", "judge"), ("actor", "steer")),
+        ("best", ("actor", "steer"), ("critic",)),
+    ):
+        weights.zero_grad()
+        out[name].sum().backward(retain_graph=True)
+        grads = {k: float(p.grad.abs().sum()) for k, p in policy.named_parameters()}
+        assert all(v > 0 for k, v in grads.items() if k.startswith(mine)), name
+        assert all(v == 0 for k, v in grads.items() if k.startswith(theirs)), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "said"),
+    [
+        (
+            discrete(vector(3)),
+            {},
+            "actions: it learns bounded real vectors (a Box), the environment's are 6 discrete",
+        ),
+        (EnvSpec(vector(3), {"a": Discrete(2)}), {}, "it learns bounded real vectors"),
+        (box([-np.inf], [np.inf]), {}, "it learns bounded real vectors"),
+        (box([-1], [1]), {"actor": (5,)}, "actor: (5,) given, allowed: 2 or more sizes of at least 1"),
+        (box([-1], [1]), {"critic": (5, 0)}, "critic: (5, 0) given"),
+    ],
+)
+def test_what_has_no_such_network_is_refused_in_a_line(spec: EnvSpec, options: Any, said: str) -> None:
+    with pytest.raises(UserError) as found:
+        nets.make_deterministic("mlp", spec, **options)
+    assert said in str(found.value)
+    assert "\n" not in str(found.value)

@@ -11,10 +11,9 @@ from torch import nn
 from polyplay.core.errors import UserError
 from polyplay.envs import Envs
 from polyplay.nets.device import HasPrecision, set_precision
-from polyplay.nets.factory import build_network, count_parameters
+from polyplay.nets.factory import count_parameters
 from polyplay.nets.policy import Policy
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork, FoldedNetwork
-from polyplay.weights.params import FlatParams, param_sizes
 from tests.nets.helpers import continuous, discrete, image, vector
 
 FOUR = Envs("game:connect_four", 1).spec
@@ -132,24 +131,6 @@ def test_it_is_a_policy_whose_precision_can_be_set():
     assert {out["logits"].dtype, out["value"].dtype, want} == {torch.float32}
     out["value"].sum().backward()
     assert net.stem.conv.weight.grad is not None
-
-
-def test_statistics_are_in_the_vector_and_beyond_gradients_and_optimisers():
-    net = network()
-    weights, size = param_sizes(net)
-    assert size - weights == 2 * (5 * 8 + 2 + 1), "a mean and a variance per filter"
-    flat = FlatParams(net)
-    assert flat.parameter.shape == flat.grad.shape == (weights,)
-    net.unroll({"obs": planes(1, 8)}, {})["value"].sum().backward()
-    statistics = flat.flat[weights:].clone()
-    torch.optim.SGD([flat.parameter], 0.1, momentum=0.9, weight_decay=0.1).step()
-    assert torch.equal(flat.flat[weights:], statistics)
-    net.unroll({"obs": planes(1, 8)}, {})
-    assert not torch.equal(flat.flat[weights:], statistics), "views of the vector still"
-    other = build_network(BoardNetworkFactory(FOUR, 2, 8, 16), 1)
-    FlatParams(other).write(flat.read())
-    obs = planes(5)
-    assert all(torch.equal(a, b) for a, b in zip(net.predict(obs), other.predict(obs), strict=True))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])

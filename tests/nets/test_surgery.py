@@ -11,19 +11,19 @@ import torch
 
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Batch, Field
+from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import build_network
 from polyplay.nets.surgery import RENEWED, NetworkGrowth
-from polyplay.weights import optimizers
-from polyplay.weights.params import FlatParams
-from tests.nets.helpers import continuous
+from tests.nets.comparison import WiderRows
+from tests.nets.fights import FIGHT, OBS, rows
+from tests.nets.helpers import continuous, vector
 
 VECTOR, LONGER = (EnvSpec(Field((n,), "float32"), Discrete(4)) for n in (5, 8))
-STEPS, LANES = 200, 52  # 10,400 rows
+STEPS, LANES = 60, 52
 
 
 def pair(old: EnvSpec, new: EnvSpec, was: dict[str, Any], now: dict[str, Any]) -> tuple[ActorCritic, ActorCritic]:
@@ -114,14 +114,6 @@ def test_all_at_once_with_the_action_before_as_an_input():
     assert difference(*both, VECTOR, new, (None, legal)) <= 1e-6
 
 
-def test_new_actions_that_are_masked_change_nothing():
-    new = replace(VECTOR, action=Discrete(7))
-    both = pair(VECTOR, new, SMALL, SMALL)
-    assert not both[1].actions.weight[4:].any(), "unless they are masked, new actions have one logit: 0"
-    legal = torch.arange(7).expand(LANES, 7) < 4
-    assert difference(*both, VECTOR, new, (None, legal)) <= 1e-6
-
-
 def test_conditional_parts_grow_value_by_value():
     old = Conditional({"v": Discrete(3), "x": Discrete(2)}, {"x": (0, 2)})
     new = Conditional({"v": Discrete(4), "x": Discrete(3)}, {"x": (0, 1, 2, 3)})
@@ -171,19 +163,6 @@ def test_statistics_stand_where_the_weights_do():
     assert ones.sum() == len(ones) - len(flat)
     with pytest.raises(ValueError, match="statistics must be"):
         growth.grow_statistics(flat[1:])
-
-
-def test_an_update_at_rate_0_with_carried_moments_changes_nothing():
-    was = {"core": "lstm", "core_size": 32}
-    before, after = pair(VECTOR, VECTOR, was, {**was, "core_size": 48})
-    growth, vector = NetworkGrowth(before, after), FlatParams(after)
-    optimizer = optimizers.make_optimizer("adam", vector.parameter, 0.0, 1e-5)
-    moments = np.random.default_rng(0).random(sum(p.numel() for p in before.parameters())).astype("float32")
-    saved = {k: torch.from_numpy(growth.grow_statistics(moments)) for k in ("exp_avg", "exp_avg_sq")}
-    optimizers.load_state(optimizer, {"step": torch.tensor(50.0), **saved})
-    vector.grad.fill_(0.5)
-    optimizer.step()
-    assert difference(before, after, VECTOR, VECTOR) <= 1e-5
 
 
 def test_deviations_of_real_actions_and_running_statistics_are_kept():
@@ -271,3 +250,100 @@ def test_auxiliary_heads_and_rewards_of_events_grow():
     torch.testing.assert_close(value, more, rtol=0, atol=1e-6)
     torch.testing.assert_close(advantage, wider[:, :3], rtol=0, atol=1e-6)
     assert not wider[:, 3:].any()
+
+
+# Networks for sets of units that grow: the same numbers for the units that were there, wherever they stand now.
+
+FIVE_STEPS, FIVE_LANES = 20, 64
+FIVE: dict[str, Any] = {"network": "five", "core": "lstm", "core_size": 32, "hidden": 64, "init": "torch"}
+
+
+def fight(obs: Spec, values: int = 4, uses: tuple[int, ...] = (1, 3)) -> EnvSpec:
+    """FIGHT with other observations, and values of its first part of which some name a unit."""
+    assert isinstance(obs, dict)
+    units = sum(field.shape[0] for field in obs.values() if len(field.shape) == 2)
+    parts = {"primary": Discrete(values), "unit": Discrete(units), "offset": Discrete(5)}
+    mask = {"primary": Field((values,), "bool"), "unit": Field((values, units), "bool")}
+    return replace(FIGHT, obs=obs, action=Conditional(parts, {"unit": uses, "offset": (2, 3)}), mask=mask)
+
+
+def units(n: int, numbers: int) -> Field:
+    return Field((n, numbers), "float32")
+
+
+def differences(old: ActorCritic, new: ActorCritic, spec: EnvSpec) -> dict[str, float]:
+    """The largest in log-probability and value, where each has its own state and `old` acts."""
+    wider = WiderRows(FIGHT, spec, NetworkGrowth(old, new).named)
+    batch, before, after = rows(FIVE_STEPS, FIVE_LANES, old.noise), old.initial(FIVE_LANES), new.initial(FIVE_LANES)
+    most = {"logp": 0.0, "value": 0.0}
+    for i in range(FIVE_STEPS):
+        step = tree.map(lambda x, i=i: x[i], batch)
+        with torch.no_grad():
+            out, before = old.act(step, before)
+            row = {**wider.row(step), "action": wider.action(out["action"])}
+            found = new.unroll(tree.map(lambda x: x.unsqueeze(0), row), after)
+            _, after = new.act({**row, "noise": torch.full((FIVE_LANES, new.noise), 0.5)}, after)
+        after |= {k: row[k] for k in ("action",) if k in after}
+        most = {k: max(most[k], float((found[k][0] - out[k]).abs().max())) for k in most}
+    return most
+
+
+FIVE_MORE = {**OBS, "allies": units(4, 4), "enemies": units(9, 4)}
+SETS = {"own": OBS["own"], "allies": OBS["allies"], "creeps": units(6, 5), "x": vector(2), **OBS}
+FIVE_LARGE = {"core_size": 48, "hidden": 96}
+ALL = {**SETS, **FIVE_MORE, "own": vector(8), "towers": units(5, 3)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "now"),
+    [
+        (FIGHT, {"core_size": 48}),
+        (FIGHT, {"hidden": 128}),
+        (fight({**OBS, "own": vector(8), "enemies": units(3, 7)}), {"inputs": "normalize"}),
+        (fight(OBS, 6, (1, 3, 4)), {}),
+        (fight(FIVE_MORE), {}),
+        (fight(SETS), {}),
+        (fight(ALL, 6, (1, 3, 4)), {**FIVE_LARGE, "inputs": "normalize", "previous": True}),
+    ],
+    ids=["core", "hidden", "numbers", "masked actions", "units", "sets", "all, with the action before"],
+)
+def test_outputs_stay(spec: EnvSpec, now: dict[str, Any]):
+    """But for rounding: sums over more units, and on some processors larger products, add in another order."""
+    torch.manual_seed(0)
+    was = FIVE | {k: v for k, v in now.items() if k not in FIVE_LARGE}
+    before, after = pair(FIGHT, spec, was, was | now)
+    if before.inputs is not None:
+        for _ in range(3):
+            before.observe(rows(5, FIVE_LANES, 1))
+        checkpoint.load_into(after, NetworkGrowth(before, after).grow(arrays(before), arrays(after)))
+    found = differences(before, after, spec)
+    assert found["value"] <= 1e-6
+    assert found["logp"] <= 1e-6
+
+
+def test_where_no_action_names_units_a_set_may_go():
+    plain, fewer = (
+        EnvSpec({k: OBS[k] for k in names}, Discrete(3)) for names in (("own", "allies", "towers"), ("own", "allies"))
+    )
+    growth = NetworkGrowth(*(build_network(NetworkFactory("five", spec), 1) for spec in (plain, fewer)))
+    assert (growth.missing, growth.named) == (["towers"], {})
+
+
+@pytest.mark.parametrize(
+    ("spec", "now", "says"),
+    [
+        (fight({**OBS, "enemies": units(2, 4)}), {}, "the units of enemies would go from [3] to [2], and networks"),
+        (fight({k: OBS[k] for k in OBS if k != "enemies"}), {}, "the units of enemies would be missing"),
+        (fight({**OBS, "enemies": units(3, 3)}), {}, "the observation enemies would go from [4] to [3]"),
+        (fight({k: OBS[k] for k in OBS if k != "own"}), {}, "torso.hero.0.weight would be missing"),
+        (fight(OBS, 4, (1, 2)), {}, "the query of action unit of primary 3 would be missing"),
+        (FIGHT, {"embedding": 48}, "the embedding would go from [32] to [48]"),
+        (replace(FIGHT, action=FIGHT.action["primary"]), {}, "actions.query.weight would be missing"),
+    ],
+)
+def test_five_what_is_no_growth_is_refused_in_one_line(spec: EnvSpec, now: dict[str, Any], says: str):
+    given = {k: v for k, v in FIVE.items() if k != "network"}
+    old, new = (build_network(NetworkFactory("five", one, {**given, **o}), 1) for one, o in ((FIGHT, {}), (spec, now)))
+    with pytest.raises(UserError, match="networks only grow") as caught:
+        NetworkGrowth(old, new)
+    assert says in str(caught.value)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.weights.params import FlatParams
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
+from polyplay.envs import Discrete, EnvSpec
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import LearnerSpec
+from polyplay.nets import factory
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
 
 FORK = multiprocessing.get_context("fork")
 PLAIN = OptimizerSpec("rmsprop_torch", eps=1e6)  # so large an ε that updates add up in any order: lr·gradient/ε
+OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-3, clip=0.5)
 SIZE = 30_011
+SPEC = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3))
+POLICY = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)})
 
 
 class Wide(nn.Module):
@@ -35,11 +44,51 @@ def finish(steps: Iterable[None]) -> None:
         pass
 
 
+def task(update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, **more: Any) -> LearnerSpec:
+    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    return LearnerSpec(policy, loss or policy_losses.A2C(), update or Local(OPTIM), hyperparameters, total, **more)
+
+
+def some_rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict[str, Any]:
+    """What a learner of POLICY gets; in a third of the lanes row 2 is an episode's first."""
+    rng = np.random.default_rng(seed)
+    first = np.zeros((T + 1, B), bool)
+    first[2, : B // 3] = True
+    floats = {k: rng.standard_normal((T + 1, B)).astype(np.float32) for k in ("reward", "value", "logp")}
+    return {
+        "obs": rng.standard_normal((T + 1, B, 5)).astype(np.float32),
+        "action": rng.integers(0, 3, (T + 1, B)),
+        "terminated": np.roll(first, -1, 0),
+        "truncated": np.zeros((T + 1, B), bool),
+        "first": first,
+        "version": np.full((T + 1, B), version),
+        **floats,
+    }
+
+
 def line(at: float) -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     for p in net.parameters():
         nn.init.constant_(p, at)
     return net
+
+
+LINE = param_sizes(line(0.0))
+
+
+def joined(update: Any, index: int, at: float, **more: Any) -> tuple[FlatParams, Any]:
+    """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
+    ctx, module = me(index, update.workers, **more), line(at)
+    vector = update.vector(ctx, module)
+    bound = update.bind(ctx, vector)
+    bound.counts.begin(0, 0.0)
+    bound.counts.newest()
+    return vector, bound
+
+
+def ends_of(update: Any) -> tuple[list[FlatParams], list[Any]]:
+    ends = [joined(update, i, 0.5 if i == 0 else 9.0 + i) for i in range(update.workers)]
+    return [vector for vector, _ in ends], [bound for _, bound in ends]
 
 
 def gradients(n: int, size: int) -> list[torch.Tensor]:

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.nets.policy import RunningMoments
-from polyplay.weights.parameter_server import ACTIVE, BASE, BUSY, HOLD, TAKEN, WRITTEN, ParameterServer, ParameterShard
+from polyplay.learning import policy_losses
+from polyplay.learning.learner import Learner
+from polyplay.weights import parameter_server
+from polyplay.weights.parameter_server import (
+    ACTIVE,
+    BASE,
+    BUSY,
+    HOLD,
+    TAKEN,
+    WRITTEN,
+    OutlierRule,
+    ParameterServer,
+    ParameterShard,
+    serve_parameters,
+)
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
-from tests.weights.ends import PLAIN, finish, gradients, line, me
-
-
-def joined(server: ParameterServer, index: int, at: float, **more: Any):
-    """A learner's vector and its end; modules differ, so learner 0's must be everyone's."""
-    ctx, module = me(index, server.workers, **more), line(at)
-    vector = server.vector(ctx, module)
-    bound: Any = server.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    bound.counts.newest()
-    return vector, bound
+from tests.weights.ends import (
+    FORK,
+    LINE,
+    OPTIM,
+    PLAIN,
+    POLICY,
+    Wide,
+    ends_of,
+    finish,
+    gradients,
+    joined,
+    line,
+    me,
+    some_rows,
+    task,
+)
 
 
 def made(optim: OptimizerSpec, workers: int = 2, shards: int = 2, **more: Any):
-    server = ParameterServer(optim, *param_sizes(line(0.0)), workers, shards, **more)
-    ends = [joined(server, i, 0.5 if i == 0 else 9.0 + i) for i in range(workers)]
-    return server, [v for v, _ in ends], [b for _, b in ends], [ParameterShard(server, k) for k in range(shards)]
+    server = ParameterServer(optim, *LINE, workers, shards, **more)
+    return server, *ends_of(server), [ParameterShard(server, k) for k in range(shards)]
 
 
 def whole(server: ParameterServer) -> np.ndarray:
@@ -125,24 +144,6 @@ def test_staleness_and_discards_are_those_of_a_plain_twin(stale, shards, events)
     assert [list(b.counts.versions) for b in bound] == twin.held
 
 
-def test_a_gradient_can_be_too_old_for_one_shard_alone():
-    _, vectors, bound, parts = made(PLAIN, 2, 2, stale=1)
-    for _ in range(2):
-        vectors[0].grad.fill_(1.0)
-        bound[0].counts.pull()
-        for k in range(2):
-            bound[0]._write(k, bound[0].gradient.fetch(), np.zeros(6, np.float32), 0.1)
-            parts[0].sweep()
-    vectors[1].grad.fill_(1.0)
-    leave(bound[1])  # made with nothing of that
-    for part in parts:
-        part.sweep()
-    told = bound[0].server.totals()
-    assert told["stale"].tolist() == [1, 0]
-    assert told["versions"].tolist() == [2, 2]
-    assert told["lag_max"] == 2
-
-
 def test_a_slot_that_is_full_is_waited_for_and_the_others_are_filled_first():
     server, vectors, bound, parts = made(PLAIN, 1, 3)
     vectors[0].grad.fill_(1.0)
@@ -219,36 +220,6 @@ def test_floating_buffers_are_the_average_of_the_learners():
     assert vectors[0].flat[21:].tolist() == [10.5] * 3 + [11.5] * 3, "a pull forgets nothing of it"
     push(bound[0], parts)
     assert whole(server)[21:].tolist() == [8.0] * 3 + [9.0] * 3
-
-
-@pytest.mark.parametrize("learners", [1, 2, 4])
-def test_statistics_of_inputs_are_those_of_all_learners_rows(learners):
-    """Each sees many rows before its first gradient, as with a replay that fills; their sum would be far too much."""
-
-    def net() -> Any:
-        return nn.Sequential(RunningMoments((2,)), nn.Linear(2, 1))
-
-    server, draw = ParameterServer(PLAIN, *param_sizes(net()), learners), np.random.default_rng(1)
-    ends = []
-    for i in range(learners):
-        ctx, module = me(i, learners), net()
-        bound: Any = server.bind(ctx, server.vector(ctx, module))
-        bound.counts.begin(0, 0.0)
-        ends.append((module[0], bound))
-    parts = [ParameterShard(server, 0)]
-    for batches in (20, 1, 1, 1):
-        for moments, bound in ends:
-            bound.counts.newest()
-            for _ in range(batches):
-                moments.observe(torch.from_numpy(draw.normal(5.0, 2.0, (50, 2)).astype(np.float32)))
-        for _, bound in ends:
-            bound.vector.grad.zero_()
-            push(bound, parts)
-    bound.counts.newest()
-    mean, deviation = moments.mean.numpy(), moments.variance().sqrt().numpy()
-    assert mean == pytest.approx(5.0, abs=0.3)
-    assert deviation == pytest.approx(2.0, abs=0.3)
-    assert 500 < float(moments.count) < 1_200 * learners
 
 
 def test_while_somebody_saves_no_shard_changes_anything():
@@ -344,3 +315,173 @@ def test_what_cannot_be_is_one_line(given: Any, said):
     with pytest.raises(UserError, match=said) as e:
         ParameterServer(PLAIN, 21, 27, 2, **given)
     assert "\n" not in str(e.value)
+
+
+# Which losses are outliers: as a slow plain twin has it, never for ever, and what a learner does with one.
+
+RULES = st.builds(
+    OutlierRule, st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4)
+)
+SIZES = st.lists(st.floats(-4.0, 4.0) | st.floats(50.0, 60.0), max_size=25)
+
+
+@settings(max_examples=80, deadline=None)
+@given(RULES, SIZES)
+def test_it_decides_as_the_plain_twin_does(rule, sizes):
+    said = twins.outliers(sizes, rule.k, rule.warm_up, rule.horizon, rule.cap)
+    assume(all(away > 1e-6 or away == 0 for _, away in said))  # nearer than that the order of sums decides
+    gate = rule.open()
+    assert [gate.admit(x) for x in sizes] == [admitted for admitted, _ in said]
+    assert gate.rejected == sum(not admitted for admitted, _ in said)
+
+
+def test_another_regime_is_rejected_for_a_while_and_then_is_the_rule():
+    rng = np.random.default_rng(0)
+    gate = OutlierRule(k=4.0, warm_up=100, horizon=1000, cap=10).open()
+    assert sum(gate.admit(x) for x in rng.normal(1.0, 0.1, 1000)) >= 995
+    before = gate.rejected
+    assert not gate.admit(3.0)
+    assert gate.admit(1.2)
+    after = [gate.admit(x) for x in rng.normal(100.0, 1.0, 500)]
+    assert after[:10] == [False] * 10
+    assert sum(after[10:]) >= 488
+    assert gate.mean == pytest.approx(100.0, abs=0.5)
+    assert gate.rejected - before <= 13
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
+    gate = OutlierRule(warm_up=2).open()
+    for x in (1.0, 1.1, 1.05):
+        gate.admit(x)
+    kept = gate.mean, gate.variance, gate.n
+    assert gate.admit(loss)
+    assert (gate.mean, gate.variance, gate.n) == kept
+
+
+def test_rules_that_cannot_be_are_one_line():
+    with pytest.raises(UserError, match="cap=0 given") as e:
+        OutlierRule(cap=0)
+    assert "\n" not in str(e.value)
+
+
+def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
+    server = ParameterServer(OPTIM, *param_sizes(POLICY()), workers=1, shards=2, outliers=OutlierRule(k=3.0, warm_up=6))
+    learner = Learner(me(), task(server, loss=policy_losses.A2C(reward="none")))
+    parts = [ParameterShard(server, k) for k in range(2)]
+
+    def update(batch: dict) -> None:
+        learner.counts.newest()
+        for _ in learner.step(batch, {}):
+            for part in parts:
+                part.sweep()
+
+    for i in range(6):
+        update(some_rows(i))
+    pushed, learnt = server.version, learner.counts.learnt
+    assert pushed == 6
+    weights = whole(server)
+    wild = some_rows(7)
+    wild["reward"] = wild["reward"] * 1e3
+    update(wild)
+    assert server.version == pushed
+    assert np.array_equal(whole(server), weights)
+    assert learner.counts.learnt > learnt, "its agent steps are counted"
+    assert server.totals()["outlier"] == 1
+    update(some_rows(8))
+    assert server.version == pushed + 1
+
+
+# A parameter server while learners and shards really are at it, as threads and processes, and one is killed.
+
+
+def _serve(server: ParameterServer, k: int) -> None:
+    """A shard until the server is closed."""
+    try:
+        for _ in serve_parameters(me(k, server.shards), server=server):
+            pass
+    except Closed:
+        pass
+
+
+def _end(server: ParameterServer, index: int) -> Any:
+    ctx = me(index, server.workers)
+    bound: Any = server.bind(ctx, server.vector(ctx, Wide()))
+    bound.counts.begin(0, 0.0)
+    while not bound.counts.ready:
+        time.sleep(0.001)
+    return bound
+
+
+def _work(server: ParameterServer, index: int, times: int) -> None:
+    """`times` gradients, each of which adds (index + 1)/ε to every weight."""
+    bound = _end(server, index)
+    for _ in range(times):
+        bound.counts.newest()
+        bound.vector.grad.fill_(-(index + 1.0))
+        for _ in bound(1.0, np.zeros(3)):
+            pass
+        bound.counts.add(2)
+
+
+def _all_there(server: ParameterServer, times: list[int]) -> None:
+    until = time.monotonic() + 300
+    while (server.slot[:, :, WRITTEN] != server.slot[:, :, TAKEN]).any():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    assert server.shard[:, 0].tolist() == [sum(times)] * server.shards, "every part had every gradient"
+    assert server.counters[:, 0].tolist() == times
+    want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
+    np.testing.assert_allclose(whole(server), want, rtol=2e-3)
+    assert int(server.lags.sum()) == sum(times) * server.shards
+
+
+def _run(server: ParameterServer, kind: Any, times: list[int]) -> None:
+    shards = [kind(target=_serve, args=(server, k), daemon=True) for k in range(server.shards)]
+    works = [kind(target=_work, args=(server, i, n), daemon=True) for i, n in enumerate(times)]
+    for worker in (*shards, *works):
+        worker.start()
+    try:
+        for worker in works:
+            worker.join(300)
+            assert not worker.is_alive()
+        _all_there(server, times)
+    finally:
+        server.close()
+        for worker in shards:
+            worker.join(60)
+    assert not any(worker.is_alive() for worker in shards)
+
+
+@pytest.mark.parametrize("kind", [threading.Thread, FORK.Process], ids=["threads", "processes"])
+def test_no_gradient_is_lost_and_none_comes_twice(kind):
+    server = ParameterServer(PLAIN, *param_sizes(Wide()), 2, shards=2)
+    _run(server, kind, [40, 40])
+    assert server.shard[:, 0].tolist() == [80, 80]
+
+
+def _die(server: ParameterServer) -> None:
+    """Writes a slice, and is killed before it says so."""
+    bound = _end(server, 1)
+    bound.vector.grad.fill_(7e9)
+    left = iter((lambda: None, lambda: time.sleep(600)))
+    parameter_server.memory_barrier = lambda: next(left)()
+    for _ in bound(1.0, np.zeros(3)):
+        pass
+
+
+def test_what_a_learner_that_is_killed_was_writing_is_never_applied():
+    server = ParameterServer(PLAIN, *param_sizes(Wide()), 2, shards=2)
+    _end(server, 0)
+    worker = FORK.Process(target=_die, args=(server,), daemon=True)
+    worker.start()
+    try:
+        until = time.monotonic() + 300
+        while not server.gradient[1].any():
+            assert time.monotonic() < until
+            time.sleep(0.005)
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(60)
+    assert server.gradient[1].max() > 1e9, "it was in the middle of it"
+    _run(server, threading.Thread, [20, 20])  # one takes its place

@@ -12,7 +12,7 @@ from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.mirrors import FrameError
 from polyplay.workers.hosts.queue_mirrors import SampleMirror
-from tests.buffers.test_sample_queue import draw, trays_of
+from tests.buffers.test_replay_worker import draw, trays_of
 from tests.workers.hosts.by_hand import Pair, carry, forget
 
 

@@ -92,13 +92,6 @@ def run(steps) -> None:
         pass
 
 
-def test_before_the_start_steps_are_only_counted():
-    learner = Learner()
-    made = replay_learner(learner)
-    run(made.step(rollout(3, 4), {}))
-    assert (learner.rested, learner.revised) == ([12.0], [])
-
-
 def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
     learner = Learner()
     made = replay_learner(learner)
@@ -217,7 +210,7 @@ def test_beta_moves_to_its_last_value_over_the_run(left, beta):
 
 
 def test_the_memory_is_told_of_now_and_then(monkeypatch):
-    monkeypatch.setattr("polyplay.learning.loop.REPORT", 5)
+    monkeypatch.setattr("polyplay.buffers.replay_worker.REPORT", 5)
     made = replay_learner(Learner())
     for _ in range(8):
         run(made.step(rollout(4, 4), {}))

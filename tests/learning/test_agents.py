@@ -1,37 +1,38 @@
-"""Copies between living agents: one answer of the donor's learner, taken as a whole or not at all."""
+"""Learners of several agents: copies, windows of rollouts, past selves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import polyplay
-from polyplay.buffers.rollout_queue import AgentBatches, RolloutQueue
+from polyplay.buffers.experience import Experience
+from polyplay.buffers.rollout_queue import ROWS, AgentBatches, RolloutQueue
 from polyplay.core import checkpoint
-from polyplay.core.files import read_lines, read_object
-from polyplay.core.worker import Hyperparameters
+from polyplay.core.checkpoint import read_self, self_path
+from polyplay.core.tree import Field
+from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
-from polyplay.learning.agents import AgentCopies, learn_agents
+from polyplay.learning.agents import METRICS, ExperienceSource, PastSelves, discount_of, learn_agents
 from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.population.league import CopyOrder, League
-from polyplay.population.league_log import CopyRule
-from polyplay.population.rules import Prior, initial
-from polyplay.population.store import LINEAGE
-from polyplay.systems import league as league_page
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
+from tests import twins
 
 VALUES = [2e-3, 0.005]  # learning rate, entropy cost
 
@@ -98,7 +99,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(x.tobytes() == b[k].tobytes() for k, x in a.items())
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_the_agent_goes_on_with_weights_and_optimiser_of_one_version_of_the_donor(processes, saved, tmp_path):
     before = [agent_of(saved, agent)[0]["version"] for agent in (0, 1)]
     for run in learners(saved, tmp_path, processes):
@@ -157,21 +158,6 @@ def test_who_is_killed_in_the_middle_leaves_the_old_agent_or_the_new_one(moment,
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_nobody_waits_for_an_agent_that_does_not_answer(lost, saved, tmp_path, monkeypatch):
-    look = AgentCopies.look
-    monkeypatch.setattr(AgentCopies, "look", lambda self: None if self.agent == lost else look(self))
-    for run in learners(saved, tmp_path, 0):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
-        before = run.published(1)
-        run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
-        for _ in range(50):
-            run.crew.poll(0.0)
-        assert run.published(1) == before
-        run.crew.control.finish()
-        run.until(lambda run=run: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
-
-
 OWN = [{"learning_rate": 3e-3}, {"learning_rate": 4e-3, "entropy_cost": 0.04}]
 
 
@@ -183,7 +169,7 @@ def save(run: Learners, directory: Path) -> Path:
     return checkpoint.complete(directory, number, {})
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved(processes, saved, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for run in learners(saved, first, processes, OWN):
@@ -200,49 +186,6 @@ def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved
         for run in learners(path, second, processes, given):
             run.until(lambda run=run: not np.isnan(run.league.hyper).any())
             assert run.league.hyper.tolist() == found
-
-
-def test_a_league_that_goes_on_keeps_what_evolved_from_first_values_that_were_drawn(tmp_path, monkeypatch):
-    priors = {"learning_rate": Prior("learning_rate", "log", 1e-4, 1e-2), "entropy_cost": Prior("e", "log", 1e-3, 0.1)}
-    drawn = initial(priors, 3, seed=0)
-    monkeypatch.setattr(league_page, "LearnerSpec", partial(LearnerSpec, initial=drawn))
-    monkeypatch.setattr(league_page, "CopyRule", partial(CopyRule, sure=0.5, priors=priors, chance=0.5))
-    given: dict[str, Any] = {"env": "toy:rps", "serial": True, "tensorboard": False, "network": "mlp", "hidden": (16,)}
-    more = {"agents": 3, "lanes": 8, "batch": 4, "matches": 10, "copies": 40}
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=1500, **given, **more)
-    evolved = with_what(run.directory, drawn)
-    assert [evolved[a] for a in range(3)] != drawn
-    copies = read_object(run.directory / "league.json")["copies"]
-    run = polyplay.resume(run.directory, steps=3000)
-    rows = [*read_lines(run.directory / LINEAGE)]
-    assert [row["copy"] for row in rows[: len(copies)]] == [copy["copy"] for copy in copies]
-    assert len(rows) > len(copies)
-    assert rows[len(copies)]["old"] == evolved[rows[len(copies)]["agent"]], "it had that when it went on"
-    with_what(run.directory, drawn)
-
-
-def with_what(directory: Path, drawn: list[dict[str, float]]) -> dict[int, dict[str, float]]:
-    """What each agent of the newest checkpoint learns with: by lineage.jsonl, and as it is saved."""
-    values = dict(enumerate(drawn))
-    for row in read_lines(directory / LINEAGE):
-        assert row["old"] == values[row["agent"]]
-        values[row["agent"]] = row["new"]
-    for agent, own in values.items():
-        learner = agent_of(checkpoint.everything(directory)[-1], agent)[0]
-        assert (learner["hyperparameters"], learner["configured"]) == (own, drawn[agent])
-    return values
-
-
-def test_one_copy_after_the_other(saved, tmp_path):
-    for run in learners(saved, tmp_path, 0):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
-        first = run.published(0)
-        for number in range(1, 6):
-            run.league.ask(CopyOrder(number, agent=number % 2, donor=(number + 1) % 2), [number * 1e-3, 0.01])
-            run.until(lambda run=run, number=number: run.league.answer(number))
-            assert run.league.hyper[number % 2, 0] == number * 1e-3
-        assert run.published(0)[1] == run.published(1)[1] == first[1]
-        assert run.published(0)[0] == first[0] + 2
 
 
 def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved, tmp_path, monkeypatch):
@@ -275,3 +218,154 @@ def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved
             assert run.published(1)[0] == new
             assert run.params.learnt[1] == steps + counted
         assert learnt == [new, new + 1]
+
+
+# Windows of rollouts: their targets against a plain twin, and what is said where data is too old or used too often.
+
+T, LANES, WINDOW = 12, 3, 4
+POLICY = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}
+
+
+def source(horizon: float = 10.0, said: list[str] | None = None, **given: Any) -> ExperienceSource:
+    queue = RolloutQueue({"obs": Field((), "float32"), **ROWS, **POLICY}, {"h": Field((2,), "float32")}, T, LANES, 2,
+                         window=WINDOW)  # fmt: skip
+    hyper = Hyperparameters(learning_rate=0.1, entropy_cost=0.0, horizon=horizon, step_time=0.5)
+    policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
+    spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
+    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None, version=200)
+    counters = Counters(1, METRICS).row(0)
+    say = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
+    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, say=say)
+    params: Any = SimpleNamespace(each=[None])
+    return ExperienceSource(Experience(queue, 9, 3, **given), ctx, learner, params)  # type: ignore[arg-type]
+
+
+def rollout(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    ended = rng.random((T + 1, LANES)) < 0.2
+    first = np.concatenate([rng.random((1, LANES)) < 0.5, ended[:-1]])
+    rows = {
+        "obs": rng.random((T + 1, LANES), np.float32),
+        "action": rng.integers(0, 3, (T + 1, LANES)),
+        "logp": rng.normal(size=(T + 1, LANES)).astype(np.float32),
+        "value": rng.normal(size=(T + 1, LANES)).astype(np.float32),
+        "reward": np.where(first, 0, rng.normal(size=(T + 1, LANES))).astype(np.float32),
+        "terminated": ended & (rng.random((T + 1, LANES)) < 0.5) & ~first,
+        "truncated": np.zeros((T + 1, LANES), bool),
+        "first": first,
+        "version": np.full((T + 1, LANES), 7),
+        "agent": np.zeros((T + 1, LANES), np.int32),
+    }
+    return rows, {"h": rng.random((T // WINDOW, LANES, 2), np.float32)}
+
+
+def plain_gae(rows: dict[str, np.ndarray], lane: int, gamma: float, lam: float) -> list[float]:
+    """Advantages of one lane of the whole rollout."""
+    of_lane = {k: rows[k][:, lane].tolist() for k in ("value", "reward", "first", "terminated")}
+    goal = twins.lambda_return(of_lane, gamma, lam)
+    return [target - value for target, value in zip(goal, of_lane["value"], strict=False)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_advantages_of_windows_know_the_whole_rollout_behind_them(seed):
+    feed = source(horizon=8.0)
+    rows, state = rollout(seed)
+    feed._add(rows, state)
+    assert feed.buffer.arrived == 9
+    for lane in range(LANES):
+        want = plain_gae(rows, lane, discount_of(8.0, 0.5), 0.9)
+        for w in range(T // WINDOW):
+            at, steps = w * LANES + lane, slice(w * WINDOW, (w + 1) * WINDOW)
+            found = {k: v[:, at] for k, v in feed.buffer.rows.items()}
+            np.testing.assert_allclose(found["advantage"], want[steps], atol=1e-5)
+            valid = ~rows["first"][1:][steps, lane]
+            assert (found["valid"] == valid).all()
+            np.testing.assert_allclose(found["target"], np.add(want[steps], rows["value"][steps, lane]), atol=1e-5)
+            for name in ("obs", "action", "logp", "first", "reward", "version"):
+                assert (found[name] == rows[name][steps, lane]).all(), name
+            assert (feed.buffer.state["h"][at] == state["h"][w, lane]).all()
+    assert feed.fresh == np.count_nonzero(~rows["first"][1:])
+
+
+def test_a_horizon_changes_what_comes_next():
+    feed = source(horizon=8.0)
+    rows, state = rollout(0)
+    feed._add(rows, state)
+    before = feed.buffer.rows["advantage"].copy()
+    feed.learner.spec.hyperparameters.set("horizon", 2.0)
+    feed._add(rows, state)
+    after = feed.buffer.rows["advantage"][:, 0]
+    np.testing.assert_allclose(after, plain_gae(rows, 0, 0.75, 0.9)[:WINDOW], atol=1e-5)
+    assert not np.allclose(after, before[:, 0])
+
+
+def test_the_discount_of_the_papers_horizons():
+    found = [round(discount_of(h, 0.1333), 6) for h in (60, 180, 360, 840)]
+    assert found == [0.997778, 0.999259, 0.99963, 0.999841]
+
+
+@pytest.mark.parametrize(
+    ("reuse", "lag", "words"), [(1, 2, []), (2.5, 2, ["reuse is 2.5"]), (1, 9, ["staleness is 9.0"])]
+)
+def test_too_much_reuse_and_too_old_data_are_said_once(reuse, lag, words):
+    said = list[str]()
+    feed = source(said=said)
+    feed.first = True
+    for _ in range(400):
+        feed.since = round(3 / reuse * 100) / 100  # type: ignore[assignment]
+        feed._measure(np.full(5, lag))
+        feed.learner.version += 1
+    assert [text[: len(word)] for text, word in zip(said, words, strict=True)] == words
+
+
+# Past selves: when they are made, and what a run that goes on leaves alone.
+
+
+class Posted:
+    def __init__(self) -> None:
+        self.busy, self.versions = False, list[int]()
+
+    def post(self, agent: int, version: int) -> int | None:
+        if self.busy:
+            return None
+        self.versions.append(version)
+        return len(self.versions)
+
+
+def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastSelves, Any]:
+    learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
+    ctx: Any = SimpleNamespace(directory=directory, say=lambda *words: None)
+    return PastSelves(ctx, learner, league, 3), learner  # type: ignore[arg-type]
+
+
+def updates(past: PastSelves, learner: Any, until: int) -> None:
+    while learner.version < until:
+        learner.version += 1
+        with torch.no_grad():
+            learner.policy.weight.fill_(learner.version)
+        past.look()
+
+
+def test_one_is_made_every_so_many_updates_and_posted_once_there_is_room(tmp_path):
+    league = Posted()
+    past, learner = made(tmp_path, league)
+    updates(past, learner, 3)
+    league.busy = True
+    updates(past, learner, 10)
+    assert league.versions == [3]
+    league.busy = False
+    updates(past, learner, 13)
+    assert league.versions == [3, 6, 12], "6 waited; what was due meanwhile was made as soon as it was known"
+    assert read_self(self_path(tmp_path, 1, 6))["weight"].item() == 6
+
+
+def test_a_run_that_goes_on_leaves_past_selves_of_the_time_that_was_lost_as_they_were(tmp_path):
+    league = Posted()
+    past, learner = made(tmp_path, league)
+    updates(past, learner, 9)
+    before = {v: read_self(self_path(tmp_path, 1, v))["weight"] for v in (3, 6, 9)}
+    past, learner = made(tmp_path, league, version=3)
+    updates(past, learner, 13)
+    assert league.versions == [3, 6, 9, 7, 10, 13]
+    for version, weight in before.items():
+        np.testing.assert_array_equal(read_self(self_path(tmp_path, 1, version))["weight"], weight)

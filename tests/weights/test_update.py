@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 
 import numpy as np
@@ -9,69 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.core.errors import Closed
-from polyplay.weights import optimizers
+from polyplay.core.errors import Closed, Leaving
+from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, param_sizes
-from polyplay.weights.update import AllReduce, Local, OptimizerSpec
-from tests.weights.ends import finish, me
-from tests.weights.test_allreduce import OPTIM
-
-
-def test_all_reduce_gives_every_replica_the_mean_gradient_in_one_order():
-    parts = [torch.randn(3, 40, generator=torch.Generator().manual_seed(i)) for i in range(5)]  # update, size
-    nets_ = [nn.Linear(39, 1) for _ in range(3)]
-    reduce = AllReduce(OptimizerSpec("rmsprop_torch", eps=1.0), 3, param_sizes(nets_[0])[1])
-    vectors = [reduce.vector(me(i, 3), n) for i, n in enumerate(nets_)]
-    for v in vectors:
-        v.flat.fill_(0.5)
-    bound = [reduce.bind(me(i, 3), v) for i, v in enumerate(vectors)]
-    totals: dict[int, list] = {i: [] for i in range(3)}
-
-    def work(i: int) -> None:
-        for update in range(5):
-            vectors[i].grad.copy_(parts[update][i])
-            steps = bound[i](0.1, np.array([i + 1.0, update, 0.0]))
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    totals[i].append(end.value[1].tolist())
-                    break
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
-    assert totals[0] == totals[1] == totals[2] == [[6.0, 3.0 * u, 0.0] for u in range(5)]
-    assert torch.equal(vectors[0].flat, vectors[1].flat)
-    assert torch.equal(vectors[0].flat, vectors[2].flat)
-    alone = FlatParams(nn.Linear(39, 1))
-    alone.flat.fill_(0.5)
-    local = Local(OptimizerSpec("rmsprop_torch", eps=1.0)).bind(me(), alone)
-    for update in range(5):
-        alone.grad.copy_(parts[update].sum(0) / 3)
-        finish(local(0.1, np.zeros(3)))
-    assert torch.allclose(alone.flat, vectors[0].flat, atol=1e-6)
-
-
-def test_floating_buffers_are_averaged_with_the_gradient():
-    norms = [nn.BatchNorm1d(4) for _ in range(2)]
-    reduce = AllReduce(OPTIM, 2, *reversed(param_sizes(norms[0])))
-    vectors = [reduce.vector(me(i, 2), n) for i, n in enumerate(norms)]
-    bound = [reduce.bind(me(i, 2), v) for i, v in enumerate(vectors)]
-    norms[0].running_mean.fill_(1.0)
-    norms[1].running_mean.fill_(3.0)
-    for v in vectors:
-        v.grad.copy_(torch.arange(8.0))
-    threads = [threading.Thread(target=lambda b=b: finish(b(0.1, np.zeros(3)))) for b in bound]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
-    assert norms[0].running_mean.tolist() == norms[1].running_mean.tolist() == [2.0] * 4
-    assert torch.equal(vectors[0].flat, vectors[1].flat)
-    assert norms[0].weight.tolist() != [1.0] * 4
+from polyplay.weights.update import LEAVING, AllReduce, Local, OptimizerSpec, _Whole
+from tests.weights.ends import OPTIM, finish, me
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -134,9 +77,9 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
             except StopIteration as end:
                 ends[i] = end.value[0]
 
-    for update in range(4):
+    for turn in range(4):
         ends.clear()
-        parts = torch.randn(3, weights, generator=torch.Generator().manual_seed(update))
+        parts = torch.randn(3, weights, generator=torch.Generator().manual_seed(turn))
         threads = [threading.Thread(target=work, args=(i, parts[i])) for i in range(3)]
         for t in threads:
             t.start()
@@ -193,3 +136,95 @@ def test_all_reduce_that_waits_can_be_told_to_stop():
     reduce.close()
     with pytest.raises(Closed):
         finish(steps)
+
+
+# What NCCL does between GPUs, done by gloo between processes; and who takes it.
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(5))
+        self.register_buffer("seen", torch.zeros(2))
+
+
+def _rank(place: str, rank: int, pipe) -> None:
+    vector = FlatParams(Net())
+    vector.grad.fill_(float(rank + 1))
+    vector.flat[5:] = 10.0 * rank
+    end = update.NcclGroup(place, rank, 2, vector, "gloo")
+    waited = end.average()
+    pipe.send((vector.grad.tolist(), vector.flat.tolist(), waited > 0.0))
+    torch.distributed.destroy_process_group()
+
+
+def test_means_of_gradients_and_buffers():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    ends, place, children = [], update.meeting_place(), []
+    for rank in range(2):
+        here, there = context.Pipe(duplex=False)
+        children.append(context.Process(target=_rank, args=(place, rank, there)))
+        children[-1].start()
+        ends.append(here)
+    found = [end.recv() if end.poll(60) else None for end in ends]
+    for child in children:
+        child.join(30)
+    assert found[0] == found[1]
+    gradient, flat, waited = found[0]
+    assert waited
+    assert gradient == [1.5] * 5
+    assert flat == [0.0] * 5 + [5.0] * 2
+
+
+class Averages:
+    """A group without GPUs: it counts who has entered it."""
+
+    entered = 0
+
+    def average(self) -> float:
+        Averages.entered += 1
+        return 0.0
+
+
+@pytest.mark.parametrize("leaver", [None, 0, 1], ids=["nobody", "the first", "the second"])
+def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch):
+    """A stop in a slow rollout: who is in it has no gradient, the other one has, and neither waits for the other."""
+    monkeypatch.setattr(update, "fits", lambda device, replicas: True)
+    monkeypatch.setattr(update, "NcclGroup", lambda *about: Averages())
+    monkeypatch.setattr(Averages, "entered", 0)
+    reduce = AllReduce(OptimizerSpec("adam"), 2, param_sizes(Net())[1])
+    ends = [_Whole(reduce, me(i, 2), FlatParams(Net())) for i in range(2)]
+    turns = {}
+    for i, end in enumerate(ends):
+        sums = np.zeros(6)
+        sums[0], sums[LEAVING] = i + 1.0, i == leaver
+        turns[i] = end.agree(sums) if i == leaver else end(0.1, sums)
+    found = dict[int, object]()
+    while len(found) < 2:
+        for i in turns.keys() - found.keys():
+            try:
+                next(turns[i])
+            except StopIteration as e:
+                found[i] = e.value[1].tolist() if leaver is None else e.value.tolist()
+            except Leaving:
+                found[i] = "leaves"
+    if leaver is None:
+        assert found == {0: [3.0, 0.0, 0.0, 0.0, 0.0, 0.0], 1: [3.0, 0.0, 0.0, 0.0, 0.0, 0.0]}
+    else:
+        assert found[1 - leaver] == "leaves"
+        assert found[leaver] == [3.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert Averages.entered == (2 if leaver is None else 0)
+
+
+@pytest.mark.parametrize(("device", "gpus", "process", "takes"), [
+    ("cuda:0", 2, True, True),
+    ("cuda:0", 1, True, False),  # two on one GPU
+    ("cuda:0", 2, False, False),  # threads are all on the first
+    ("cpu", 2, True, False),
+])  # fmt: skip
+def test_replicas_with_a_gpu_each_take_it(device, gpus, process, takes, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if process else None)
+    assert update.fits(torch.device(device), 2) is takes

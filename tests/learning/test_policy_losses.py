@@ -1,0 +1,513 @@
+"""Losses of policy gradients against plain twins: A2C, V-trace, PPO, APPO, GA3C's chunks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.core import errors
+from polyplay.core.errors import UserError
+from polyplay.learning import policy_losses, returns
+from polyplay.nets.action_heads import Categorical, LogProbGuard
+from tests import twins
+
+QUICK = settings(max_examples=80, deadline=None)
+KNOBS = SimpleNamespace(entropy_cost=0.01)
+HEADS = ("logp", "value", "entropy")
+Case = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    """Learner's outputs and rows [T+1, B] in float64, with lag, rewards beyond ±1, episodes of all kinds."""
+    horizon, width = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    flags = []
+    for _ in range(width):
+        events = draw(st.lists(st.sampled_from(twins.EVENTS), min_size=horizon, max_size=horizon))
+        flags.append(twins.lane_flags(events, draw(st.sampled_from(["first", *twins.EVENTS]))))
+    return numbers(flags, draw(st.integers(0, 2**32 - 1)))
+
+
+def numbers(flags: list[dict[str, list[bool]]], seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    batch = {k: np.array([f[k] for f in flags]).T.copy() for k in flags[0]}
+    shape = batch["first"].shape
+    batch |= {"reward": rng.normal(size=shape) * 2, "value": rng.normal(size=shape)}
+    batch["logp"] = -rng.exponential(size=shape)
+    out = {
+        "logp": -rng.exponential(size=shape),
+        "value": rng.normal(size=shape),
+        "entropy": rng.random(shape),
+    }
+    return out, batch
+
+
+def example(seed: int = 0) -> Case:
+    """8 steps of 3 lanes with terminations, a truncation, an episode of length 1 and a restart."""
+    kinds = [
+        ("first", ["go", "terminate", "first", "terminate", "first", "go", "go", "truncate"]),
+        ("go", ["go", "truncate", "first", "go", "go", "restart", "go", "go"]),
+        ("terminate", ["first", "go", "both", "first", "go", "go", "go", "go"]),
+    ]
+    return numbers([twins.lane_flags(events, begin) for begin, events in kinds], seed)
+
+
+def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torch.Tensor]:
+    return {k: torch.tensor(v, requires_grad=grad) for k, v in arrays.items()}
+
+
+def lane_of(batch: dict[str, np.ndarray], b: int, **more: np.ndarray) -> twins.Lane:
+    return {k: v[:, b].tolist() for k, v in (batch | more).items()}
+
+
+def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and targets [T, B] by the twins."""
+    squashed = [[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]]
+    pairs = []
+    for b in range(batch["reward"].shape[1]):
+        if isinstance(loss, policy_losses.A2C | policy_losses.PPO):
+            lane = lane_of(batch, b, reward=np.array(squashed))
+            goal = twins.lambda_return(lane, loss.gamma, loss.lam)
+            pairs.append(([t - v for t, v in zip(goal, lane["value"], strict=False)], goal))
+            continue
+        log_rho = out["logp"] - batch["logp"]
+        lane = lane_of(batch, b, reward=np.array(squashed), value=out["value"], log_rho=log_rho)
+        if isinstance(loss, policy_losses.VTrace):
+            pairs.append(twins.vtrace(lane, loss.gamma, loss.rho, loss.c, loss.rho_pg, loss.lam)[::-1])
+        else:  # APPO: A = r + γ·v' − V, whose only ratio is the surrogate's own
+            goal, advantage = twins.vtrace(lane, loss.gamma, 1.0, 1.0, None, loss.lam)
+            pairs.append((np.array(advantage) / np.exp(log_rho[:-1, b]), goal))
+    advantage, target = (np.array([pair[i] for pair in pairs]).T for i in range(2))
+    if getattr(loss, "normalize_advantage", False):
+        real = advantage[~batch["first"][1:]]
+        if real.size:
+            advantage = (advantage - real.mean()) / (real.std() + 1e-8)
+    return advantage, target
+
+
+def gradients(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
+    """What the loss returns, and its gradient for each head [T+1, B]."""
+    heads = tensors(out, grad=True)
+    scored = loss(heads, tensors(batch), KNOBS)
+    scored.loss.backward()
+    return scored, {k: heads[k].grad for k in HEADS}
+
+
+@QUICK
+@given(
+    cases(),
+    st.sampled_from(
+        [
+            policy_losses.A2C(),
+            policy_losses.A2C(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
+            policy_losses.A2C(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
+            policy_losses.VTrace(),
+            policy_losses.VTrace(gamma=0.9, rho=2.0, c=0.7, rho_pg=None, lam=0.9, reduction="mean", value_half=False),
+            policy_losses.VTrace(rho=None, c=None, reward="none", value_cost=1.0),
+        ]
+    ),
+)
+def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
+    out, batch = case
+    scored, grads = gradients(loss, out, batch)
+    terms, expected = twins.actor_critic(
+        out | {"first": batch["first"]},
+        *targets(loss, out, batch),
+        reduction=loss.reduction,
+        value_cost=loss.value_cost,
+        value_half=loss.value_half,
+        entropy_cost=KNOBS.entropy_cost,
+    )
+    assert scored.loss.item() == pytest.approx(terms["loss"], rel=1e-6, abs=1e-8)
+    for name, value in terms.items():
+        assert scored.metrics[name].item() == pytest.approx(value, rel=1e-6, abs=1e-8), name
+    for name in HEADS:
+        np.testing.assert_allclose(grads[name].numpy(), expected[name], rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+def test_a_batch_without_any_transition_scores_zero(make: Any) -> None:
+    out, batch = numbers([twins.lane_flags(["restart", "restart"], "first")], seed=1)
+    for reduction in returns.REDUCTIONS:
+        scored, grads = gradients(make(reduction=reduction), out, batch)
+        assert scored.loss.item() == 0.0
+        assert all(v.item() == 0.0 for v in scored.metrics.values())
+        assert not any(grads[k].any() for k in HEADS)
+
+
+def test_lag_shows_in_the_metrics() -> None:
+    out, batch = example()
+    shift = np.full_like(out["logp"], np.log(3.0))
+    shift[:4] = -shift[:4]
+    batch["logp"] = out["logp"] - shift
+    valid = ~batch["first"][1:]
+    metrics = policy_losses.VTrace()(tensors(out), tensors(batch), KNOBS).metrics
+    assert metrics["rho_mean"].item() == pytest.approx(np.exp(shift[:-1])[valid].mean())
+    assert metrics["rho_clipped"].item() == pytest.approx((shift[:-1] > 0)[valid].mean())
+    assert metrics["approx_kl"].item() == pytest.approx(0.5 * np.log(3.0) ** 2)
+    open_ended = policy_losses.VTrace(rho=None, c=None)(tensors(out), tensors(batch), KNOBS)
+    assert open_ended.metrics["rho_clipped"].item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("how", "scale", "expected"),
+    [
+        ("none", 1.0, [-3.0, -0.5, 0.0, 0.25, 7.0]),
+        ("none", 0.5, [-1.5, -0.25, 0.0, 0.125, 3.5]),
+        ("clip", 1.0, [-1.0, -0.5, 0.0, 0.25, 1.0]),
+        ("clip", 0.2, [-0.6, -0.1, 0.0, 0.05, 1.0]),
+        ("sign", 1.0, [-1.0, -1.0, 0.0, 1.0, 1.0]),
+    ],
+)
+def test_rewards_are_scaled_then_squashed(how: str, scale: float, expected: list[float]) -> None:
+    raw = torch.tensor([-3.0, -0.5, 0.0, 0.25, 7.0])
+    torch.testing.assert_close(returns.squash_rewards(raw, how, scale), torch.tensor(expected))
+    assert raw.tolist() == [-3.0, -0.5, 0.0, 0.25, 7.0]
+
+
+def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_targets() -> None:
+    out, batch = example()
+    _, target = targets(policy_losses.A2C(), out, batch)
+    out["value"][:-1] = target
+    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
+    batch |= {"reward": np.zeros_like(batch["reward"]), "value": np.zeros_like(batch["value"])}
+    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
+
+
+@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
+def test_metrics_are_named_beforehand_detached_scalars_and_inputs_untouched(loss: Any) -> None:
+    out, batch = example()
+    heads, rows = tensors(out, grad=True), tensors(batch)
+    scored = loss(heads, rows, KNOBS)
+    assert tuple(scored.metrics) == loss.metrics
+    assert all(v.ndim == 0 and not v.requires_grad for v in scored.metrics.values())
+    assert scored.loss.requires_grad
+    assert scored.loss.item() == scored.metrics["loss"].item()
+    assert all(np.array_equal(rows[k].numpy(), batch[k]) for k in batch)
+    assert all(np.array_equal(heads[k].detach().numpy(), out[k]) for k in out)
+
+
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
+    out, batch = example()
+    low = {k: v.bfloat16().requires_grad_() for k, v in tensors(out).items()}
+    rows = {k: v.float() if v.is_floating_point() else v for k, v in tensors(batch).items()}
+    hyperparameters = SimpleNamespace(entropy_cost=10.0)
+    scored = make()(low, rows, hyperparameters)
+    scored.loss.backward()
+    exact = make()({k: v.detach().float() for k, v in low.items()}, rows, hyperparameters)
+    assert scored.loss.dtype == torch.float32
+    torch.testing.assert_close(scored.loss, exact.loss, rtol=1e-6, atol=1e-6)
+    assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (policy_losses.A2C, {"gamma": 1.5}, "gamma is 1.5; it must be between 0 and 1"),
+        (policy_losses.VTrace, {"lam": -0.1}, "lam is -0.1; it must be between 0 and 1"),
+        (policy_losses.A2C, {"value_cost": -1.0}, "value_cost is -1.0; it must be 0 or more"),
+        (policy_losses.A2C, {"reward_scale": 0.0}, "reward_scale is 0.0; it must be above 0"),
+        (policy_losses.A2C, {"reduction": "avg"}, "reduction is 'avg'; use one of mean, sum"),
+        (policy_losses.VTrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none, scale"),
+        (policy_losses.VTrace, {"rho_pg": 0.0}, "rho_pg is 0.0; it must be above 0"),
+        (policy_losses.VTrace, {"rho": 0.5}, "c is 1.0 and rho 0.5; V-trace needs c <= rho"),
+        (policy_losses.VTrace, {"c": None}, "c is None and rho 1.0; V-trace needs c <= rho"),
+    ],
+)
+def test_settings_out_of_range_are_named(make: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
+def test_wrong_shapes_are_named(loss: Any) -> None:
+    out, batch = (tensors(x) for x in example())
+    with pytest.raises(ValueError, match=r"out value \[9, 3, 1\].*batch reward \[9, 3\]"):
+        loss(out | {"value": out["value"][..., None]}, batch, KNOBS)
+    with pytest.raises(ValueError, match=r"out logp \[8, 3\]"):
+        loss(out | {"logp": out["logp"][1:]}, batch, KNOBS)
+    with pytest.raises(ValueError, match=r"batch value \[9, 1\]"):
+        loss(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
+
+
+@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
+    out, batch = (tensors(x) for x in example())
+    said = out | {"reward_scale": torch.tensor(0.25)}
+    for scale in (0.5, 1e9):
+        bound = (batch["reward"] * scale * 0.25).clamp(-10, 10)
+        want = make(reward="none")(out, batch | {"reward": bound}, KNOBS)
+        assert make(reward="scale", reward_scale=scale)(said, batch, KNOBS).loss == want.loss
+    with pytest.raises(ValueError, match="reward='scale' needs a policy that says reward_scale"):
+        make(reward="scale")(out, batch, KNOBS)
+
+
+# PPO's and APPO's losses against plain twins, for every option; what they refuse.
+
+PPO_KNOBS = SimpleNamespace(entropy_cost=0.02, left=0.6)
+OPTIONS = [
+    dict(zip(("value_clip", "normalize_advantage", "anneal_clip"), flags, strict=True))
+    for flags in itertools.product((False, True), repeat=3)
+]
+
+
+def trajectory(seed, events=None, begin="go"):
+    """An example's rows; `events`: what arrives at rows 1.. of lane 0, as twins.lane_flags has it."""
+    out, batch = example(seed)
+    out["logp"] = batch["logp"] + 0.5 * (out["logp"] - batch["logp"])  # ratios on both sides of both bounds
+    if events is not None:
+        for k, flags in twins.lane_flags(list(events), begin).items():
+            batch[k][:, 0] = flags
+    return out, batch
+
+
+def twin(loss, out, batch):
+    """Loss, value loss and policy loss, transition by transition in float64 (Schulman et al. 2017, eq. 7 and 9)."""
+    reach = loss.clip_range * (PPO_KNOBS.left if getattr(loss, "anneal_clip", False) else 1.0)
+    (advantage, target), terms = targets(loss, out, batch), []
+    for at in zip(*np.nonzero(~batch["first"][1:]), strict=True):
+        ratio = np.exp(out["logp"][at] - batch["logp"][at])
+        near = min(max(ratio, 1 - reach), 1 + reach)
+        v, old = out["value"][at], batch["value"][at]
+        errors = (target[at] - v) ** 2, (target[at] - (old + min(max(v - old, -reach), reach))) ** 2
+        surrogate = min(advantage[at] * ratio, advantage[at] * near)
+        terms.append((-surrogate, max(errors) if loss.value_clip else errors[0], out["entropy"][at]))
+    policy, value, entropy = np.mean(terms, 0)
+    return policy + loss.value_cost * value - PPO_KNOBS.entropy_cost * entropy, value, policy
+
+
+def score(loss, out, batch, grad=False):
+    rows = tensors(batch)
+    if not loss.whole:
+        rows = {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}
+        out = {k: v[:-1] for k, v in out.items()}
+    heads = tensors(out, grad)
+    return loss(heads, rows, PPO_KNOBS), heads
+
+
+def same(loss, out, batch):
+    scored, _ = score(loss, out, batch)
+    for found, expected in zip(("loss", "value_loss", "policy_loss"), twin(loss, out, batch), strict=True):
+        assert scored.metrics[found].item() == pytest.approx(expected, rel=1e-9), found
+    assert scored.loss.item() == scored.metrics["loss"].item()
+    return scored
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_plain_twin(options, seed):
+    loss = policy_losses.PPO(0.9, 0.8, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
+    scored = same(loss, *trajectory(seed))
+    assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
+    assert scored.metrics["clip_range"].item() == pytest.approx(0.18 if options["anneal_clip"] else 0.3)
+
+
+@pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
+def test_its_gradient_is_that_of_finite_differences(options):
+    loss = policy_losses.PPO(0.9, 0.8, 0.3, reward="none", **options)
+    out, batch = example(1)
+    scored, heads = score(loss, out, batch, grad=True)
+    scored.loss.backward()
+    for name in ("logp", "value", "entropy"):
+        found = np.zeros_like(out[name][:-1])
+        for at in np.ndindex(found.shape):
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = {k: v.copy() for k, v in out.items()}
+                moved[name][at] += step
+                ends.append(score(loss, moved, batch)[0].loss.item())
+            found[at] = (ends[0] - ends[1]) / 2e-6
+        np.testing.assert_allclose(heads[name].grad.numpy(), found, atol=1e-7, err_msg=name)
+
+
+def test_what_is_not_valid_is_ignored_even_nan():
+    loss = policy_losses.PPO(normalize_advantage=True, value_clip=True)
+    out, batch = example(0)
+    before, _ = score(loss, out, batch)
+    void = batch["first"][1:]
+    for name in out:
+        out[name][:-1][void] = np.nan
+    batch["logp"][:-1][void] = np.nan
+    after, heads = score(loss, out, batch, grad=True)
+    after.loss.backward()
+    assert after.loss.item() == pytest.approx(before.loss.item(), rel=1e-12)
+    assert all(torch.isfinite(h.grad).all() for h in heads.values())
+
+
+@pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
+def test_shapes_and_settings_that_do_not_fit_are_refused(make):
+    out, batch = example(0)
+    with pytest.raises(ValueError, match=r"all must be one (\[T\+1, B\] )?shape"):
+        score(make(), {**out, "value": out["value"][:-1]}, batch)
+    for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
+        with pytest.raises(UserError, match=told):
+            make(**wrong)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("more", [{}, {"normalize_advantage": False}, {"value_clip": True}], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_appo_is_its_plain_twin(seed, more, lam):
+    loss = policy_losses.APPO(0.9, lam, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **more)
+    scored = same(loss, *trajectory(seed))
+    assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
+    assert 0.0 < scored.metrics["rho_clipped"].item() < 1.0
+    assert scored.metrics["clip_range"].item() == pytest.approx(0.3), "it does not fall"
+
+
+GO = "go"
+CASES = {
+    "termination": [GO, GO, "terminate", GO, GO, GO, GO, GO],
+    "truncation": [GO, GO, "truncate", GO, GO, GO, GO, GO],
+    "both": [GO, GO, "both", GO, GO, GO, GO, GO],
+    "episodes of one step": ["terminate", GO, "terminate", GO, "truncate", GO, "both", GO],
+    "the end is the last row": [GO, GO, GO, GO, GO, GO, GO, "terminate"],
+    "cut at the last row": [GO, GO, GO, GO, GO, GO, GO, "truncate"],
+    "a final row just before the last": [GO, GO, GO, GO, GO, GO, "terminate", GO],
+    "begun anew in mid-episode": [GO, "restart", GO, GO, "restart", "restart", GO, GO],
+    "nothing is valid": ["restart"] * 8,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("begin", ["go", "first", "terminate", "truncate"])
+def test_appo_ends_where_episodes_do(name, begin):
+    loss, (out, batch) = policy_losses.APPO(0.9, 0.8, 0.3, reward="none"), trajectory(3, CASES[name], begin)
+    scored = same(loss, out, batch)
+    assert scored.loss.isfinite()
+    valid = ~batch["first"][1:, 0]
+    assert valid.any() != (name == "nothing is valid"), "what the case is about, in the first lane"
+
+
+# Chunks as GA3C's agents send them: returns from values said while acting, rows behind an early end, its loss.
+
+CHUNK_QUICK = settings(max_examples=40, deadline=None)
+GA3C = policy_losses.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
+REWARDS = (1.0, 0.0, 0.0, -1.0, 0.0)
+CHUNKS = {
+    "bootstrap": (1.9316811, 0.94109202, 0.950598, 0.9602, 1.98),
+    "terminal": (0.029701, -0.9801, -0.99, -1.0, 0.0),
+    "truncation": (1.9316811, 0.94109202, 0.950598, 0.9602, 1.98),  # the final observation's value is 2 too
+}
+
+
+def chunk(kind: str, padding: int = 0, fill: float = 7.0) -> dict[str, torch.Tensor]:
+    """Rows 0..5 of one lane, and `padding` rows behind an episode's last one; the bootstrap value is 2."""
+    n = len(REWARDS)
+    first = torch.tensor([False] * (n + 1) + [True] * padding)
+    terminated, truncated = torch.zeros_like(first), torch.zeros_like(first)
+    (terminated if kind == "terminal" else truncated)[n] = kind != "bootstrap"
+    reward = torch.tensor([0.0, *REWARDS] + [fill] * padding, dtype=torch.float64)
+    value = torch.tensor([0.5, -1.0, 3.0, 0.25, 0.0, 2.0] + [fill] * padding, dtype=torch.float64)
+    rows = {"first": first, "terminated": terminated, "truncated": truncated, "reward": reward, "value": value}
+    return {k: v.unsqueeze(1) for k, v in rows.items()}
+
+
+# ------------------------------------------------------------------------------------------- the loss
+def written_out(z: np.ndarray, v: np.ndarray, frozen: np.ndarray, R: np.ndarray, a: list[int], eps: float) -> float:
+    """NetworkVP.py: sums over rows; `frozen` is what stop_gradient(logits_v) holds."""
+    total = 0.0
+    for t in range(len(R)):
+        pi = np.exp(z[t] - z[t].max())
+        pi /= pi.sum()
+        guarded = np.log(np.maximum(pi, eps))
+        total -= guarded[a[t]] * (R[t] - frozen[t])
+        total -= 0.01 * -np.sum(pi * guarded)
+        total += 0.5 * (R[t] - v[t]) ** 2
+    return float(total)
+
+
+def test_ga3cs_loss_and_its_gradient_on_logits_and_values() -> None:
+    eps, rng = 0.02, np.random.default_rng(4)
+    z, v, a = rng.normal(size=(6, 4)) * 2, rng.normal(size=6), [0, 3, 1, 2, 2, 0]
+    z[1, 3] = -9.0  # chosen there, below ε
+    batch = chunk("bootstrap") | {"logp": torch.full((6, 1), -1.0, dtype=torch.float64)}
+    logits, value = (torch.tensor(x, requires_grad=True) for x in (z, v))
+    head = Categorical(4, LogProbGuard("max", eps))
+    out = {"logp": head.logp(logits, torch.tensor(a)), "entropy": head.entropy(logits), "value": value}
+    scored = GA3C({k: x.unsqueeze(1) for k, x in out.items()}, batch, KNOBS)
+    scored.loss.backward()
+    R = np.array([2.0 * 0.99 ** (5 - t) + sum(r * 0.99**k for k, r in enumerate(REWARDS[t:])) for t in range(5)])
+    assert scored.loss.item() == pytest.approx(written_out(z[:5], v[:5], v[:5], R, a, eps), abs=1e-10)
+    for x, grad in ((z, logits.grad), (v, value.grad)):
+        for at in np.ndindex(*x.shape):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = x.copy()
+                moved[at] += step
+                zs, vs = (moved, v) if x is z else (z, moved)
+                sides.append(written_out(zs[:5], vs[:5], v[:5], R, a, eps))
+            assert grad[at].item() == pytest.approx((sides[0] - sides[1]) / 2e-6, abs=1e-7), at
+    alone = torch.autograd.grad(head.logp(logits, torch.tensor(a))[1], logits)[0]
+    assert (alone == 0).all(), "the policy term has no gradient below ε"
+
+
+def test_the_baseline_is_whose_it_says() -> None:
+    batch = chunk("bootstrap") | {"logp": torch.zeros(6, 1, dtype=torch.float64)}
+    present = torch.arange(6.0, dtype=torch.float64).unsqueeze(1)
+    target = torch.tensor(CHUNKS["bootstrap"], dtype=torch.float64)
+    for baseline, value in (("acted", batch["value"]), ("present", present)):
+        logp = torch.zeros(6, 1, dtype=torch.float64, requires_grad=True)
+        loss = policy_losses.A2C(reduction="sum", baseline=baseline)
+        loss({"logp": logp, "value": present, "entropy": torch.zeros(6, 1)}, batch, KNOBS).loss.backward()
+        torch.testing.assert_close(logp.grad[:5, 0], -(target - value[:5, 0]), rtol=0, atol=1e-9)
+    with pytest.raises(errors.UserError, match="baseline is 'past'; use one of acted, present"):
+        policy_losses.A2C(baseline="past")
+
+
+# --------------------------------------------------------------------------------------- early ends
+ALL = [
+    GA3C,
+    policy_losses.A2C(reduction="sum", lam=0.9),
+    policy_losses.A2C(normalize_advantage=True),
+    policy_losses.VTrace(),
+]
+FILL = st.sampled_from([0.0, 1e30, -3.5, math.nan, math.inf, -math.inf])
+
+
+def cut(horizon: int, lengths: list[int], kinds: list[str], seed: int) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Learner's outputs, rows [T+1, B] and which are padding: lane b's episode ends in its row lengths[b]."""
+    rng, shape = np.random.default_rng(seed), (horizon + 1, len(lengths))
+    t = np.arange(horizon + 1)[:, None]
+    first, last = t > np.array(lengths), t == np.array(lengths)
+    over = np.array([k != "go" for k in kinds])
+    terminal = np.array([k == "terminate" for k in kinds])
+    rows = {"first": first, "terminated": last & terminal, "truncated": last & over & ~terminal}
+    rows |= {k: rng.normal(size=shape) for k in ("reward", "value", "logp")}
+    return {k: rng.normal(size=shape) for k in ("logp", "value", "entropy")}, rows, first
+
+
+@CHUNK_QUICK
+@given(st.data(), st.sampled_from(ALL))
+def test_rows_behind_an_early_end_contribute_nothing(data: Any, loss: Any) -> None:
+    horizon, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    lengths = data.draw(st.lists(st.integers(0, horizon), min_size=width, max_size=width))
+    kinds = [data.draw(st.sampled_from(["terminate", "truncate"])) if n < horizon else "go" for n in lengths]
+    out, rows, padding = cut(horizon, lengths, kinds, data.draw(st.integers(0, 9999)))
+    results = []
+    for filled in (False, True):
+        heads, batch = ({k: x.copy() for k, x in part.items()} for part in (out, rows))
+        for part in (heads, batch) if filled else ():
+            for x in part.values():
+                fill = data.draw(st.booleans()) if x.dtype == bool else data.draw(FILL)
+                x[padding] = fill if x is not part.get("first") else True
+        given_out = {k: torch.tensor(x, requires_grad=True) for k, x in heads.items()}
+        scored = loss(given_out, {k: torch.tensor(x) for k, x in batch.items()}, KNOBS)
+        scored.loss.backward()
+        results.append((scored, {k: x.grad for k, x in given_out.items()}))
+    (one, clean), (two, dirty) = results
+    assert torch.equal(one.loss, two.loss)
+    assert one.loss.isfinite()
+    assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
+    for k in clean:
+        assert torch.equal(clean[k], dirty[k]), k
+        assert (dirty[k][torch.tensor(padding)] == 0).all()

@@ -1,0 +1,608 @@
+"""Losses of action values against plain twins: targets, priorities, DQN, C51, R2D2, DPG."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polyplay.core import numbers
+from polyplay.core.errors import UserError
+from polyplay.core.numbers import unscale
+from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Box, Discrete
+from polyplay.learning import value_losses
+from polyplay.learning.value_losses import DPGLoss
+from polyplay.nets import factory, q_heads
+from tests import twins
+
+QUICK = settings(max_examples=60, deadline=None)
+SPEC = EnvSpec(Field((5,), "float32"), Discrete(3))
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def transitions(lanes: int, seed: int = 0, size: float = 3.0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs over 3 actions and a batch, float64."""
+    draw = np.random.default_rng(seed)
+    out = {k: torch.tensor(draw.normal(size=(lanes, 3)) * size) for k in ("q", "target", "online")}
+    batch = {"action": torch.tensor(draw.integers(3, size=lanes)), "return": torch.tensor(draw.normal(size=lanes))}
+    batch |= {"discount": torch.tensor(draw.choice([0.0, 0.9], size=lanes)), "weight": torch.tensor(draw.random(lanes))}
+    return out, batch
+
+
+def scored(loss: Any, out: dict[str, Tensor], batch: dict[str, Tensor]) -> tuple[Any, Tensor]:
+    """The result and its gradient for out["q"]."""
+    q = out["q"].clone().requires_grad_()
+    result = loss({**out, "q": q}, batch, None)
+    result.loss.backward()
+    return result, q.grad
+
+
+# ------------------------------------------------------------------------------------------------ Q
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: str) -> None:
+    out, batch = transitions(8)
+    _, whole = scored(value_losses.QLoss(reduction), out, batch)
+    for half in (slice(4), slice(4, 8)):
+        mine, theirs = ({k: v[half] for k, v in some.items()} for some in (out, batch))
+        _, part = scored(value_losses.QLoss(reduction, replicas=2), mine, theirs)
+        torch.testing.assert_close(part / 2, whole[half])
+
+
+@QUICK
+@given(
+    st.integers(1, 9),
+    st.integers(0, 10**6),
+    st.sampled_from(["sum", "mean"]),
+    st.sampled_from([0.0, 1.0, 0.25]),
+    st.sampled_from(["loss", "error"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_gradient_of_q_is_the_limited_error(
+    lanes: int, seed: int, reduction: str, clip: float, weighted: str, double: bool, weights: bool
+) -> None:
+    out, batch = transitions(lanes, seed)
+    if not double:
+        out.pop("online")
+    if not weights:
+        batch.pop("weight")
+    result, grad = scored(value_losses.QLoss(reduction, clip, weighted), out, batch)
+    judge = out["online"] if double else out["target"]
+    bound = clip or float("inf")
+    for b in range(lanes):
+        a, w = int(batch["action"][b]), float(batch["weight"][b]) if weights else 1.0
+        goal = batch["return"][b] + batch["discount"][b] * out["target"][b, judge[b].argmax()]
+        error = float(goal - out["q"][b, a])
+        inside, outside = (1.0, w) if weighted == "loss" else (w, 1.0)
+        expected = -outside * max(-bound, min(bound, inside * error))
+        row = [0.0] * 3
+        row[a] = expected / (lanes if reduction == "mean" else 1)
+        assert grad[b].tolist() == pytest.approx(row, rel=1e-9, abs=1e-12)
+        assert float(result.priority[b]) == pytest.approx(abs(error), rel=1e-9)
+    assert not result.priority.requires_grad
+    assert set(result.metrics) == set(value_losses.QLoss.metrics)
+
+
+def test_the_loss_itself_is_huber_or_squared() -> None:
+    error = torch.tensor([-3.0, -1.0, 0.5, 0.0, 7.0], requires_grad=True)
+    made = value_losses.huber(error, torch.ones(5))
+    torch.testing.assert_close(made, torch.nn.functional.huber_loss(error, torch.zeros(5), reduction="none"))
+    torch.testing.assert_close(value_losses.huber(error, torch.tensor(torch.inf)), 0.5 * error.square())
+    made.sum().backward()
+    assert error.grad.tolist() == [-1.0, -1.0, 0.5, 0.0, 1.0]
+
+
+def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
+    out, batch = transitions(4)
+    batch["discount"][:] = 0.9
+    legal = torch.zeros(2, 4, 3, dtype=torch.bool)
+    legal[1, :, 2] = True
+    result = value_losses.QLoss(clip=0.0)(out, {**batch, "mask": legal}, None)
+    goal = batch["return"] + 0.9 * out["target"][:, 2]
+    assert float(result.metrics["target_mean"]) == pytest.approx(float(goal.mean()))
+
+
+def test_what_is_not_finite_is_shown() -> None:
+    out, batch = transitions(3)
+    batch["return"][1] = torch.nan
+    for loss, more in ((value_losses.QLoss(), ()), (value_losses.CategoricalLoss(), (7,))):
+        wide = {k: v.reshape(3, 3, *[1] * len(more)).repeat(1, 1, *more).float() for k, v in out.items()}
+        result = loss(wide, {k: v.float() if v.is_floating_point() else v for k, v in batch.items()}, None)
+        assert result.loss.isnan()
+        assert result.priority.isnan().tolist() == [False, True, False]
+
+
+# ------------------------------------------------------------------------------------------------ categorical
+@QUICK
+@given(st.integers(1, 5), st.integers(0, 10**6), st.sampled_from(["sum", "mean"]), st.booleans())
+def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions(
+    lanes: int, seed: int, reduction: str, double: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    out = {k: torch.tensor(rng.normal(size=(lanes, 3, 5))) for k in ("q", "target", "online")}
+    _, batch = transitions(lanes, seed)
+    if not double:
+        out.pop("online")
+    result, grad = scored(value_losses.CategoricalLoss(-2.0, 2.0, reduction, "ce"), out, batch)
+    _, floors = scored(value_losses.CategoricalLoss(-2.0, 2.0, reduction, "kl"), out, batch)
+    assert torch.equal(grad, floors)
+    z = np.linspace(-2.0, 2.0, 5)
+    total = 0.0
+    for b in range(lanes):
+        a, w = int(batch["action"][b]), float(batch["weight"][b])
+        judge = (out["online"] if double else out["target"])[b].softmax(-1).numpy() @ z
+        ahead = out["target"][b, judge.argmax()].softmax(-1).tolist()
+        m = np.array(twins.project(ahead, float(batch["return"][b]), float(batch["discount"][b]), -2.0, 2.0))
+        p = out["q"][b, a].softmax(-1).numpy()
+        scale = w / (lanes if reduction == "mean" else 1)
+        expected = np.zeros((3, 5))
+        expected[a] = scale * (p - m)
+        np.testing.assert_allclose(grad[b].numpy(), expected, atol=1e-6)
+        assert float(result.priority[b]) == pytest.approx(-(m * np.log(p)).sum(), rel=1e-4)
+        total -= scale * (m * np.log(p)).sum()
+    assert float(result.loss.detach()) == pytest.approx(total, rel=1e-4)
+    assert set(result.metrics) == set(value_losses.CategoricalLoss.metrics)
+
+
+def test_only_the_divergence_is_nothing_where_all_is_learnt() -> None:
+    logits = torch.randn(4, 2, 11)
+    out = {"q": logits.clone(), "target": logits}
+    batch = {"action": q_heads.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
+    batch["discount"] = torch.ones(4)
+    kl, ce = (value_losses.CategoricalLoss(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
+    assert (kl < 1e-4).all()
+    assert (ce > 0.5).all()
+
+
+# ------------------------------------------------------------------------------------------------ sequences
+def rows(length: int, width: int, seed: int = 0) -> dict[str, Tensor]:
+    draw = np.random.default_rng(seed)
+    batch = {k: torch.tensor(draw.random((length, width)) < 0.15) for k in ("terminated", "first")}
+    batch["first"][1:] |= batch["terminated"][:-1]
+    batch["valid"] = torch.ones(length, width, dtype=torch.bool)
+    batch["valid"][length - int(draw.integers(3)) :, 0] = False
+    reward, action = draw.normal(size=(length, width)) * 2, draw.integers(3, size=(length, width))
+    return {**batch, "reward": torch.tensor(reward), "action": torch.tensor(action)}
+
+
+@QUICK
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.sampled_from(["extra", "short"]),
+    st.sampled_from([1e-3, 0.0]),
+    st.sampled_from(["sum", "mean"]),
+)
+def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: float, time: str) -> None:
+    burn, length, width = seed % 3, 8, 3
+    batch = rows(burn + length, width, seed)
+    batch["weight"] = torch.tensor(np.random.default_rng(seed).random(width))
+    draw = np.random.default_rng(seed + 1)
+    out = {k: torch.tensor(draw.normal(size=(length, width, 3)) * 2) for k in ("q", "target", "online")}
+    loss = value_losses.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale, time=time, reward="clip")
+    result, grad = scored(loss, out, batch)
+    best = out["online"].argmax(-1)
+    ahead = q_heads.take_action(out["target"], best).numpy()
+    total = 0.0
+    for b in range(width):
+        keys = ("terminated", "first", "valid")
+        lane: dict[str, Any] = {k: batch[k][burn:, b].tolist() for k in keys}
+        lane |= {"reward": batch["reward"][burn:, b].clamp(-1, 1).tolist(), "ahead": ahead[:, b].tolist()}
+        goal, learnt = twins.sequence(lane, 0.9, n, rescale or None, tail)
+        actions = batch["action"][burn:, b]
+        errors = [goal[i] - float(out["q"][i, b, actions[i]]) for i in range(length - 1) if learnt[i]]
+        weight = float(batch["weight"][b])
+        share = 1.0 if time == "sum" else 1.0 / max(1, len(errors))
+        total += weight * share * sum(0.5 * e * e for e in errors) / width
+        size = [abs(e) for e in errors]
+        priority = 0.9 * max(size) + 0.1 * sum(size) / len(size) if size else 0.0
+        assert float(result.priority[b]) == pytest.approx(priority, rel=1e-6)
+        expected = np.zeros((length, 3))
+        for i, e in zip([i for i in range(length - 1) if learnt[i]], errors, strict=True):
+            expected[i, actions[i]] = -weight * share * e / width
+        np.testing.assert_allclose(grad[:, b].numpy(), expected, rtol=1e-6, atol=1e-9)
+    assert float(result.loss.detach()) == pytest.approx(total, rel=1e-6)
+    assert set(result.metrics) == set(value_losses.SequenceLoss.metrics)
+    learnt = [(i, b) for i in range(length - 1) for b in range(width) if grad[i, b].any()]
+    own = np.array([float(out["q"][i, b, batch["action"][burn + i, b]]) for i, b in learnt])
+    if len(learnt) == round(float(result.metrics["rows_mean"]) * width) > 0:  # no error happened to be 0
+        own = unscale(own, rescale) if rescale else own
+        assert float(result.metrics["q_mean"]) == pytest.approx(own.mean()), "without h"
+
+
+# ------------------------------------------------------------------------------------------------ settings
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: value_losses.QLoss("total"), "reduction is 'total'; use one of mean, sum"),
+        (lambda: value_losses.QLoss(clip=-1.0), "clip is -1.0; it must be 0 or more"),
+        (lambda: value_losses.QLoss(weighted="both"), "weighted is 'both'; use one of loss, error"),
+        (lambda: value_losses.CategoricalLoss(3.0, 3.0), "low is 3.0 and high 3.0; low must be below high"),
+        (lambda: value_losses.CategoricalLoss(priority="td"), "priority is 'td'; use one of ce, kl"),
+        (lambda: value_losses.SequenceLoss(tail="repeat"), "tail is 'repeat'; use one of extra, short"),
+        (lambda: value_losses.SequenceLoss(n=0), "n is 0; it must be a whole number from 1 up"),
+        (lambda: value_losses.SequenceLoss(eta=1.5), "eta is 1.5; it must be between 0 and 1"),
+        (lambda: value_losses.SequenceLoss(rescale=-0.1), "rescale is -0.1; it must be 0 or more"),
+        (lambda: value_losses.SequenceLoss(time="max"), "time is 'max'; use one of sum, mean"),
+    ],
+)
+def test_settings_out_of_range_are_named(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+# ------------------------------------------------------------------------------------------------ outputs
+def pair(**options: Any) -> tuple[Any, Any]:
+    return tuple(factory.make_values("mlp", SPEC, hidden=(16,), **options) for _ in range(2))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("options", [{}, {"dueling": True, "atoms": 5}])
+def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(options: Any) -> None:
+    policy, target = pair(**options)
+    obs = torch.randn(2, 7, 5)
+    calls: list[tuple[str, int, bool]] = []
+    for name, net in (("policy", policy), ("target", target)):
+        net.torso.register_forward_hook(
+            lambda _m, given, _out, name=name: calls.append((name, len(given[0]), torch.is_grad_enabled()))
+        )
+    out = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
+    assert sorted(calls) == [("policy", 7, False), ("policy", 7, True), ("target", 7, False)]
+    assert [out[k].requires_grad for k in ("q", "target", "online")] == [True, False, False]
+    shape = (7, 3, 5) if options else (7, 3)
+    assert all(v.shape == shape for v in out.values())
+    torch.testing.assert_close(out["online"], policy.scores({"obs": obs}, {})[1])
+    torch.testing.assert_close(out["target"], target.scores({"obs": obs}, {})[1])
+    calls.clear()
+    assert set(value_losses.q_outputs(policy, target, {"obs": obs}, double=False)) == {"q", "target"}
+    assert len(calls) == 2
+
+
+def test_burn_in_is_walked_by_both_without_gradient() -> None:
+    policy, target = pair(core="lstm", core_size=6, previous=True, dueling=True)
+    batch = {"obs": torch.randn(9, 4, 5), "reward": torch.randn(9, 4), "action": torch.randint(3, (9, 4))}
+    batch["first"] = torch.rand(9, 4) < 0.2
+    state = {"h": torch.randn(4, 6), "c": torch.randn(4, 6), "action": torch.randint(3, (4,))}
+    whole = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=0)
+    late = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=3)
+    for k in ("q", "target", "online"):
+        assert late[k].shape == (6, 4, 3)
+        torch.testing.assert_close(late[k], whole[k][3:])
+    gradients = []
+    for out, weight in ((whole["q"][3:], 1.0), (late["q"], 1.0)):
+        policy.zero_grad()
+        (weight * out.square().sum()).backward()
+        gradients.append(policy.core.cell.recurrent.weight.grad.clone())
+    assert not torch.allclose(*gradients), "the burn-in is behind a wall"
+    assert all(p.grad is None for p in target.parameters())
+    with pytest.raises(ValueError, match="a network with memory learns from sequences"):
+        value_losses.q_outputs(policy, target, {"obs": batch["obs"][:2]})
+
+
+def test_every_pass_has_noise_of_its_own_by_the_key() -> None:
+    policy, target = pair(noisy="fortunato")
+    target.load_state_dict(policy.state_dict())
+    obs = torch.randn(1, 6, 5).repeat(2, 1, 1)
+    one, same, other = (value_losses.q_outputs(policy, target, {"obs": obs}, double=True, key=k) for k in (7, 7, 8))
+    assert all(torch.equal(one[k], same[k]) for k in one)
+    assert not any(torch.equal(one[k], other[k]) for k in one)
+    assert not torch.equal(one["q"], one["online"])
+    assert not torch.equal(one["target"], one["online"])
+    quiet = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
+    assert torch.equal(quiet["q"], quiet["online"])
+    assert torch.equal(quiet["q"], quiet["target"])
+
+
+# polyplay/learning/value_losses.py against
+
+TARGET_QUICK = settings(max_examples=80, deadline=None)
+NAN = float("nan")
+
+
+def t(*numbers: float) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# ------------------------------------------------------------------------------------------------ scalar
+def test_the_best_value_ahead_and_for_double_the_value_of_the_others_best() -> None:
+    target, online = torch.tensor([[1.0, 5.0, 3.0]]), torch.tensor([[0.0, -1.0, 2.0]])
+    assert value_losses.scalar(t(0.5), t(0.9), target).tolist() == pytest.approx([0.5 + 0.9 * 5.0])
+    assert value_losses.scalar(t(0.5), t(0.9), target, online).tolist() == pytest.approx([0.5 + 0.9 * 3.0])
+    mask = torch.tensor([[True, False, False]])
+    for judge in (None, online):
+        assert value_losses.scalar(t(0.5), t(0.9), target, judge, mask).tolist() == pytest.approx([0.5 + 0.9 * 1.0])
+
+
+def test_nothing_is_heard_of_what_follows_a_termination() -> None:
+    q = torch.tensor([[NAN, NAN], [1.0, 2.0]])
+    assert value_losses.scalar(t(3.0, 3.0), t(0.0, 0.5), q).tolist() == [3.0, 4.0]
+    logits = torch.tensor([[[NAN] * 3] * 2, [[0.0] * 3] * 2])
+    made = value_losses.categorical(t(0.8, 0.8), t(0.0, 0.0), logits, 0.5, 1.5)
+    torch.testing.assert_close(made[0], made[1])
+
+
+def test_targets_have_no_gradient() -> None:
+    q = randn(2, 3).requires_grad_()
+    assert not value_losses.scalar(t(0.0, 0.0), t(1.0, 1.0), q).requires_grad
+    assert not value_losses.categorical(
+        t(0.0, 0.0), t(1.0, 1.0), randn(2, 3, 5).requires_grad_(), -1.0, 1.0
+    ).requires_grad
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"ret and discount must be \[B\], target and online \[B, A\]; got \[2\]"):
+        value_losses.scalar(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
+        value_losses.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
+    with pytest.raises(ValueError, match=r"mask must be q's \[2, 4\]"):
+        q_heads.greedy_action(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"scores must be \[2\] and \[A\] or \[A, K\] behind; got \[3, 4\]"):
+        q_heads.take_action(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
+
+
+# ------------------------------------------------------------------------------------------------ categorical
+def test_the_worked_projection() -> None:
+    """Support {.5, 1, 1.5}, G = .5, D = .8: Tz = {.9, 1.3, 1.7 → 1.5}."""
+    made = value_losses.project(torch.tensor([[0.2, 0.3, 0.5]]), t(0.5), t(0.8), 0.5, 1.5)
+    torch.testing.assert_close(made, torch.tensor([[0.04, 0.28, 0.68]]))
+
+
+@TARGET_QUICK
+@given(st.integers(2, 25), st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 30.0]), st.sampled_from([0.0, 0.5, 1.0]))
+def test_projections_equal_the_plain_twin_and_conserve_mass(size: int, seed: int, spread: float, again: float) -> None:
+    rng = np.random.default_rng(seed)
+    chances = rng.dirichlet(np.ones(size), size=4)
+    chances[0] = np.eye(size)[rng.integers(size)]  # all on one atom
+    ret = rng.normal(size=4) * spread
+    ret[1] = round(ret[1])  # perhaps on an atom
+    discount = np.array([again, 1.0, 0.0, 0.99])
+    made = value_losses.project(*(torch.tensor(x).float() for x in (chances, ret, discount)), -10.0, 10.0)
+    each = zip(chances.tolist(), ret, discount, strict=True)
+    expected = torch.tensor([twins.project(p, g, d, -10.0, 10.0) for p, g, d in each], dtype=torch.float32)
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(made.sum(1), torch.ones(4))
+    assert (made >= 0).all()
+
+
+def test_a_distribution_is_taken_of_the_action_with_the_best_mean() -> None:
+    logits = torch.full((1, 2, 3), -20.0)
+    logits[0, 0, 0] = logits[0, 1, 2] = 20.0  # action 0 is worth low, action 1 high
+    torch.testing.assert_close(q_heads.expected_value(logits, -1.0, 1.0), torch.tensor([[-1.0, 1.0]]))
+    made = value_losses.categorical(t(0.0), t(1.0), logits, -1.0, 1.0)
+    torch.testing.assert_close(made, torch.tensor([[0.0, 0.0, 1.0]]))
+    made = value_losses.categorical(t(0.0), t(1.0), logits, -1.0, 1.0, -logits)  # the other network prefers action 0
+    torch.testing.assert_close(made, torch.tensor([[1.0, 0.0, 0.0]]))
+    made = value_losses.categorical(t(0.0), t(1.0), logits, -1.0, 1.0, mask=torch.tensor([[True, False]]))
+    torch.testing.assert_close(made, torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+def test_what_is_not_a_number_stays_visible() -> None:
+    made = value_losses.project(torch.full((2, 3), 1 / 3), t(NAN, 0.0), t(0.5, 0.5), -1.0, 1.0)
+    assert made[0].isnan().any()
+    torch.testing.assert_close(made[1].sum(), torch.tensor(1.0))
+    assert value_losses.scalar(t(NAN), t(0.0), torch.zeros(1, 2)).isnan().all()
+
+
+def test_supports_and_shapes_of_projections_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"K >= 2.*got \[2, 1\]"):
+        value_losses.project(torch.ones(2, 1), t(0.0, 0.0), t(1.0, 1.0), 0.0, 1.0)
+    with pytest.raises(ValueError, match=r"ret and discount \[B\]; got \[2, 3\], \[1\], \[2\]"):
+        value_losses.project(torch.ones(2, 3), t(0.0), t(1.0, 1.0), 0.0, 1.0)
+    with pytest.raises(ValueError, match="the support must rise; got"):
+        value_losses.project(torch.ones(1, 3), t(0.0), t(1.0), 1.0, 1.0)
+
+
+# ------------------------------------------------------------------------------------------------ rescaling
+@TARGET_QUICK
+@given(st.floats(-1e6, 1e6, allow_subnormal=False), st.sampled_from([1e-3, 1e-2, 1.0]))
+def test_rescaling_equals_its_plain_twin_and_its_inverse_undoes_it(x: float, eps: float) -> None:
+    value = torch.tensor(x, dtype=torch.float64)
+    assert numbers.rescale(value, eps).item() == pytest.approx(twins.rescale(x, eps), rel=1e-9, abs=1e-12)
+    assert numbers.unscale(value, eps).item() == pytest.approx(twins.unscale(x, eps), rel=1e-6, abs=1e-9)
+    assert numbers.unscale(numbers.rescale(value, eps), eps).item() == pytest.approx(x, rel=1e-12)
+    assert numbers.rescale(numbers.unscale(value, eps), eps).item() == pytest.approx(x, rel=1e-12)
+
+
+def plain(rows: int, **more: Any) -> dict[str, Tensor]:
+    zeros = torch.zeros(rows, 1, dtype=torch.bool)
+    return {"reward": torch.ones(rows, 1), "terminated": zeros, "first": zeros, **more}
+
+
+def test_tails_by_name() -> None:
+    q = torch.full((6, 1, 2), 10.0)
+    extra, short = (
+        value_losses.sequence_targets(plain(6), q, 0.5, 3, eps=None, tail=tail) for tail in ("extra", "short")
+    )
+    three = 1 + 0.5 + 0.25 + 0.125 * 10
+    assert extra.valid[:, 0].tolist() == [True, True, True, False, False]
+    assert extra.target[:3, 0].tolist() == [three] * 3
+    assert short.valid.all()
+    assert short.target[:, 0].tolist() == [three] * 3 + [1 + 0.5 + 0.25 * 10, 1 + 0.5 * 10]
+    with pytest.raises(ValueError, match=r"3 rows are too few for n = 3, tail = 'extra' \(of extra, short\)"):
+        value_losses.sequence_targets(plain(3), q[:3], 0.5, 3)
+    with pytest.raises(ValueError, match="tail = 'repeat'"):
+        value_losses.sequence_targets(plain(6), q, 0.5, 3, tail="repeat")
+    with pytest.raises(ValueError, match=r"must be \[R, B, A\] with \[R, B\] = \[6, 1\]; got \[5, 1, 2\], None"):
+        value_losses.sequence_targets(plain(6), q[:5], 0.5, 3)
+
+
+# ------------------------------------------------------------------------------------------------ priorities
+@TARGET_QUICK
+@given(st.integers(2, 20), st.integers(0, 10**6))
+def test_divergences_equal_plain_sums(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, p = rng.dirichlet(np.ones(size)), rng.dirichlet(np.ones(size))
+    m[0] = 0.0
+    m /= m.sum()
+    target, logits = torch.tensor(m)[None], torch.tensor(p).log()[None] + 3.0
+    ce = -sum(a * math.log(b) for a, b in zip(m, p, strict=True))
+    own = -sum(a * math.log(a) for a in m if a)
+    assert value_losses.cross_entropy(target, logits).item() == pytest.approx(ce, rel=1e-9)
+    assert value_losses.entropy(target).item() == pytest.approx(own, rel=1e-9)
+
+
+def test_the_mix_of_largest_and_mean_error_counts_valid_rows_only() -> None:
+    error = torch.tensor([[1.0, 9.0, 2.0], [-4.0, 9.0, 0.0], [NAN, 9.0, 1.0]])
+    valid = torch.tensor([[True, False, True], [True, False, True], [False, False, True]])
+    made = value_losses.sequence_priority(error, valid, 0.9)
+    assert made.tolist() == pytest.approx([0.9 * 4 + 0.1 * 2.5, 0.0, 0.9 * 2 + 0.1 * 1])
+    with pytest.raises(ValueError, match=r"one \[T, B\] shape; got \[3\], \[3\]"):
+        value_losses.sequence_priority(error[0], valid[0], 0.9)
+
+
+# polyplay/learning/value_losses.py:
+
+BOX = Box((2,), np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
+DPG_SPEC = EnvSpec(Field((3,), "float32"), BOX)
+
+
+def drawn(lanes: int, seed: int, size: float = 2.0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Outputs over 2 numbers and a batch, float64."""
+    draw = np.random.default_rng(seed)
+    out = {k: torch.tensor(draw.normal(size=lanes) * size) for k in ("q", "target", "value")}
+    out |= {k: torch.tensor(draw.normal(size=(lanes, 2)) * size) for k in ("slope", "best", "raw")}
+    batch = {"return": torch.tensor(draw.normal(size=lanes)), "weight": torch.tensor(draw.random(lanes))}
+    return out, batch | {"discount": torch.tensor(draw.choice([0.0, 0.9], size=lanes))}
+
+
+@QUICK
+@given(
+    st.integers(1, 9),
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 1.0, 0.25]),
+    st.booleans(),
+    st.sampled_from([0, 0.3]),
+)
+def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
+    lanes: int, seed: int, clip: float, weights: bool, rein: float
+) -> None:
+    out, batch = drawn(lanes, seed)
+    if not weights:
+        batch.pop("weight")
+    q, best, raw = (out[k].clone().requires_grad_() for k in ("q", "best", "raw"))
+    result = DPGLoss(clip, rein)({**out, "q": q, "best": best, "raw": raw}, batch, None)
+    result.loss.backward()
+    bound, critic = clip or float("inf"), 0.0
+    for b in range(lanes):
+        w = float(batch["weight"][b]) if weights else 1.0
+        error = float(batch["return"][b] + batch["discount"][b] * out["target"][b] - out["q"][b])
+        critic += w * error**2 / 2 / lanes
+        assert float(q.grad[b]) == pytest.approx(-w * error / lanes, rel=1e-9, abs=1e-12)
+        assert float(result.priority[b]) == pytest.approx(abs(error), rel=1e-9)
+        limited = [max(-bound, min(bound, float(x))) for x in out["slope"][b]]
+        assert best.grad[b].tolist() == pytest.approx([-x / lanes for x in limited], rel=1e-9), "not weighted"
+        pulled = [rein * 2.0 * (x - max(-2.0, min(2.0, x))) / lanes for x in out["raw"][b].tolist()]
+        assert raw.grad[b].tolist() == pytest.approx(pulled, rel=1e-9, abs=1e-12)
+    assert not result.priority.requires_grad
+    assert set(result.metrics) == set(DPGLoss.metrics)
+    assert float(result.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-9)
+    assert float(result.metrics["policy_value"]) == pytest.approx(float(out["value"].mean()))
+    beyond = (out["slope"].abs() > bound).double().mean()
+    assert float(result.metrics["slope_clipped"]) == pytest.approx(float(beyond))
+    assert float(result.metrics["at_ends"]) == pytest.approx(float((out["best"].abs() > 0.99).double().mean()))
+
+
+def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() -> None:
+    ret, discount = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])
+    made = value_losses.targeted(ret, discount, torch.tensor([torch.nan, 4.0]))
+    assert made.tolist() == [1.0, 4.0]
+    with pytest.raises(ValueError, match=r"must be one \[B\]; got \[2\], \[2\], \[2, 1\]"):
+        value_losses.targeted(ret, discount, torch.zeros(2, 1))
+
+
+def networks() -> tuple[Any, Any]:
+    sizes: Any = {"actor": (8, 6), "critic": (9, 7)}
+    return factory.make_deterministic("mlp", DPG_SPEC, **sizes), factory.make_deterministic("mlp", DPG_SPEC, **sizes)
+
+
+def dpg_transitions(lanes: int) -> dict[str, Any]:
+    action = torch.rand(lanes, 2) * torch.tensor([4.0, 1.0]) - torch.tensor([2.0, 0.0])
+    batch = {"obs": torch.randn(2, lanes, 3), "action": action, "return": torch.randn(lanes)}
+    return batch | {"discount": torch.full((lanes,), 0.9), "weight": torch.rand(lanes)}
+
+
+def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
+    policy, target = networks()
+    batch = dpg_transitions(5)
+    out = value_losses.dpg_outputs(policy, target, batch, {}, key=3)
+    best = target.act({"obs": batch["obs"][1]}, {})[0]["action"]
+    twin = target.unroll({"obs": batch["obs"][1:], "action": best[None]}, {})["chosen"][0]
+    torch.testing.assert_close(out["target"], twin, atol=1e-6, rtol=1e-5)
+    assert not out["target"].requires_grad
+    now = policy.unroll({"obs": batch["obs"][:1], "action": batch["action"][None]}, {})
+    torch.testing.assert_close(out["q"], now["chosen"][0])
+    torch.testing.assert_close(out["value"], now["value"][0])
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differences(limited: bool) -> None:
+    """The actor's gradient is −d/dθ mean Q(s, μ(s)) where nothing is clipped, the critic's its error's."""
+    policy, target = networks()
+    batch = dpg_transitions(6)
+    out = value_losses.dpg_outputs(policy, target, batch)
+    clip = float(out["slope"].abs().median()) if limited else 0.0
+    if clip:
+        assert 0.0 < float(DPGLoss(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
+    DPGLoss(clip)(out, batch, None).loss.backward()
+    goal = (batch["return"] + 0.9 * out["target"]).detach()
+    bound = clip or torch.inf
+    slope = out["slope"].clamp(-bound, bound)
+
+    def ascent() -> torch.Tensor:
+        if not clip:
+            return -policy.value(batch["obs"][0]).mean()
+        return -(slope * policy.learnt(batch["obs"][0], batch["action"])["best"]).sum(1).mean()
+
+    def descent() -> torch.Tensor:
+        now = policy.learnt(batch["obs"][0], batch["action"])["q"]
+        return (batch["weight"] * 0.5 * (goal - now).square()).mean()
+
+    for name, p in policy.named_parameters():
+        of = ascent if name.startswith(("actor", "steer")) else descent
+        grad = p.grad.flatten()
+        most = int(grad.abs().argmax())
+        found = []
+        for h in (1e-2, -1e-2):
+            with torch.no_grad():
+                kept = p.flatten()[most].item()
+                p.view(-1)[most] = kept + h
+            found.append(float(of().detach()))
+            with torch.no_grad():
+                p.view(-1)[most] = kept
+        assert float(grad[most]) == pytest.approx((found[0] - found[1]) / 2e-2, rel=2e-2, abs=2e-6), name
+        torch.testing.assert_close(torch.autograd.grad(of(), p, retain_graph=True)[0], p.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rein", "back"), [(0.0, False), (0.05, True)])
+def test_an_actor_that_was_driven_to_an_end_comes_back_with_a_rein_alone(rein: float, back: bool) -> None:
+    """A young critic says "more" for long, as Pendulum's does, then "less": without a rein tanh has no slope left."""
+    policy = networks()[0]
+    batch, loss = dpg_transitions(16), DPGLoss(1.0, rein)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+
+    def led(slope: float, updates: int) -> torch.Tensor:
+        for _ in range(updates):
+            out = value_losses.dpg_outputs(policy, policy, batch)
+            optimizer.zero_grad()
+            loss({**out, "slope": torch.full_like(out["slope"], slope)}, batch, None).loss.backward()
+            optimizer.step()
+        return policy.learnt(batch["obs"][0], batch["action"])["best"].detach()
+
+    assert (led(1.0, 300) > 0.9).all()
+    after = led(-1.0, 200)
+    assert (after < -0.9).all() if back else (after > 0.9).all()

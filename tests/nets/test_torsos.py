@@ -1,0 +1,452 @@
+"""Torsos by their papers' numbers, what they hear, what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces as gym
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.envs.pool import space_to_json
+from polyplay.envs.spaces import Conditional, Discrete
+from polyplay.nets import factory, torsos
+from polyplay.nets.torsos import FiveTorso, FTWTorso
+from tests.nets.fights import FIGHT, OBS, PARTS, SETS, appear, doubles
+from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
+
+COUNTS = {
+    "nature": 1_687_719,
+    "a3c": 677_943,
+    "ga3c": 1_005_623,
+    "ga3c_large4": 649_351,
+    "ga3c_large3": 862_343,
+    "ga3c_large2": 2_041_991,
+    "ga3c_large1": 7_284_871,
+    "impala": 1_091_031,
+    "dopamine": 4_047_015,
+}
+
+
+def described(name: str) -> str:
+    """A docstring, or the comment above a line of the table."""
+    text = torsos.Impala.__doc__ or ""
+    if name in torsos.CONVS:
+        text = inspect.getsource(torsos).partition(f'    "{name}": (')[0].splitlines()[-1]
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
+def test_parameters_with_heads_for_six_actions(name, count):
+    assert parameters(factory.make(name, discrete(image()))) == count
+    assert f"{count:,} parameters" in described(name)
+
+
+ACCEL = {
+    "accel": (899_127, 256, [(16, 25, 19), (32, 12, 9)]),
+    "accel_large": (3_621_031, 512, [(32, 25, 19), (64, 12, 9), (64, 12, 9)]),
+    "rlpyt": (1_785_911, 512, [(16, 25, 19), (32, 12, 9)]),
+}
+SCREEN = image()._replace(shape=(4, 104, 80))
+
+
+@pytest.mark.parametrize("name", ACCEL)
+def test_accels_parameters_and_sides_on_its_own_screen(name):
+    count, hidden, sides = ACCEL[name]
+    net, seen = factory.make(name, discrete(SCREEN)), []
+    assert parameters(net) == count
+    assert f"{count:,} parameters" in described(name)
+    for conv in net.torso.convs:
+        conv.register_forward_hook(lambda _, args, out: seen.append(tuple(out.shape[1:])))
+    assert net.torso(torch.zeros(1, 4, 104, 80, dtype=torch.uint8)).shape == (1, hidden)
+    assert seen == sides
+    assert net.torso.fc.in_features == 12 * 9 * sides[-1][0]
+
+
+LARGE = {4: (21, 11, 6), 3: (28, 14, 7), 2: (42, 21, 11), 1: (84, 42, 21)}
+
+
+@pytest.mark.parametrize("name", ["ga3c", "dopamine", *(f"ga3c_large{s}" for s in LARGE)])
+@pytest.mark.parametrize("side", [84, 41])
+def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
+    """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
+    torso = factory.NETS[name](discrete(image(4, side)))
+    obs = torch.randint(0, 256, (2, 4, side, side), dtype=torch.uint8)
+    x = obs.float() / 255
+    for conv in torso.convs:
+        (kernel, stride), n = (conv.kernel_size[0], conv.stride[0]), x.shape[2]
+        missing = max((-(-n // stride) - 1) * stride + kernel - n, 0)
+        pads = [missing // 2, missing - missing // 2] * 2
+        x = F.relu(F.conv2d(F.pad(x, pads), conv.weight, conv.bias, stride))
+    torch.testing.assert_close(torso(obs), F.relu(F.linear(x.flatten(1), torso.fc.weight, torso.fc.bias)))
+
+
+INSTRUCTIONS = 1000 * 20 + 4 * 64 * (20 + 64 + 1) + 4 * 256 * 64  # embedding, its LSTM, its share of the core's input
+
+
+@pytest.mark.parametrize(("name", "count"), [("impala", 1_628_010), ("a3c", 1_230_426)])
+def test_parameters_of_impala_on_dmlab_less_the_instruction_encoder(name, count):
+    spec = discrete(image()._replace(shape=(3, 72, 96)), 9)
+    assert parameters(factory.make(name, spec, "lstm", 256, previous=True)) == count - INSTRUCTIONS
+
+
+@pytest.mark.parametrize("sides", [(84, 84), (21, 21), (42, 11), (9, 12), (1, 2)])
+def test_pooling_is_tensorflows_same_pooling(sides):
+    section = torsos.Section(1, 2)
+    seen = []
+    section.one.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    section(x := torch.randn(1, 1, *sides))
+    pads = []
+    for n in reversed(sides):
+        missing = max((-(-n // 2) - 1) * 2 + 3 - n, 0)
+        pads += [missing // 2, missing - missing // 2]
+    want = F.max_pool2d(F.pad(section.conv(x), pads, value=-torch.inf), 3, 2)
+    assert torch.equal(seen[0], want)
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *ACCEL])
+def test_other_observations_are_refused(name):
+    with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
+        factory.make(name, discrete(vector(4)))
+    with pytest.raises(UserError, match="the observations are a dict of eye, goal"):
+        factory.make(name, discrete({"eye": image(), "goal": vector(2)}))
+
+
+def test_images_too_small_for_the_convolutions_are_refused():
+    assert factory.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
+    with pytest.raises(UserError, match=r"at least 36×36, the observations are \[1, 35, 35\]"):
+        factory.make("nature", discrete(image(1, 35)))
+
+
+def test_published_initialisations():
+    torch.manual_seed(0)
+    net = factory.make("nature", discrete(image()))
+    weight = net.torso.fc.weight
+    torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(512), atol=1e-4, rtol=0)
+    torch.testing.assert_close(net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0)
+    assert net.value.weight.norm().item() == pytest.approx(1, abs=1e-4)
+    assert all(p.abs().sum() == 0 for n, p in net.named_parameters() if n.endswith("bias"))
+    net = factory.make("a3c", discrete(image()))
+    for layer, fan_in in (
+        (net.torso.convs[0], 256),
+        (net.torso.fc, 2592),
+        (net.actions, 256),
+        (net.value, 256),
+    ):
+        assert 0.8 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
+        assert 0 < layer.bias.abs().max() <= fan_in**-0.5
+
+
+def test_sonnets_and_dopamines_initial_weights():
+    """Of IMPALA's code: normal, cut off at two deviations of 1/√fan_in. Of Dopamine's: uniform in ±(√3/fan_in)^½."""
+    torch.manual_seed(0)
+    net = factory.make("impala", discrete(image()), "lstm", 256, previous=True)
+    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    core = {net.core.input, net.core.cell.recurrent}
+    assert len(layers) == 15 + 1 + 2 + 2
+    for layer in layers:
+        deviation = layer.weight[0].numel() ** -0.5
+        if layer in core:  # TensorFlow's LSTM: Glorot's bounds for the matrix of input, reward, action and state
+            bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5
+            assert 0.99 * bound < layer.weight.abs().max() <= bound
+            continue
+        assert layer.weight.abs().max() <= 2 * deviation
+        if layer.weight.numel() > 4000:
+            assert layer.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.03)
+    biases = {name: p for name, p in net.named_parameters() if name.endswith("bias")}
+    assert biases.pop("core.input.bias").tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
+    assert all((p == 0).all() for p in biases.values())
+    net = factory.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
+    assert parameters(net) == 4_200_402
+    for layer in (*net.torso.convs, net.head.advantage.hidden, net.head.advantage.last):
+        bound = (3**0.5 / layer.weight[0].numel()) ** 0.5
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()
+
+
+# mlp
+
+
+def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
+    obs = {
+        "inner": {"room": Field((), "int64"), "bits": Field((2,), "bool")},
+        "eye": Field((1, 2), "uint8"),
+        "far": Field((), "float64"),
+    }
+    torso = factory.make("auto", discrete(obs, classes={"inner/room": 3})).torso
+    heard = []
+    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso(
+        {
+            "far": torch.tensor([0.5], dtype=torch.float64),
+            "eye": torch.tensor([[[255, 0]]], dtype=torch.uint8),
+            "inner": {"bits": torch.tensor([[True, False]]), "room": torch.tensor([2])},
+        }
+    )
+    assert heard[0].tolist() == [[0, 0, 1, 1, 0, 1, 0, 0.5]]
+    assert heard[0].dtype == torch.float32
+
+
+def test_numbers_of_a_multi_discrete_observation_are_one_hot():
+    torso = factory.make("auto", discrete({"m": Field((2, 1), "int64")}, classes={"m": (2, 3)})).torso
+    heard = []
+    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso({"m": torch.tensor([[[1], [2]], [[0], [0]]])})
+    assert heard[0].tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
+
+
+def test_activations_and_sizes():
+    relu = factory.make("mlp", discrete(vector(3)), hidden=(5,), activation="relu").torso
+    assert relu.features == 5
+    assert relu(torch.randn(100, 3)).min() == 0
+    tanh = factory.make("mlp", discrete(vector(3)), hidden=(5,)).torso
+    assert -1 < tanh(torch.randn(100, 3)).min() < 0
+    with pytest.raises(UserError, match="activation: 'elu' is not one of tanh, relu"):
+        factory.make("mlp", discrete(vector(3)), activation="elu")
+    with pytest.raises(UserError, match="hidden: \\(\\) given"):
+        factory.make("mlp", discrete(vector(3)), hidden=())
+
+
+BYTES = {  # declared bounds, bytes, and what a network takes for them
+    "flags": (0, 1, [0, 1, 1], [0.0, 1.0, 1.0]),
+    "pixels": (0, 255, [0, 51, 255], [0.0, 0.2, 1.0]),
+    "kinds of cells": (2, 10, [2, 6, 10], [0.0, 0.5, 1.0]),
+    "some always the same": ([3, 0, 0], [3, 4, 2], [3, 1, 1], [0.0, 0.25, 0.5]),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "given", "taken"), BYTES.values(), ids=BYTES)
+@pytest.mark.parametrize("path", ["", "part"])
+def test_bytes_are_scaled_by_the_bounds_that_were_declared(path, low, high, given, taken):
+    ends = (np.broadcast_to(np.uint8(x), 3).copy() for x in (low, high))
+    shown = gym.Box(*ends, (3,), np.uint8)
+    made = {"observation": space_to_json(gym.Dict({"part": shown}) if path else shown)}
+    made["action"] = space_to_json(gym.Discrete(2))
+    field = Field((3,), "uint8")
+    torso = factory.make("auto", discrete({"part": field} if path else field, spaces=made)).torso
+    heard = []
+    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    bytes_ = torch.tensor([given], dtype=torch.uint8)
+    torso({"part": bytes_} if path else bytes_)
+    torch.testing.assert_close(heard[0], torch.tensor([taken]))
+    assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
+
+
+def test_planes_of_flags_are_no_pixels_for_convolutions_either():
+    planes = Field((3, 84, 84), "uint8")
+    torsos = []
+    for high in (1, 255):
+        made = {"observation": space_to_json(gym.Box(0, high, planes.shape, np.uint8))}
+        made["action"] = space_to_json(gym.Discrete(2))
+        torch.manual_seed(3)
+        torsos.append(factory.make("a3c", discrete(planes, spaces=made)).torso)
+    flags = torch.randint(0, 2, (3, *planes.shape), dtype=torch.uint8)
+    torch.testing.assert_close(torsos[0](flags), torsos[1](255 * flags))
+
+
+# FTW's torso: the paper's layers by their parameters, small views, what stands beside a view, what is refused.
+
+PICTURE = {"view": image(3), "numbers": vector(12)}
+WINDOW = {"view": image(10, 11), "health": Field((), "float32"), "flags": Field((2,), "bool")}
+
+
+def test_the_paper_s_layers_by_hand():
+    """84 → 20 → 9 → 9 → 9."""
+    convs = 3 * 8 * 8 * 32 + 32 + 32 * 4 * 4 * 64 + 64 + 2 * (64 * 3 * 3 * 64 + 64)
+    assert parameters(FTWTorso(discrete(image(3)))) == convs + 64 * 9 * 9 * 256 + 256
+    beside = FTWTorso(discrete(PICTURE))
+    assert parameters(beside) == convs + (64 * 9 * 9 + 12) * 256 + 256
+    assert beside.features == 256
+
+
+def test_a_small_view_by_hand():
+    """11 → 9 → 4."""
+    torso = FTWTorso(discrete(WINDOW), hidden=64)
+    assert parameters(torso) == 10 * 9 * 32 + 32 + 32 * 9 * 64 + 64 + (64 * 4 * 4 + 3) * 64 + 64
+    assert torso(observations(WINDOW, 5)).shape == (5, 64)
+    assert FTWTorso(discrete(image(2, 5)), hidden=8)(observations(image(2, 5), 3)).shape == (3, 8)
+
+
+def test_the_input_goes_on_around_both_last_convolutions():
+    torch.manual_seed(0)
+    torso, obs = FTWTorso(discrete(image(3))), observations(image(3), 2)
+    one, two, three, four = torso.convs
+    x = F.conv2d(obs / 255.0, one.weight, one.bias, stride=4).relu()
+    x = F.conv2d(x, two.weight, two.bias, stride=2).relu()
+    for conv in (three, four):
+        x = x + F.conv2d(x, conv.weight, conv.bias, padding=1).relu()
+    expected = F.linear(x.flatten(1), torso.fc.weight, torso.fc.bias).relu()
+    torch.testing.assert_close(torso(obs), expected, atol=1e-5, rtol=1e-5)
+    assert expected.abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [
+        (vector(5), "takes one image of bytes and numbers beside it, here they are float32"),
+        (Field((3, 84, 84), "float32"), "takes one image of bytes and numbers beside it, here they are float32"),
+        ({"a": image(), "b": image()}, "takes one image of bytes and numbers beside it, here they are"),
+        ({"a": image(), "b": Field((2, 3), "float32")}, "takes one image of bytes and numbers beside it"),
+        (Field((3, 4, 4), "uint8"), r"takes an image of 5 × 5 or more, here it is \[3, 4, 4\]"),
+        (Field((3, 2, 9), "uint8"), r"takes an image of 5 × 5 or more, here it is \[3, 2, 9\]"),
+        (Field((3, 1, 1), "uint8"), r"takes an image of 5 × 5 or more, here it is \[3, 1, 1\]"),
+    ],
+)
+def test_other_observations_are_refused_in_one_line(obs, said):
+    with pytest.raises(UserError, match=f"--network ftw: {said}") as e:
+        factory.make("ftw", discrete(obs))
+    assert "\n" not in str(e.value)
+
+
+BESIDE = {  # declared bounds of bytes beside a view, bytes, and what the last layer hears of them
+    "flags": (0, 1, [0, 1, 1], [0.0, 1.0, 1.0]),
+    "health": (0, 200, [0, 50, 200], [0.0, 0.25, 1.0]),
+    "kinds": (2, 10, [2, 6, 10], [0.0, 0.5, 1.0]),
+}
+
+
+@pytest.mark.parametrize(("low", "high", "given", "taken"), BESIDE.values(), ids=BESIDE)
+def test_bytes_beside_a_view_are_scaled_by_their_declared_bounds(low, high, given, taken):
+    shown = gym.Dict({"view": gym.Box(0, 255, (2, 5, 5), np.uint8), "own": gym.Box(low, high, (3,), np.uint8)})
+    spec = declared(shown, {"view": image(2, 5), "own": Field((3,), "uint8")})
+    torso, heard = FTWTorso(spec, hidden=4), list[torch.Tensor]()
+    torso.fc.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    obs = {"view": torch.zeros(1, 2, 5, 5, dtype=torch.uint8), "own": torch.tensor([given], dtype=torch.uint8)}
+    torso(obs)
+    order = slice(None, -3), slice(-3, None)
+    torch.testing.assert_close(heard[0][:, order[1]], torch.tensor([taken]))
+    torso({**obs, "own": torch.tensor([[3.0, -4.0, 9.0]])})  # normalized before: as they are
+    torch.testing.assert_close(heard[1][:, order[1]], torch.tensor([[3.0, -4.0, 9.0]]))
+    assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
+
+
+def test_a_view_is_scaled_by_its_own_bounds():
+    torso = FTWTorso(declared(gym.Box(10, 30, (2, 5, 5), np.uint8), image(2, 5)), hidden=4)
+    heard: list[torch.Tensor] = []
+    torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso(torch.full((1, 2, 5, 5), 15, dtype=torch.uint8))
+    torch.testing.assert_close(heard[0], torch.full((1, 2, 5, 5), 0.25))
+
+
+# Five's torso: beside a plain float64 twin, what absent units and the order of units change, what is refused.
+
+
+def made(seed: int = 0, **options: int) -> FiveTorso:
+    torch.manual_seed(seed)
+    torso = FiveTorso(FIGHT, **options)
+    for p in torso.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+    return torso
+
+
+def plain(torso: FiveTorso, obs: dict, quarter: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features [hidden] and embeddings [units, E] of one observation, by float64 and loops."""
+
+    def relu_layers(layers, x):
+        for weight, bias in doubles(layers):
+            x = np.maximum(weight @ x + bias, 0)
+        return x
+
+    pooled, everyone, embeddings, own = [], [], [], relu_layers(torso.hero, obs["own"])
+    for path, layers in zip(SETS, torso.encoders, strict=True):
+        best = np.zeros(len(own))
+        for unit in obs[path]:
+            found = relu_layers(layers, unit) if unit[0] > 0 else np.zeros(len(own))
+            embeddings.append(found)
+            best = np.maximum(best, found)
+        pooled.append(best)
+        everyone += embeddings[:] if path == "allies" else []
+    heroes = [max(hero[k] for hero in [own, *everyone]) for k in range(quarter)]
+    return relu_layers(torso.last, np.concatenate([obs["last"], own, heroes, *pooled])), np.stack(embeddings)
+
+
+@pytest.mark.parametrize(("hidden", "embedding", "quarter"), [(16, 8, 2), (7, 13, 3), (128, 32, 8)])
+def test_it_is_a_plain_float64_twin(hidden, embedding, quarter):
+    torso = made(hidden=hidden, embedding=embedding)
+    obs = appear(observations(OBS, 12))
+    obs["enemies"][0], obs["allies"][1] = 0, 0
+    got = torso(obs).detach().double().numpy()
+    assert got.shape == (12, torso.features) == (12, hidden + 9 * embedding)
+    assert (torso.pointer, torso.unit_features) == (("unit", embedding), 9 * embedding)
+    for i, row in enumerate(got):
+        features, units = plain(torso, {k: v[i].double().numpy() for k, v in obs.items()}, quarter)
+        np.testing.assert_allclose(row[:hidden], features, atol=1e-5)
+        np.testing.assert_allclose(row[hidden:].reshape(9, embedding), units, atol=1e-5)
+    assert (got[0, hidden:].reshape(9, -1)[SETS["enemies"]] == 0).all()
+    assert np.abs(got).max() > 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-1e6, 1e6), st.floats(-9, 0))
+def test_units_that_are_not_there_change_nothing(seed, garbage, flag):
+    torso = made(seed % 3, hidden=8, embedding=8)
+    torch.manual_seed(seed)
+    obs = appear(observations(OBS, 5))
+    other = {k: v.clone() for k, v in obs.items()}
+    for path in SETS:
+        absent = obs[path][..., 0] == 0
+        other[path][absent] = garbage
+        other[path][..., 0][absent] = flag
+    assert torch.equal(torso(obs), torso(other))
+
+
+@pytest.mark.parametrize("path", SETS)
+def test_the_order_of_a_set_is_that_of_its_embeddings_and_nothing_to_the_rest(path):
+    torso, obs = made(), appear(observations(OBS, 6))
+    order = torch.randperm(obs[path].shape[1], generator=torch.Generator().manual_seed(1))
+    assert order.tolist() != sorted(order.tolist())
+    one, two = torso(obs), torso({**obs, path: obs[path][:, order]})
+    assert torch.equal(one[:, :128], two[:, :128])
+    units = one[:, 128:].unflatten(1, (9, 32)).clone()
+    units[:, SETS[path]] = units[:, SETS[path]][:, order]
+    assert torch.equal(units, two[:, 128:].unflatten(1, (9, 32)))
+    assert not torch.equal(one, two)
+
+
+def test_other_actions_have_no_pointer_and_values_their_own_last_layer():
+    for action in (Discrete(9), {"unit": Discrete(9)}, Conditional({**PARTS, "unit": Discrete(8)}, FIGHT.action.uses)):
+        torso = FiveTorso(replace(FIGHT, action=action))
+        assert (torso.pointer, torso.unit_features, torso.features) == (None, 0, 128)
+        assert torso(observations(OBS, 3)).shape == (3, 128)
+    values = factory.make_values("five", replace(FIGHT, action=Discrete(9), mask=None), core="lstm", core_size=8)
+    assert values.torso.last is None
+    step = {"obs": observations(OBS, 3), "first": torch.ones(3, dtype=torch.bool)}
+    step |= {"noise": torch.rand(3, values.noise), "reward": torch.zeros(3), "epsilon": torch.zeros(3)}
+    assert values.act(step, values.initial(3))[0]["action"].shape == (3,)
+
+
+def test_only_heroes_who_have_both_names_are_pooled_together():
+    for obs in ({"own": vector(5), "mates": OBS["allies"]}, {"own": OBS["allies"], "allies": OBS["allies"]}):
+        torso = FiveTorso(replace(FIGHT, obs={**obs, "speed": Field((), "float32")}))
+        assert torso.hero is None
+        assert torso(observations({**obs, "speed": Field((), "float32")}, 2)).shape == (2, torso.features)
+
+
+SEVERAL = Conditional({**PARTS, "other": Discrete(9)}, {**FIGHT.action.uses, "other": (0,)})
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"obs": vector(5)}, {}, r"takes a Dict of real vectors and sets \[units, numbers\], here they are float32"),
+        ({"obs": OBS["allies"]}, {}, "takes a Dict of real vectors and sets"),
+        ({"obs": {"own": vector(5)}}, {}, "takes a Dict of real vectors and sets"),
+        ({"obs": {**OBS, "map": image()}}, {}, "takes a Dict of real vectors and sets"),
+        ({"obs": {**OBS, "kind": Field((), "int64")}}, {}, "takes a Dict of real vectors and sets"),
+        ({"action": SEVERAL}, {}, "unit, other have a value for each of 9 units; allowed: one part"),
+        ({}, {"hidden": -1}, "hidden=-1, embedding=32 given, allowed: from 0 and from 4"),
+        ({}, {"embedding": 3}, "hidden=128, embedding=3 given"),
+    ],
+)
+def test_what_it_does_not_take_is_refused_in_one_line(change, options, said):
+    with pytest.raises(UserError, match=f"--network five: {said}") as e:
+        factory.make("five", replace(FIGHT, **{"mask": None, **change}), **options)
+    assert "\n" not in str(e.value)
