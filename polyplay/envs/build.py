@@ -66,11 +66,7 @@ class Symbols(gymnasium.ObservationWrapper):
 
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
-RESETS = {
-    AutoresetMode.NEXT_STEP: "its own, in the next step",
-    AutoresetMode.DISABLED: "by us, lane by lane",
-    None: "",
-}
+RESETS = {AutoresetMode.NEXT_STEP: "its own, in the next step", AutoresetMode.DISABLED: "by us, lane by lane", None: ""}
 
 
 def factory_keywords(make: Factory) -> set[str]:

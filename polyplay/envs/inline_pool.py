@@ -27,7 +27,7 @@ from polyplay.envs import rules, saved_state, spaces
 from polyplay.envs.base_pool import BasePool, Faults, Orders, seating_of
 from polyplay.envs.board import SharedRows
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
-from polyplay.envs.lane import Lane, LaneJob, Match, Unit, lane_seed, take_turn
+from polyplay.envs.lane import LaneJob, Unit, lane_seed, take_turn, unit_of
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.process_state import GlobalGenerators, Surroundings, seed_torch
@@ -51,13 +51,12 @@ class InlinePool(BasePool):
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
         self._around = Surroundings()
-        kind: type[Lane] | type[Match] = Lane if self.seating is None else Match
         numbers = self._orders.numbers.tolist()
         try:
             self._random.enter()
             with self._around:
                 make = factory(envs.name, envs.options)  # it may import a module, which may draw
-                self._units |= {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
+                self._units |= {i: unit_of(job, make, self._board, i, lambda seconds: None) for i in numbers}
                 self._turn(numbers)
         except BaseException:
             self.close()

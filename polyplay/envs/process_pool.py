@@ -37,7 +37,7 @@ from polyplay.envs.base_pool import ABSENT, STEPPING, BasePool, Faults, Orders, 
 from polyplay.envs.board import SharedRows
 from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
-from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, lane_seed, take_turn
+from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, take_turn, unit_of
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
 from polyplay.envs.process_state import load_generators, save_generators, seed_process
 from polyplay.envs.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
@@ -150,8 +150,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
-    kind: type[Lane] | type[Match] = Match if job.spec.kinds else Lane
-    return {lane: kind(job, make, board, lane, allow) for lane in lanes}
+    return {lane: unit_of(job, make, board, lane, allow) for lane in lanes}
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:

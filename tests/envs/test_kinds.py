@@ -63,10 +63,7 @@ class OldSpace(gymnasium.Env):
     [
         (Duck(), "Duck is no gymnasium.Env: inherit from it, class Duck(gymnasium.Env)"),
         (Old(), "reset() and step() of Old are gym's before 0.26: shimmy.GymV21CompatibilityV0 wraps it, or inherit"),
-        (
-            OldButInherits(),
-            "reset() of OldButInherits takes no seed, as gym's before 0.26: write def reset(self",
-        ),
+        (OldButInherits(), "reset() of OldButInherits takes no seed, as gym's before 0.26: write def reset(self"),
         (gymnasium.wrappers.TimeLimit(OldButInherits(), 5), "reset() of OldButInherits takes no seed"),
         (NoActions(), "action_space of NoActions is None: set it in __init__"),
         (NoObservations(), "observation_space of NoObservations is None: set it in __init__"),

@@ -24,18 +24,10 @@ def test_rows_follow_the_convention(pools):
             assert lanes == slice(0, 4)
             assert row["reward"].dtype == np.float32
             seen.append(
-                [
-                    row["obs"][2, 0],
-                    *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over")),
-                ]
+                [row["obs"][2, 0], *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over"))]
             )
             pool.send(lanes, acts())
-        one = [
-            [0, 0, 0, 0, 1, 0],
-            [1, 1, 0, 0, 0, 0],
-            [2, 2, 0, 0, 0, 0],
-            [3, 3, not truncate, truncate, 0, 1],
-        ]
+        one = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0], [3, 3, not truncate, truncate, 0, 1]]
         assert seen == [*one, *one, one[0]]
 
 

@@ -241,10 +241,7 @@ def test_a_reset_observation_outside_its_bounds_fails_at_once(pools):
 
 def test_mistakes_are_one_line(pools):
     for name, want in (
-        (
-            faulty.Unbuildable,
-            r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)",
-        ),
+        (faulty.Unbuildable, r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)"),
         (faulty.Odd, "observation space Text.*supported are Box, Discrete, Multi"),
         (faulty.OddAction, "action space Text.*supported are Discrete"),
         (faulty.not_an_env, "dict, which is no gymnasium.Env"),

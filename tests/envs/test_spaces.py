@@ -243,11 +243,7 @@ def test_writer_writes_in_place():
         (gym.Box(0, 1, (2,)), None, r"given object \[\]"),
         (gym.Discrete(3), 3, r"declared Discrete\(3\), given 3"),
         (gym.Discrete(3), 1.0, "given float64"),
-        (
-            NEST,
-            {"image": np.zeros((2, 2), np.uint8)},
-            r"declared keys \['image', 'in'\], given keys \['image'\]",
-        ),
+        (NEST, {"image": np.zeros((2, 2), np.uint8)}, r"declared keys \['image', 'in'\], given keys \['image'\]"),
         (NEST, np.zeros(2), "given ndarray"),
         (NEST, {"image": np.zeros((2, 2), np.uint8), "in": {"goal": 9, "x": 0.0}}, "at 'in/goal' declared"),
     ],
