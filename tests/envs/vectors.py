@@ -149,3 +149,28 @@ def three() -> VectorEnv:
 def misled(num_envs: int = 4) -> gymnasium.Env:
     """A single environment; its `num_envs` means something else."""
     return Obedient(length=num_envs)
+
+
+class MildSame(Same):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+class MildBatched(Batched):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+class MildCounting(Counting):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+def mild_three() -> VectorEnv:
+    return MildCounting(3)
