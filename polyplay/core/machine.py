@@ -40,14 +40,14 @@ def version(package: str) -> str | None:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def take_share(index: int, n: int) -> None:
     """From now on this thread, and what it starts, runs on its share of the cores: of `n` that divide them the part of
-    number `index`. Only where a process can be bound to cores.
+    number `index`.
     """
-    if n > 1 and hasattr(os, "sched_setaffinity"):
+    if n > 1:
         there = sorted(os.sched_getaffinity(0))
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
         os.sched_setaffinity(0, own or {there[index % len(there)]})
@@ -56,13 +56,12 @@ def take_share(index: int, n: int) -> None:
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
     """Meanwhile there are as many cores as one of `n` has."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    before = os.sched_getaffinity(0)
     take_share(0, n)
     try:
         yield
     finally:
-        if before:
-            os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, before)
 
 
 def _cpu() -> str:

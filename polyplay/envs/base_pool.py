@@ -303,3 +303,30 @@ class BasePool(ABC):
 
     @abstractmethod
     def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
+
+
+class UnitPool(BasePool):
+    """A pool of lanes or matches that write their rows on a board: orders, faults, matches that are held.
+
+    `units` of them, by at most `width` of which the groups of a turn are stepped at once, with `workers` workers.
+    """
+
+    def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
+        self.seating = seating_of(envs, seed, lane)
+        self.seats = 1 if self.seating is None else envs.spec.seats
+        self.units = envs.lanes // self.seats
+        self.width = self.units // phases(envs, self.seating)
+        self.workers = min(workers, self.width)
+        self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
+        super().__init__(envs, self._board.rows)
+        self._orders, self._faults = Orders(self.seating, self._turns), Faults(self._board, envs.max_restarts)
+        self.faults, self.remarks = self._faults.reports, self._faults.remarks
+
+    restarts = property(lambda self: self._faults.restarts)
+    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        if self.seating is None:
+            super().hold(on)
+        self._board.held[:] = on

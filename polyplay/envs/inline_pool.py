@@ -24,8 +24,7 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, saved_state, spaces
-from polyplay.envs.base_pool import BasePool, Faults, Orders, seating_of
-from polyplay.envs.board import SharedRows
+from polyplay.envs.base_pool import BasePool, UnitPool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
 from polyplay.envs.lane import LaneJob, Unit, lane_seed, take_turn, unit_of
 from polyplay.envs.masks import KEY
@@ -36,18 +35,14 @@ from polyplay.envs.spaces import inner_path
 # Environments stepped in the caller's own thread: for debuggers and runs in one process.
 
 
-class InlinePool(BasePool):
+class InlinePool(UnitPool):
     """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
     that hangs hangs.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.seating = seating_of(envs, seed, lane)
-        self._board = SharedRows(envs.spec, envs.lanes, 1, self.seating)
-        super().__init__(envs, self._board.rows)
-        self._faults = Faults(self._board, envs.max_restarts)
-        self.faults, self.remarks = self._faults.reports, self._faults.remarks
-        self._orders, self._asynchronous = Orders(self.seating, self._turns), self.seating is not None
+        super().__init__(envs, seed, lane)
+        self._asynchronous = self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
         self._around = Surroundings()
@@ -62,16 +57,6 @@ class InlinePool(BasePool):
             self.close()
             raise
         self._turns.back(range(envs.lanes))
-
-    restarts = property(lambda self: self._faults.restarts)
-
-    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
-
-    def hold(self, on: bool) -> None:
-        """See Pool."""
-        if self.seating is None:
-            super().hold(on)
-        self._board.held[:] = on
 
     def _turn(self, numbers: Iterable[int]) -> None:
         self._random.enter()

@@ -52,7 +52,31 @@ def parallel_of(env: Any) -> Any:
     return AllAtOnce(env) if is_turn_based(env) else env
 
 
-class AllAtOnce:
+class AroundPlayers:
+    """A ParallelEnv around another environment of several players. bare: that one, without wrappers that only check."""
+
+    def __init__(self, env: Any, bare: Any):
+        self.env, self._bare = env, bare
+        self.possible_agents, self.metadata = list(env.possible_agents), getattr(env, "metadata", {})
+
+    agents = property(lambda self: list(self._bare.agents))
+    unwrapped = property(lambda self: self.env.unwrapped)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_state(self) -> Batch:
+        """See envs/saved_state. Raises Unsaveable."""
+        return saved_state.save_env(self._bare)
+
+    def set_state(self, saved: Batch) -> None:
+        saved_state.load_env(self._bare, saved)
+
+
+class AllAtOnce(AroundPlayers):
     """A turn-based environment in which all act at once, with the results of PettingZoo's conversions. Where agents
     act in a cycle (`is_parallelizable`) all actions of a step count. Else only that of the one to move does, and by its
     mask who is not to move has one legal action, the first.
@@ -62,9 +86,8 @@ class AllAtOnce:
     """
 
     def __init__(self, env: Any):
-        self.env, self._bare = env, _unchecked(env)
+        super().__init__(env, _unchecked(env))
         self._cycle = bool(env.metadata.get("is_parallelizable"))
-        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
         self.observation_space, self.action_space = env.observation_space, env.action_space
         for name in DECLARED:
             if hasattr(env, name):
@@ -74,9 +97,6 @@ class AllAtOnce:
         self._looks, self._since = LOOKS, dict[Agent, float]()
         self._waits = {agent: masks.whole_mask(action, only_first=True) for agent, action in actions.items()}
         self._moves = {agent: masks.whole_mask(action, only_first=False) for agent, action in actions.items()}
-
-    agents = property(lambda self: list(self._bare.agents))
-    unwrapped = property(lambda self: self.env.unwrapped)
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
         """As ParallelEnv."""
@@ -130,19 +150,6 @@ class AllAtOnce:
                 mask = self._moves[agent] if agent == mover else self._waits[agent]
                 place[agent] = {**place.get(agent, {}), **({} if mask is None else {masks.KEY: mask})}
         return obs, infos
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_state(self) -> Batch:
-        """See envs/saved_state. Raises Unsaveable."""
-        return saved_state.save_env(self._bare)
-
-    def set_state(self, saved: Batch) -> None:
-        saved_state.load_env(self._bare, saved)
 
 
 def _unchecked(env: Any) -> Any:
@@ -267,7 +274,7 @@ def pad(env: Any) -> Any:
     return Padded(inner)
 
 
-class Padded:
+class Padded(AroundPlayers):
     """A ParallelEnv whose observations have zeros up to the longest, then which kind of seat it is, as one-hot; there
     are as many actions as anyone has: surplus discrete ones are masked, surplus numbers of vectors left out.
 
@@ -275,8 +282,7 @@ class Padded:
     """
 
     def __init__(self, env: Any):
-        self.env, self.possible_agents = env, list(env.possible_agents)
-        self.metadata = getattr(env, "metadata", {})
+        super().__init__(env, env)
         seen = {agent: env.observation_space(agent) for agent in self.possible_agents}
         acted = {agent: env.action_space(agent) for agent in self.possible_agents}
         for agent in self.possible_agents:
@@ -291,9 +297,6 @@ class Padded:
         self._width = max(space.shape[0] for space in seen.values())
         self._seen = _joined([*seen.values()], self._width, self.kinds)
         self._actions = _most([*acted.values()])
-
-    agents = property(lambda self: self.env.agents)
-    unwrapped = property(lambda self: self.env.unwrapped)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
@@ -345,19 +348,6 @@ class Padded:
             found[agent] = {**info, KEY: legal}
         return found
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_state(self) -> Batch:
-        """See envs/saved_state. Raises Unsaveable."""
-        return saved_state.save_env(self.env)
-
-    def set_state(self, saved: Batch) -> None:
-        saved_state.load_env(self.env, saved)
-
 
 def _check(seen: gym.Space, acted: gym.Space, given: str) -> None:
     """Raises UserError: spaces that cannot be padded."""
@@ -385,7 +375,4 @@ def _most(spaces: list[Any]) -> gym.Space:
     """Actions of the longest kind."""
     if isinstance(spaces[0], gym.Discrete):
         return gym.Discrete(max(int(space.n) for space in spaces))
-    width = max(space.shape[0] for space in spaces)
-    low = np.stack([np.pad(space.low, (0, width - space.shape[0])) for space in spaces]).min(0)
-    high = np.stack([np.pad(space.high, (0, width - space.shape[0])) for space in spaces]).max(0)
-    return gym.Box(low, high, dtype=spaces[0].dtype.type)
+    return _joined(spaces, max(space.shape[0] for space in spaces), 0)

@@ -25,16 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.spaces import (
-    ActionSpec,
-    Box,
-    Conditional,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    conditional_actions,
-    subspaces,
-)
+from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
     from polyplay.envs.board import Seating
@@ -369,7 +360,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
     """The spaces of observations and actions that an environment declared, or that fit its description."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
-    return _seen(spec), tree_space(tree.map(_acted, spec.action))
+    made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
+    return tree_space(tree.nest(made)), tree_space(tree.map(lambda leaf: leaf.space, spec.action))
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -412,11 +404,6 @@ def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space
         yield from _parts_of(part, spaces.inner_path(path, key))
 
 
-def _seen(spec: EnvSpec) -> gym.Space:
-    made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
-    return tree_space(tree.nest(made))
-
-
 def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     if isinstance(classes, tuple):
         return gym.MultiDiscrete(np.array(classes).reshape(field.shape))
@@ -429,26 +416,14 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     return gym.Box(low, high, field.shape, dtype.type)
 
 
-def _acted(leaf: spaces.Leaf) -> gym.Space:
-    if isinstance(leaf, Discrete):
-        return gym.Discrete(leaf.n)
-    if isinstance(leaf, MultiDiscrete):
-        return gym.MultiDiscrete(np.array(leaf.nvec).reshape(leaf.shape))
-    if isinstance(leaf, MultiBinary):
-        return gym.MultiBinary(leaf.shape)
-    assert isinstance(leaf, Box)
-    return gym.Box(leaf.low, leaf.high, leaf.shape, np.float32)
-
-
 def tree_space(parts: Any) -> gym.Space:
     """A Dict of dicts of spaces, or the space itself."""
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
 # of an environment with several players; files of earlier versions lack it, and are read as of one player
-_PLAYERS: Mapping[str, Callable[[Any], Any]] = {
-    **{"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
-}
+_PLAYERS: Mapping[str, Callable[[Any], Any]]
+_PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:

@@ -71,8 +71,9 @@ def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -
     raise SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
-# Every leaf has `field`, the array of one lane's action, `kinds`, the kinds of dtypes that are taken for one, and
-# `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in 0 … most - 1.
+# Every leaf has `field`, the array of one lane's action, `space`, Gymnasium's for it, `kinds`, the kinds of dtypes that
+# are taken for one, and `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in
+# 0 … most - 1.
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Discrete:
     kinds = "iu"
     classes = property(lambda self: (self.n,))
     most = property(lambda self: self.n)
+    space = property(lambda self: gym.Discrete(self.n))
 
     def __str__(self) -> str:
         return f"{self.n} discrete"
@@ -101,6 +103,7 @@ class MultiDiscrete:
     kinds = "iu"
     classes = property(lambda self: self.nvec)
     most = cached_property(lambda self: np.array(self.nvec, np.uint64).reshape(self.shape))
+    space = property(lambda self: gym.MultiDiscrete(np.array(self.nvec).reshape(self.shape)))
 
     def __str__(self) -> str:
         return f"{list(self.shape)} discrete of {', '.join(map(str, self.nvec[:8]))}{', …' * (len(self.nvec) > 8)}"
@@ -116,6 +119,7 @@ class MultiBinary:
     kinds = "iub"
     classes = property(lambda self: (2,) * math.prod(self.shape))
     most = 2
+    space = property(lambda self: gym.MultiBinary(self.shape))
 
     def __str__(self) -> str:
         return f"{list(self.shape)} binary"
@@ -134,6 +138,7 @@ class Box:
     field = property(lambda self: Field(self.shape, "float32"))
     kinds = "f"
     classes = ()
+    space = property(lambda self: gym.Box(self.low, self.high, self.shape, np.float32))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Box) or self.shape != other.shape:

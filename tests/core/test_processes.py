@@ -91,10 +91,7 @@ def test_processes_are_called_what_they_are(server, monkeypatch):
 
 def live_until_the_parent_ends(answer):
     """As an environment's process does."""
-    sentinel = parent_process().sentinel
-    fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    processes.kill_when_closed(parent_process().sentinel, os.getpid())
     answer.send(True)
     time.sleep(1000)
 

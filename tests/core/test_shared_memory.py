@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.core import shared_memory
 from polyplay.core.shared_memory import NOBODY, Layout, Ring, RobustLocks, Semaphores, SharedBlock
 from polyplay.core.worker import LAGS, Counters, Hyperparameters, RunControl
 from polyplay.workers.process import CloudPickled
@@ -34,11 +33,10 @@ def _child(cargo, pipe):
     pipe.send("written")
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_process_sees_the_same_memory(named):
+def test_a_process_sees_the_same_memory():
     block, bells, hyperparameters, counters, control = (
         SharedBlock(4096),
-        Semaphores(2, named),
+        Semaphores(2),
         Hyperparameters(rate=1.0),
         Counters(2, ("loss",)),
         RunControl(),
@@ -132,15 +130,7 @@ SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(params=["own", "elsewhere"])
-def either(request, monkeypatch) -> Any:
-    """Linux's locks, of an open file; and a process's with one for its threads, as other systems have."""
-    if request.param == "elsewhere":
-        monkeypatch.setattr(shared_memory, "_SET", None)
-    return FORK  # whose children have the same
-
-
-def test_what_one_took_no_other_gets_until_it_is_given_back(either):
+def test_what_one_took_no_other_gets_until_it_is_given_back():
     places = RobustLocks(2)
     one, two = places.join(7), places.join(8)
     assert places.holder(0) == NOBODY
@@ -172,7 +162,7 @@ def _count(places: RobustLocks, block: SharedBlock, who: int, times: int) -> Non
                 mine.release(place)
 
 
-def test_threads_are_never_in_one_place_together(either):
+def test_threads_are_never_in_one_place_together():
     places, block = RobustLocks(2), SharedBlock(64)
     threads = [threading.Thread(target=_count, args=(places, block, i, 100)) for i in range(3)]
     for t in threads:
@@ -182,9 +172,9 @@ def test_threads_are_never_in_one_place_together(either):
     assert block.array(2, np.int64).tolist() == [300, 300]
 
 
-def test_nor_are_processes(either):
+def test_nor_are_processes():
     places, block = RobustLocks(2), SharedBlock(64)
-    workers = [either.Process(target=_count, args=(places, block, i, 100)) for i in range(2)]
+    workers = [FORK.Process(target=_count, args=(places, block, i, 100)) for i in range(2)]
     for w in workers:
         w.start()
     _count(places, block, 2, 100)
