@@ -1,7 +1,4 @@
-"""This machine: cores, versions, a team of threads.
-
-What machine this is: cores, processor, versions, commit.
-"""
+"""This machine: cores, versions, a team of threads."""
 
 from __future__ import annotations
 
@@ -85,9 +82,6 @@ def _commit() -> str | None:
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-# A few threads that divide a piece of work and meet once, when all of it is done.
 
 
 R = TypeVar("R")

@@ -1,7 +1,4 @@
-"""Processes: the fork server, titles, signals, the end.
-
-This process and those below it, as the system sees them: titles, open files, who is left at the end.
-"""
+"""Processes: the fork server, titles, signals, the end."""
 
 from __future__ import annotations
 
@@ -239,10 +236,9 @@ def _within_import(frame: FrameType | None) -> bool:
 # Processes are forked from servers: what they need is imported there once.
 #
 # multiprocessing has one such server, of which every child knows; it listens on a file that a killed main process
-# leaves
-# behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is killed
-# with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories travel by
-# cloudpickle.
+# leaves behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is
+# killed with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories
+# travel by cloudpickle.
 
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"

@@ -1,7 +1,5 @@
 """Blocks, rings, semaphores and locks in shared memory.
 
-Shared memory: anonymous blocks, their layout, and objects whose arrays lie in one. Imports no torch.
-
 Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
 Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
 held across processes, so a killed worker cannot keep one. The semaphore calls are the memory fences.
@@ -16,6 +14,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
 
@@ -58,10 +57,10 @@ class SharedBlock:
     def __reduce__(self) -> tuple:
         return _open_block, (reduction.DupFd(self.fd), self.nbytes)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         fd, self.fd = getattr(self, "fd", -1), -1
         if fd >= 0:
-            os.close(fd)  # the mapping outlives the descriptor
+            close(fd)  # the mapping outlives the descriptor; `os` may be gone when Python ends
 
 
 def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
@@ -117,9 +116,6 @@ class SharedObject:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._attach()
-
-
-# Token counts in shared memory: what a worker waits on. POSIX semaphores, which are the memory fences too.
 
 
 class _Timespec(ctypes.Structure):
@@ -204,9 +200,6 @@ class Semaphores(SharedObject):
         return self._all[i]
 
 
-# Numbers from one producer to one consumer, in shared memory and in order.
-
-
 class Ring:
     """Numbers from one producer to one consumer, in order. `get` answers None when empty; waiting is a Semaphore's.
 
@@ -248,7 +241,7 @@ class Ring:
         return int(self._tail[0]) - int(self._head[0])
 
 
-# Locks across processes and threads that end with their holder. Imports no torch.
+# Locks across processes and threads that end with their holder.
 #
 # Each is a lock of the operating system on a byte of a file without a name: the system releases it
 # when the process that holds it ends, however that ends, so a killed worker cannot keep one.

@@ -47,7 +47,7 @@ from polyplay.envs.spaces import Discrete, describe_fields
 # A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
 # state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
 # "ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
-# The papers' own start states were never released. Imports no torch.
+# The papers' own start states were never released.
 
 
 FORMAT, VERSION = "polyplay-starts", 1
@@ -285,7 +285,7 @@ def atari_preset(name: str) -> dict[str, object]:
     return dict(PRESETS[name])
 
 
-# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one. Imports no torch.
+# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one.
 
 
 OLD = re.compile(r"(?:ale_py:)?([a-z]\w*?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", re.IGNORECASE)
@@ -585,7 +585,7 @@ def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
 # How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
 #
 # A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
-# agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
+# agent was trained with. Returns are always undiscounted, unclipped and of whole games.
 
 
 Options = dict[str, int | float | str]

@@ -53,9 +53,6 @@ def measure_pool(answer: Connection, clock: np.ndarray, envs: Envs, seconds: flo
         return steps_per_second(pool, seconds)
 
 
-# Watches a process that tries an environment: collects its findings, notices that it hangs or dies.
-
-
 Play = Callable[..., object]
 
 
@@ -124,9 +121,6 @@ def _lost(tried: TrialResult, rule: str, what: str, times: np.ndarray, trace: Sh
     step = f" {times[2]:.0f}" if stage == "step" else ""
     tried.broke[rule] = f"{stage}{step} {what}" + (f" ({' ← '.join(own[:3])})" if own else "")
     tried.facts, tried.whole = check_trial.TrialFacts(steps=int(times[2])), False
-
-
-# From the results of trials to a verdict on every rule, and the card of an environment.
 
 
 BEGIN = ("factory", "build", "spaces", "images", "copies")  # what is seen before it is reset, in that order

@@ -25,7 +25,7 @@ from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import rules, spaces
 from polyplay.envs.board import Seating, SharedRows
 from polyplay.envs.build import factory, one_line
-from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, take_turn, unit_of, unit_seed
+from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, make_unit, take_turn, unit_seed
 from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.envs.process_pool import unpack
 from polyplay.envs.process_state import GlobalGenerators, seed_process
@@ -100,7 +100,7 @@ class Trial(ABC):
 
     @functools.cached_property
     def board(self) -> SharedRows:
-        return board_of(self.job)
+        return one_board(self.job)
 
     @functools.cached_property
     def draw(self) -> Callable[..., tree.Tree]:
@@ -424,7 +424,7 @@ def row_flaws(envs: Envs, row: tree.Batch, over: bool) -> list[tuple[str, str]]:
     return found
 
 
-def board_of(job: LaneJob) -> SharedRows:
+def one_board(job: LaneJob) -> SharedRows:
     """The rows of one environment."""
     seats = job.spec.seats
     return SharedRows(job.spec, seats, 1, Seating(seats, seats) if job.spec.kinds else None)
@@ -437,7 +437,7 @@ class Beside:
         self.answer = answer
         self.job, self.back = replace(job, lane=job.lane + 1), back
         self.random = GlobalGenerators(int(lane_seeds(job.seed, job.lane + 1, 1)[0]))
-        self.board = board_of(job)
+        self.board = one_board(job)
         self.draw = spaces.action_sampler(job.spec.action, job.seed + 1)
         self.unit: Unit | None = None
 
@@ -446,7 +446,7 @@ class Beside:
         try:
             if self.unit is None:
                 make = factory(*unpack(self.job.maker, self.job.title))
-                self.unit = unit_of(self.job, make, self.board, 0, lambda seconds: None)
+                self.unit = make_unit(self.job, make, self.board, 0, lambda seconds: None)
             rows = self.board.rows
             tree.write(self.board.action, ..., self.draw(len(rows["first"]), rows.get("mask")))
             if take_turn(self.unit) < 0 and rules.rule_of(text := self.board.read(0)[1]) == "copies":

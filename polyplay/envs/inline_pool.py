@@ -1,10 +1,8 @@
 """Pools in the caller's thread: single and vector environments.
 
-A user's Gymnasium vector environment as a Pool: it steps all its lanes at once, in the caller's thread.
-
-NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they are reset, all
-are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row that the others
-got by the step is theirs by a reset. SAME_STEP: see vector_same_step.
+Of vector environments NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes
+ended, they are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that
+the row that the others got by the step is theirs by a reset. SAME_STEP: see BegunEpisodes.
 """
 
 from __future__ import annotations
@@ -26,13 +24,11 @@ from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, saved_state, spaces
 from polyplay.envs.base_pool import BasePool, UnitPool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
-from polyplay.envs.lane import LaneJob, Unit, lane_seed, take_turn, unit_of
+from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.process_state import GlobalGenerators, Surroundings, seed_torch
 from polyplay.envs.spaces import inner_path
-
-# Environments stepped in the caller's own thread: for debuggers and runs in one process.
 
 
 class InlinePool(UnitPool):
@@ -51,7 +47,7 @@ class InlinePool(UnitPool):
             self._random.enter()
             with self._around:
                 make = factory(envs.name, envs.options)  # it may import a module, which may draw
-                self._units |= {i: unit_of(job, make, self._board, i, lambda seconds: None) for i in numbers}
+                self._units |= {i: make_unit(job, make, self._board, i, lambda seconds: None) for i in numbers}
                 self._turn(numbers)
         except BaseException:
             self.close()
@@ -115,9 +111,6 @@ class InlinePool(UnitPool):
         saved_state.load_pool_state(self._board, self._turns, state)
         if "random" in state:  # not of earlier versions
             self._random.load(state["random"])
-
-
-# Batches of a vector environment's observations, actions and flags, to and from a pool's rows.
 
 
 Reader = Callable[[Any, Lanes], None]

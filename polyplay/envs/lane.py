@@ -1,7 +1,5 @@
 """One environment and its rows on a board: a lane, or a match of several players.
 
-One Gymnasium environment and its rows on a pool's board.
-
 A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
 episode. One that raises is closed; the pool counts that, and orders it again: it is built and reset.
 """
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces as gym
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
@@ -27,10 +26,8 @@ from polyplay.envs.build import build_env, imported, inspect_env, one_line
 from polyplay.envs.pool import CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
 from polyplay.envs.spaces import SpaceViolation, fields
 
-# A turn of what a pool orders, a lane or a match: its next rows, or a note of what went wrong instead.
-
-
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
+Writers = tuple[spaces.Writer, masks.MaskWriter]
 START = 60.0  # seconds that starting a process and building an environment may take at least
 
 
@@ -91,6 +88,15 @@ class Unit(ABC):
             raise
         self.made(self.env, spec)
 
+    def writers(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> Writers:
+        """What check the observations of `space`, and the masks in them, in info or by a method, and write them into a
+        lane's row.
+        """
+        shown, rows = masks.without_mask(space), self.board.rows
+        inside = shown is not space
+        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
+        return spaces.observation_writer(shown, rows["obs"], lane), allowed
+
     def reset(self) -> tuple[Any, Any]:
         """What the environment's reset() returns; it is built before, where it is not."""
         if self.env is None:
@@ -132,7 +138,7 @@ class Unit(ABC):
                 env.close()
 
 
-def unit_of(job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]) -> Unit:
+def make_unit(job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]) -> Unit:
     """A lane, or a match where there are several players."""
     return (Match if job.spec.kinds else Lane)(job, make, board, lane, allow)
 
@@ -303,11 +309,7 @@ class Lane(Unit):
         if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
-        shown = masks.without_mask(env.observation_space)
-        self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
-        inside = shown is not env.observation_space
-        method = None if inside else masks.mask_method(env)
-        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside, method)
+        self.write, self.allowed = self.writers(env.observation_space, self.lane, masks.mask_method(env))
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
@@ -333,8 +335,6 @@ class Lane(Unit):
         self.cut = False
 
 
-# One environment of several players, and the rows of its lanes on a pool's board.
-#
 # A player that acted has a row. One that has died, or is not there yet, has a `first` row: no transition. The match is
 # over when nobody is left; its next turn resets it, or lets it rest while the pool holds its matches.
 
@@ -353,7 +353,7 @@ class Match(Unit):
         self.alive: list[bool] = []  # of each seat: its player can act
         self.gone: list[bool] = []  # its player's part has ended
         self.lanes: list[int] = []  # of the seats, in this match
-        self._writers: dict[tuple[int, int], tuple[spaces.Writer, masks.MaskWriter]] = {}  # by seat and lane
+        self._writers: dict[tuple[int, int], Writers] = {}  # by seat and lane
 
     def named(self) -> str:
         """See Unit."""
@@ -488,19 +488,15 @@ class Match(Unit):
 
     def _show(self, seat: int, obs: object, info: Mapping[str, Any], last: bool) -> None:
         """Write an observation, and its mask. Raises SpaceViolation."""
-        write, allowed = self._writers.get((seat, self.lanes[seat])) or self._writer(seat)
+        key = seat, self.lanes[seat]
+        if key not in self._writers:
+            self._writers[key] = self.writers(self.seen[seat], key[1])
+        write, allowed = self._writers[key]
         try:
             write(obs)
             allowed(obs, info, last)
         except SpaceViolation as e:
             raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
-
-    def _writer(self, seat: int) -> tuple[spaces.Writer, masks.MaskWriter]:
-        space, lane, rows = self.seen[seat], self.lanes[seat], self.board.rows
-        shown = masks.without_mask(space)
-        write = spaces.observation_writer(shown, rows["obs"], lane)
-        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, shown is not space)
-        return self._writers.setdefault((seat, lane), (write, allowed))
 
     def _write(
         self, lane: int, reward: float, dead: bool, late: bool, first: bool, over: bool, info: Mapping[str, Any]

@@ -1,7 +1,5 @@
 """PettingZoo's environments; one set of spaces for all players.
 
-PettingZoo's environments: how they are recognised, what they say of themselves, and turn-based ones in parallel.
-
 Whatever has PettingZoo's methods is one of them, so nothing here but a conversion needs the package.
 """
 
@@ -177,7 +175,7 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
         if (seat.obs, seat.action, seat.classes, seat.mask) != (first.obs, first.action, first.classes, first.mask):
             raise _unequal(title, (agents[0], first), (agent, seat))
     teams, kinds = _numbers(env, "polyplay_teams", agents, title), _numbers(env, "polyplay_kinds", agents, title)
-    more = {"players": ", ".join(map(str, agents)), "time limit": "the environment's own"}
+    more = {"players": ", ".join(map(str, agents)), "time limit": pool.OWN_LIMIT}
     text = {"environment": title, **first.describe, **more}
     events = tuple(str(name) for name in getattr(env, "polyplay_events", None) or ())
     kinds = kinds or (0,) * len(agents)
@@ -192,16 +190,7 @@ def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
         if not isinstance(space, gymnasium.Space):
             wrong = f"{title}: {which} is {rules.describe_value(space)}, no space of gymnasium"
             raise UserError(f"{wrong} {rules.rule_suffix('spaces')}")
-    shown = masks.without_mask(seen)
-    try:
-        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
-    except UserError as e:
-        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
-    mask = masks.declared_mask(action, seen, title)
-    text = {"observation": spaces.describe_fields(obs), "actions": spaces.describe_actions(action)}
-    text |= {} if mask is None else {"action mask": "from the observation"}
-    own = {"observation": pool.space_to_json(shown), "action": pool.space_to_json(acted)}
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+    return pool.spec_of_spaces(seen, acted, title)
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
@@ -256,9 +245,6 @@ def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
         want = f"info's {EVENTS} must be {n} finite numbers, one for each of polyplay_events"
         raise spaces.SpaceViolation(f"{want}, given {rules.describe_value(given)}", "players")
     return array
-
-
-# A wrapper that gives all players of an environment the same spaces, so that one policy can have every seat.
 
 
 TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"

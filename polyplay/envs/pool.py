@@ -1,8 +1,5 @@
 """The protocol: Envs describes, Pool serves lanes; specs as JSON.
 
-Environments as everything above sees them: `Envs` describes, `Envs.open` gives a `Pool`: many lanes behind
-`recv()` and `send()`.
-
 A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the real
 last observation of the episode, the action sent for it is ignored, and the lane's next row is the `first`
 of its next.
@@ -24,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs import spaces
+from polyplay.envs import masks, rules, spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
@@ -285,8 +282,7 @@ def closest_names(name: str, known: Iterable[str]) -> str:
     return f", did you mean {lower[found[0]]!r}?" if found else ""
 
 
-# Names of two events by which an environment leaves it to who learns how much a reward is shared in a team. Imports no
-# torch.
+# Names of two events by which an environment leaves it to who learns how much a reward is shared in a team.
 
 
 OWN_REWARD = "own_reward"  # a player's own
@@ -297,6 +293,7 @@ TEAM_REWARD = "team_mean"  # the mean of its team's
 
 
 FILE = "spaces.json"  # in a run's directory
+OWN_LIMIT = "the environment's own"  # of steps, as descriptions have it
 
 
 def space_to_json(space: gym.Space) -> Row:
@@ -354,6 +351,23 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if isinstance(ends, str):
         return np.full(shape, read(ends), dtype)
     return np.array([read(x) for x in ends], dtype).reshape(shape)
+
+
+def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
+    """The description of a lane that shows `seen`, perhaps with a mask in it, and takes `acted`; uses: as
+    conditional_actions takes them; note: about observations. Raises UserError: a space that is not supported.
+    """
+    shown = masks.without_mask(seen)
+    try:
+        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
+    action = conditional_actions(action, uses, f"{title}: {spaces.ATTRIBUTE}")
+    mask = masks.declared_mask(action, seen, title)
+    text = {"observation": spaces.describe_fields(obs) + note, "actions": spaces.describe_actions(action)}
+    text |= {} if mask is None else {"action mask": "from the observation"}
+    own = {"observation": space_to_json(shown), "action": space_to_json(acted)}
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:

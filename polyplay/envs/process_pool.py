@@ -1,9 +1,8 @@
 """The pool of environment processes, and one such process.
 
-Any environment, in processes: several lanes or matches each, rows written in place into shared memory.
-
-No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
-process that is killed or hangs is replaced, its lanes begin anew.
+A process has several lanes or matches, whose rows it writes in place into shared memory. No process spins, and none
+shares a lock: orders and answers are lane numbers on two pipes per process. A process that is killed or hangs is
+replaced, its lanes begin anew.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from polyplay.envs.base_pool import ABSENT, STEPPING, UnitPool
 from polyplay.envs.board import SharedRows
 from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
-from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, take_turn, unit_of
+from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
 from polyplay.envs.process_state import load_generators, save_generators, seed_process
 from polyplay.envs.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
@@ -68,9 +67,7 @@ class EnvProcess(ForkedProcess):
 #
 # Orders come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
 # (`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
-# behind. A lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the
-# first
-# of its next episode.
+# behind.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
@@ -149,7 +146,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
-    return {lane: unit_of(job, make, board, lane, allow) for lane in lanes}
+    return {lane: make_unit(job, make, board, lane, allow) for lane in lanes}
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
@@ -200,9 +197,6 @@ def _die_with(sentinel: int) -> None:
 
     processes.kill_when_closed(sentinel, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
-# The pool's side of one environment process: start, orders, answers, end.
 
 
 FEWER = (

@@ -1,7 +1,5 @@
 """What an environment shows and takes; random actions.
 
-What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
-
 Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
 kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `observation_writer` make of its arrays.
 """
@@ -21,9 +19,6 @@ from gymnasium import spaces as gym
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
-
-# What an environment shows, as an array of the declared type, or why it is none.
-
 
 Casting = Literal["safe", "same_kind"]
 
@@ -481,7 +476,7 @@ def _values(name: str, given: Any, first: str, action: Mapping[str, Any], what: 
     return tuple(sorted({int(v) for v in values}))
 
 
-# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks. Imports no torch.
+# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks.
 
 
 MOST = 1e6  # a random real number is at most this far from 0

@@ -39,12 +39,6 @@ def test_numbers_are_uniform_and_unrelated():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.02
 
 
-def test_no_number_is_ever_0_or_1():
-    bits = np.array([0, 2**23 - 1], np.float32)
-    ends = (bits + np.float32(0.5)) * np.float32(2.0**-23)
-    assert 0.0 < ends[0] < ends[1] < 1.0
-
-
 def test_rows_of_fixed_lanes_are_the_same_numbers():
     lanes = np.arange(5, 13)
     noise = LaneUniforms(3, lanes, 2)
@@ -111,12 +105,6 @@ def test_an_interval_covers_as_often_as_it_says():
         low, high = mean_interval(rng.normal(3.0, 1.0, 40).tolist(), seed=i, reps=300)
         hits += low <= 3.0 <= high
     assert 0.88 <= hits / 200 <= 0.99
-
-
-def test_bootstrap_means_spread_as_the_standard_error_says():
-    x = np.random.default_rng(1).normal(0.0, 2.0, 100)
-    low, high = mean_interval(x.tolist(), reps=5000)
-    assert (high - low) / 2 == pytest.approx(1.96 * x.std() / 10, rel=0.1)
 
 
 def test_one_game_has_no_interval():

@@ -339,6 +339,8 @@ def test_closed_pools_say_so(pools):
     with pytest.raises(Closed):
         pool.recv()
     assert (pool.state(), pool.restarts, pool.faults) == (None, 0, [])
+    with pytest.raises(ValueError, match="has no state to load: ale-py's vector environment cannot save a game"):
+        pool.load({})
 
 
 def test_games_without_a_no_op_play_too(pools):

@@ -12,17 +12,6 @@ from polyplay.envs.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
 from tests.envs import faulty
 
 
-def test_all_waits_for_everybody():
-    turns = ReadyLanes(3, 1, All())
-    turns.back([2, 0])
-    assert turns.take() is None
-    turns.back([1])
-    assert turns.take() == slice(0, 3)
-    assert turns.take() is None
-    assert turns.idle
-    assert turns.sent(slice(0, 3)).tolist() == [0, 1, 2]
-
-
 def test_groups_in_turn_but_not_behind_a_held_one():
     turns = ReadyLanes(4, 2, Group())
     turns.back([2, 3])
@@ -133,15 +122,6 @@ def test_notes_of_the_end():
     b.note(0, FAILED, "head\ntrace")
     with pytest.raises(EnvFailure, match=r"^an environment failed: head\ntrace"):
         faults.of_lane(0)
-
-
-def test_the_reader_may_take_what_was_told():
-    b = board()
-    faults = Faults(b, limit=3)
-    faults.of_process("gone", [0])
-    faults.reports.pop()
-    faults.of_process("gone", [0])
-    assert faults.reports == ["gone"]
 
 
 def test_faults_are_forgotten_after_so_many_steps():

@@ -10,33 +10,10 @@ from hypothesis import strategies as st
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import EnvSpec
-from polyplay.envs.board import BROKEN, FAILED, FLAGS, NOTE, Seating, SharedRows, check_seats
-from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from polyplay.envs.board import BROKEN, FAILED, NOTE, Seating, SharedRows, check_seats
+from polyplay.envs.spaces import Box, Discrete
 
 BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))
-
-
-def test_shapes_follow_the_spec():
-    spec = EnvSpec({"a": Field((3,), "uint8"), "b": {"c": Field((), "int64")}}, BOX)
-    board = SharedRows(spec, 4, 2)
-    assert board.rows["obs"]["a"].shape == (4, 3)
-    assert board.rows["obs"]["b"]["c"].dtype == np.int64
-    assert board.rows["reward"].dtype == np.float32
-    assert all(board.rows[flag].dtype == bool for flag in FLAGS)
-    assert board.action.shape == (4, 2)
-    assert board.deadline.shape == (2,)
-    assert SharedRows(EnvSpec(Field((1,), "float32"), Discrete(3)), 4, 2).action.dtype == np.int64
-    assert "mask" not in board.rows
-
-
-def test_actions_and_masks_are_trees_where_the_spec_has_trees():
-    action = {"a": MultiDiscrete((2, 1), (2, 3)), "b": {"c": MultiBinary((3,)), "d": BOX}}
-    mask = {"a": Field((5,), "bool")}
-    board = SharedRows(EnvSpec(Field((1,), "float32"), action, mask=mask), 4, 1)
-    assert (board.action["a"].shape, board.action["a"].dtype) == ((4, 2, 1), np.int64)
-    assert (board.action["b"]["c"].shape, board.action["b"]["c"].dtype) == ((4, 3), np.int8)
-    assert board.action["b"]["d"].shape == (4, 2)
-    assert (board.rows["mask"]["a"].shape, board.rows["mask"]["a"].dtype) == ((4, 5), bool)
 
 
 def test_notes_are_cut_to_their_place():
@@ -90,12 +67,6 @@ def test_draws_are_even():
         seating.draw(np.arange(1000))
     assert (np.abs(counts / 4000 - 0.25) < 0.03).all()
     assert (seating.lanes != first).any()
-
-
-def test_one_agent_stays_where_it_is():
-    seating = Seating(6, 3)
-    seating.draw(np.arange(2))
-    assert seating.lanes.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():

@@ -105,11 +105,6 @@ def test_the_same_seed_repeats_a_lane_and_others_play_otherwise(kind):
         assert not np.isin(first, other).any(), "two lanes, or two seeds, share a stream"
 
 
-def test_lanes_of_one_pool_share_no_number():
-    seen = played(lanes=4, inline=True)
-    assert len(np.unique(seen)) == seen.size
-
-
 def test_a_process_that_is_replaced_draws_other_numbers():
     """Else it would run into the same crash again."""
     envs = Envs(Draws, 1, workers=1)
