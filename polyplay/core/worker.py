@@ -379,7 +379,7 @@ class WorkerContext:
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
-    precision: str = "float32"  # of networks, see nets.precision
+    precision: str = "float32"  # of networks, see nets.device
     device: str = "cpu"  # that it computes on: see polyplay.nets.device
     reuse: bool = True  # learn from what was computed while acting, where the weights are the same
     heads: RoleSize | None = None  # of this role

@@ -186,7 +186,7 @@ class Atari:
     max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
     # what follows needs the plain emulator wherever it differs from here:
     noop_min: int = 0
-    start: str = "noops"  # how a game starts, see `emulator.script`: "noops", buttons such as "FIRE*4"
+    start: str = "noops"  # how a game starts, see `atari_emulator.script`: "noops", buttons such as "FIRE*4"
     life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
     # "ale": its palette, before the maximum; else after it, from colours: see `resize`
     gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
@@ -195,7 +195,7 @@ class Atari:
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
     # "native": ale-py's vector environment; "plain": its emulator, driven by us
     pipeline: Literal["auto", "native", "plain"] = "auto"
-    starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
+    starts: str = ""  # a file of start states: the g-th game of lane l begins at number l + g·stride
     stride: int = 1
 
     def __post_init__(self) -> None:

@@ -63,11 +63,11 @@ Batching = All | Group | Greedy
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as space_files has them.
+    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as JSON.
 
     Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
     seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
-    `team_reward`; scripted `bots`, "module:callable" by name, see envs.bots.
+    `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
     """
 
     obs: Spec
@@ -157,13 +157,13 @@ class Envs:
     batching: Batching = field(default_factory=All)
     workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
     step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
-    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see pools.faults
+    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see base_pool.Faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see pools.seating
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see board.Seating
 
     def __post_init__(self) -> None:
         if WRAPPERS in self.kwargs:

@@ -151,13 +151,6 @@ def test_how_a_game_goes_on_after_a_lost_life(name, pressed, empty):
     assert empty or (obs[:3] == last[1:]).all()
 
 
-def test_a_stack_may_be_filled_by_playing():
-    env = AtariEnv("ALE/Breakout-v5", atari_preset("ga3c"))
-    obs, _ = env.reset(seed=0)
-    assert frames(env) == 12
-    assert obs.any((1, 2)).all()
-
-
 # -------------------------------------------------------------------------------------------- its state
 
 
@@ -251,11 +244,6 @@ def test_planes_are_those_of_the_whole_screen(name, height):
         np.testing.assert_array_equal(painter(screen), whole)
 
 
-def test_planes_larger_than_the_screen_are_refused():
-    with pytest.raises(UserError, match="game: option size=84x161 is larger than the screen of 210x160"):
-        Painter(Atari(width=161), 210, 160, "game")
-
-
 # Planes are what OpenCV and Pillow make of the same screens.
 
 
@@ -290,23 +278,6 @@ def test_resampling_as_pillow_does_it(colours):
     gray = pixels.opencv_gray(colours)
     want = np.array(Image.fromarray(gray).resize((84, 84), Image.Resampling.BILINEAR))
     assert (pixels.resizer("pillow", 210, 160, 84, 84)(gray) == want).all()
-
-
-@pytest.mark.parametrize("kind", ["area", "bilinear", "nearest", "pillow"])
-@pytest.mark.parametrize("to", [(84, 84), (105, 80), (70, 40), (210, 160)])
-def test_a_plain_screen_stays_plain(kind, to):
-    for value in (0, 1, 127, 255):
-        screen = np.full((210, 160), value, np.uint8)
-        assert (pixels.resizer(kind, 210, 160, *to)(screen) == value).all()
-        assert (pixels.resizer(kind, 210, 160, *to)(screen.astype(np.float32)) == value).all()
-
-
-@pytest.mark.parametrize("kind", ["area", "bilinear"])
-def test_bytes_and_their_floats_agree(kind, colours):
-    gray = pixels.opencv_gray(colours)
-    for to in ((84, 84), (105, 80), (70, 40)):
-        resize = pixels.resizer(kind, 210, 160, *to)
-        assert np.abs(resize(gray).astype(int) - resize(gray.astype(np.float32))).max() <= 1
 
 
 def test_luminances(colours):

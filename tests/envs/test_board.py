@@ -11,9 +11,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import EnvSpec
 from polyplay.envs.board import BROKEN, FAILED, NOTE, Seating, SharedRows, check_seats
-from polyplay.envs.spaces import Box, Discrete
-
-BOX = Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32))
+from polyplay.envs.spaces import Discrete
 
 
 def test_notes_are_cut_to_their_place():

@@ -111,26 +111,6 @@ def test_nearest():
     assert closest_names("zzz", ["CartPole-v1"]) == ""
 
 
-BOXES = {
-    "bool": gym.Box(0, 1, (4,), bool),
-    "bool, some fixed": gym.Box(np.array([0, 1]), np.array([1, 1]), (2,), bool),
-    "derived": drawn.OwnBox(-1, 1, (2,)),
-    "all of int64": gym.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
-    "large bounds of uint64": gym.Box(0, 2**53 + 1, (1,), np.uint64),
-    "half-bounded": gym.Box(np.array([-np.inf, 0], np.float64), np.array([1, np.inf], np.float64), (2,), np.float64),
-    "half precision": gym.Box(0, 0.1, (2, 2), np.float16),
-    "long": gym.Box(0, 1, (2,), np.longdouble),
-}
-
-
-@pytest.mark.parametrize("space", BOXES.values(), ids=BOXES)
-def test_a_box_of_any_type_comes_back_with_its_bounds(space):
-    back = pool.space_from_json(json.loads(json.dumps(pool.space_to_json(space))))
-    assert (back.shape, back.dtype) == (space.shape, space.dtype)
-    assert np.array_equal(back.low, space.low)
-    assert np.array_equal(back.high, space.high)
-
-
 def test_drawn_environments_are_described_as_their_files_say():
     for seed in range(60):
         env = drawn.make(seed)

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import textwrap
@@ -316,19 +315,6 @@ def test_a_hang_is_killed_and_its_process_replaced(pools, how):
     assert pool.recv(60)[1]["obs"][:, 0].tolist() == [1, 1, 2, 2]
 
 
-def test_a_hang_is_seen_while_others_are_served(pools):
-    pool = pools(batching=Greedy(4), step_timeout=0.8)
-    firsts, hung = np.zeros(4, int), False
-    until = time.monotonic() + 60
-    while firsts[0] < 2 and time.monotonic() < until:
-        lanes, row = pool.recv(60)
-        firsts[lanes] += row["first"] & (row["reward"] == 0)
-        pool.send(lanes, np.where((lanes == 0) & (not hung), HANG, FINE))
-        hung = hung or 0 in lanes
-    assert pool.restarts == 2
-    assert "step_timeout" in pool.faults[0]
-
-
 def test_replacing_processes_leaks_no_descriptors(pools):
     pool = pools(max_restarts=50)
     counts = []
@@ -351,23 +337,6 @@ def test_a_killed_process_is_replaced(pools, how, name, capfd):
     assert how == KILL or "faulty.py" in pool.faults[0]
     pool.send(lanes, acts())
     assert pool.recv(60)[1]["obs"][:, 0].tolist() == [2, 2, 1, 1]
-
-
-def test_a_process_killed_while_its_rows_are_held_begins_anew_when_answered(pools):
-    pool = pools(groups=2)
-    held, row = pool.recv(60)
-    kept = row["obs"].copy()
-    os.kill(pids(pool)[0], signal.SIGKILL)
-    other, _ = pool.recv(60)
-    while pool.restarts == 0:
-        pool.send(other, acts(2))
-        other, _ = pool.recv(60)
-    assert (row["obs"] == kept).all(), "what was given stays"
-    pool.send(held, np.full(2, FINE))
-    lanes, row = pool.recv(60)
-    assert lanes == held
-    assert row["first"].tolist() == [True, False]
-    assert pool.restarts == 2
 
 
 def test_death_in_a_greedy_pool_loses_no_lane(pools):

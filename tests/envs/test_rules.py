@@ -16,6 +16,7 @@ from gymnasium import spaces as gym
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, rules
+from polyplay.envs.build import imported
 from polyplay.envs.inline_pool import InlinePool
 from polyplay.envs.lane import take_turn, unit_seed
 from polyplay.envs.rules import RULES
@@ -45,6 +46,12 @@ def test_the_documentation_has_every_rule_with_its_sentence():
     assert {name: (says.replace("`", ""), run) for name, says, run in rows} == {
         n: (r.says, r.run) for n, r in RULES.items()
     }
+
+
+def test_what_a_fix_names_is_there():
+    named = [name for rule in RULES.values() for name in re.findall(r"polyplay[.\w]+:\w+", rule.fix)]
+    assert "polyplay.envs.pettingzoo:pad" in named
+    assert all(callable(imported(name)) for name in named)
 
 
 @pytest.mark.parametrize("reward", [1, 1.5, True, np.float32(2), np.int64(3), np.bool_(1), np.array(0.5)])
