@@ -25,7 +25,7 @@ from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import rules, spaces
 from polyplay.envs.board import Seating, SharedRows
 from polyplay.envs.build import factory, one_line
-from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, make_unit, take_turn, unit_seed
+from polyplay.envs.lane import START, Lane, LaneJob, Match, Unbuilt, Unit, make_unit, take_turn, unit_seed
 from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.envs.process_pool import unpack
 from polyplay.envs.process_state import GlobalGenerators, seed_process
@@ -143,7 +143,7 @@ class Trial(ABC):
         """Report an exception: it breaks the rule that it names, or else `rule`."""
         if isinstance(e, spaces.SpaceViolation):
             self.report("broke", e.rule, str(e))
-        elif isinstance(e, UserError | EnvFailure):
+        elif isinstance(e, UserError | EnvFailure | Unbuilt):
             text = str(e).split("\n")[0]
             self.report("broke", rules.rule_of(text) or rule, rules.without_rule(text))
         else:

@@ -316,16 +316,16 @@ def job_of(env: Any, lane: int = 0, **more: Any) -> LaneJob:
 
 def look(env: Any, steps: int = 30, seconds: float = 60.0, lane: int = 0) -> TrialResult:
     """One trial of `env`, in this process: what hangs or ends it needs `run_watched`."""
-    return _tried(lambda answer, clock: run_trial(answer, clock, job_of(env, lane), steps, seconds))
+    return tried_by(lambda answer, clock: run_trial(answer, clock, job_of(env, lane), steps, seconds))
 
 
 def look_at_pool(name: str, steps: int) -> TrialResult:
     """The same of a pool of Polyplay's own."""
     envs = Envs(name, 1)
-    return _tried(lambda answer, clock: PoolTrial(answer, clock, job_of(name), steps, 60.0, envs=envs).run())
+    return tried_by(lambda answer, clock: PoolTrial(answer, clock, job_of(name), steps, 60.0, envs=envs).run())
 
 
-def _tried(play: Callable[[Any, np.ndarray], Any]) -> TrialResult:
+def tried_by(play: Callable[[Any, np.ndarray], Any]) -> TrialResult:
     tried, generators = TrialResult(), GlobalGenerators(0)
     answer = SimpleNamespace(send=lambda found: getattr(tried, found[0]).setdefault(*found[1]))
     generators.enter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from polyplay.envs import Envs, check_trial
 from polyplay.envs.check import run_watched
 from polyplay.envs.pool import lane_seeds
+from polyplay.envs.process_pool import pickled_factory
 from tests.envs import broken
-from tests.envs.broken import job_of, look, look_at_pool
+from tests.envs.broken import job_of, look, look_at_pool, tried_by
 from tests.games.traits import NAME as TRAITS
 
 
@@ -70,6 +73,14 @@ def test_what_raises_ends_a_trial_after_a_few_times():
     assert "ValueError: boom (broken.py:" in tried.broke["step"]
     assert (tried.facts.steps, tried.facts.resets, tried.whole) == (15, 3, True)
     assert look(broken.NotFinite).facts.steps == 30, "what is only wrong does not"
+
+
+def test_one_that_can_be_built_only_once_is_told():
+    job = replace(job_of(broken.Sound), maker=pickled_factory(Envs(broken.Unbuildable, 1)))
+    tried = tried_by(lambda answer, clock: check_trial.run_trial(answer, clock, job, 5, 60.0))
+    (text,) = tried.broke.values()
+    assert text.startswith("Sound: could not be built: RuntimeError: no licence found (broken.py:")
+    assert "(rule" not in text
 
 
 @pytest.mark.parametrize("kind", broken.MASKS)

@@ -91,7 +91,7 @@ KINDS = [
     {"inline": True},
     {"inline": True, "options": {"source": "python"}},
     {"inline": True, "options": {"source": "torch"}},
-    {"name": ManyDraws},
+    {"name": ManyDraws, "inline": True},
     {"workers": 1},
 ]
 
