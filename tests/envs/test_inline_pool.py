@@ -110,14 +110,6 @@ def test_next_step_gives_the_same_rows_as_single_environments_to_the_bit():
     assert all(same(x, y) for x, y in zip(walk(vector, actions), walk(single, actions), strict=True))
 
 
-def test_dicts_whole_numbers_and_real_actions_too():
-    rng = np.random.default_rng(1)
-    actions = [rng.normal(size=(4, 2)).astype(np.float32) for _ in range(12)]
-    rows = walk(opened(vectors.pairs, 4), actions), walk(opened(vectors.Pair, 4), actions)
-    assert all(same(x, y) for x, y in zip(*rows, strict=True))
-    assert rows[0][0]["obs"]["n"].tolist() == [0] * 4
-
-
 def test_groups_are_vectors_of_their_own_with_seeds_of_their_own():
     pool, whole = opened(vectors.poles, 6, groups=2), opened(vectors.poles, 6)
     every = whole.recv()[1]["obs"].copy()
@@ -142,12 +134,6 @@ def test_where_it_does_not_reset_we_do_and_rows_are_the_convention(make):
             assert row["reward"][lane] == step
             end = step == length
             assert [bool(row[k][lane]) for k in FLAGS] == [step == 0, end, False, end]
-
-
-def test_lanes_that_end_together_are_reset_once():
-    rows = walk(opened(Counting, 3, spread=1), [np.zeros(3, np.int64)] * 9)
-    assert [row["obs"][0, 0] for row in rows] == [0, 1, 2] * 3
-    assert rows[-1]["obs"][0, 1] == 3, "episodes begun"
 
 
 def test_seeds_are_one_per_lane_or_one_for_all():

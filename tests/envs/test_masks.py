@@ -14,7 +14,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
-from tests.envs.picky import PARTS, Picky, late
+from tests.envs.picky import PARTS, Picky
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
 MANY = MultiDiscrete((2,), (2, 3))
@@ -222,13 +222,6 @@ def test_a_broken_mask_ends_the_run_with_one_line(flaw, says):
     with pytest.raises(EnvFailure, match=says) as e:
         play()
     assert "\n" not in str(e.value)
-
-
-def test_a_mask_that_comes_later_than_the_first_reset_is_told():
-    pool = Envs(late, 1, inline=True).open(0)
-    lanes, _ = pool.recv()
-    with pytest.raises(EnvFailure, match="action_mask: there is one now, but there was none"):
-        pool.send(lanes, np.zeros(1, int))
 
 
 def test_a_part_that_gets_its_mask_later_is_told():

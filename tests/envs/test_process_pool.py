@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -41,26 +40,6 @@ def test_rows_follow_the_convention(pools):
             pool.send(lanes, acts())
         one = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0], [3, 3, not truncate, truncate, 0, 1]]
         assert seen == [*one, *one, one[0]]
-
-
-def test_action_on_a_final_row_is_ignored(pools):
-    pool = pools(options={"length": 1})
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts())
-    lanes, row = pool.recv(60)
-    assert row["over"].all()
-    pool.send(lanes, np.full(4, RAISE))
-    _, row = pool.recv(60)
-    assert row["first"].all()
-    assert pool.restarts == 0
-
-
-def test_no_torch_and_several_lanes_per_process(pools):
-    pool = pools(lanes=6)
-    _, row = pool.recv(60)
-    assert not row["obs"][:, 3].any(), "torch was imported into an environment process"
-    assert len(set(row["obs"][:, 2])) == 2
-    assert os.getpid() not in row["obs"][:, 2]
 
 
 def test_rows_of_fixed_groups_are_views_in_place(pools):
@@ -172,21 +151,6 @@ def test_box_actions_are_clipped_and_dict_observations_nest(pools):
     assert row["obs"]["all"].shape == (2, 1)
     pool.send(lanes, np.float32([[0.5, 0.25], [-7, 9]]))
     assert pool.recv(60)[1]["reward"].tolist() == [3.0, 19.0]
-
-
-def test_factories_may_close_over_anything(pools):
-    length = 2
-    envs = Envs(lambda: faulty.Obedient(length), 2, workers=1)
-    envs = pickle.loads(pickle.dumps(envs))
-    pool = envs.open(0)
-    try:
-        for _ in range(3):
-            lanes, row = pool.recv(60)
-            ended = row["terminated"].tolist()
-            pool.send(lanes, acts(2))
-        assert ended == [True, True]
-    finally:
-        pool.close()
 
 
 # --------------------------------------------------------------------------------------- failures

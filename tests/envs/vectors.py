@@ -120,10 +120,6 @@ def obedient(num_envs: int, autoreset_mode: AutoresetMode) -> VectorEnv:
     return SyncVectorEnv([partial(Obedient, length=2 + i) for i in range(num_envs)], autoreset_mode=autoreset_mode)
 
 
-def pairs(num_envs: int = 1) -> VectorEnv:
-    return SyncVectorEnv([Pair] * num_envs, copy=False)
-
-
 def poles(num_envs: int = 1, vector_kwargs: Any = None, vectorization_mode: str = "sync") -> VectorEnv:
     """CartPole that is truncated after 9 steps."""
     return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode, vector_kwargs, max_episode_steps=9)
