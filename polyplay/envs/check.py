@@ -264,16 +264,23 @@ def check_env(
     Raises UserError: no such environment.
     """
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {}, wrappers=wrappers)
-    checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
-    first = checker.trial(0)
     again = other = TrialResult(facts=TrialFacts())  # not made
     shared = ""
+    try:
+        described = whole_matches(envs)  # one is built, in a process of its own
+        checker = EnvChecker(described, seed, steps or STEPS, float("inf") if steps else SECONDS)
+        first, several = checker.trial(0), described.spec.seats > 1
+    except UserError as e:
+        if (rule := rules.rule_of(str(e))) is None:
+            raise
+        first = TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
+        several = RULES[rule].players
     if first.whole and first.facts.steps:
         again, other = checker.trial(0, reordered=True), checker.trial(1)
         shared = "" if first.broke else checker.shared(first.facts, again.facts)
     trials = first, again, other
     broke = other.broke | again.broke | first.broke | ({"copies": shared} if shared else {})
-    findings = [finding(name, broke, trials, step_timeout) for name in checker.rules]
+    findings = [finding(name, broke, trials, step_timeout) for name in RULES if several or not RULES[name].players]
     card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
@@ -296,36 +303,19 @@ class EnvChecker:
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
-        self.refused = False  # for what several players do
-        self.described = False
+        # whether its pool is one of ours, whose lanes are no environments by themselves
+        self.own = envs.title.startswith(tuple(OWN)) or envs.spec.vector
 
-    @property
-    def own(self) -> bool:
-        """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        return self.envs.title.startswith(tuple(OWN)) or self.envs.spec.vector
-
-    @property
-    def rules(self) -> list[str]:
-        """Those that are of such an environment."""
-        several = self.refused or (self.described and self.envs.spec.seats > 1)
-        return [name for name, rule in rules.RULES.items() if several or not rule.players]
+    def job(self, lane: int) -> LaneJob:
+        """What a trial of one lane is told."""
+        maker = b"" if self.own else pickled_factory(self.envs)
+        return LaneJob(maker, self.envs.title, self.envs.spec, self.seed, lane, self.envs.step_timeout)
 
     def trial(self, lane: int, reordered: bool = False) -> TrialResult:
-        """One lane by itself; reordered: with sets in another order. Raises UserError: no such environment."""
-        envs = self.envs
-        try:
-            envs = self.envs = whole_matches(envs)  # one is built, in a process of its own
-            spec, self.described = envs.spec, True
-        except UserError as e:
-            rule = rules.rule_of(str(e))
-            if rule is None:
-                raise
-            self.refused = rules.RULES[rule].players
-            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
-        maker = b"" if self.own else pickled_factory(envs)
-        job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
-        own = (envs,) if self.own else ()
-        tried = run_watched(check_trial.run_trial, job, self.steps, self.seconds, *own, reordered=reordered)
+        """One lane by itself; reordered: with sets in another order."""
+        spec, own = self.envs.spec, (self.envs,) if self.own else ()
+        play = check_trial.run_trial
+        tried = run_watched(play, self.job(lane), self.steps, self.seconds, *own, reordered=reordered)
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
         tried.card |= {"real actions": text} if (text := describe_scaling(spec.action, True)) else {}
         if flaw := rules.image_flaw(spec.obs):
@@ -338,10 +328,8 @@ class EnvChecker:
         """What is wrong where the first lane is played beside another one, as it was played alone; "": nothing."""
         if self.own or differ(first.prints, again.prints) is not None:
             return ""
-        envs = self.envs
-        job = LaneJob(pickled_factory(envs), envs.title, envs.spec, self.seed, 0, envs.step_timeout)
         steps, seconds = min(self.steps, BESIDE[0]), min(self.seconds, BESIDE[1])
-        tried = run_watched(check_trial.run_beside, job, steps, seconds)
+        tried = run_watched(check_trial.run_beside, self.job(0), steps, seconds)
         at = differ(first.prints, tried.facts.prints)
         if at is None or "copies" in tried.broke:
             return tried.broke.get("copies", "")

@@ -174,7 +174,7 @@ class EnvTrial(Trial):
 
     def build(self) -> None:
         make = factory(*unpack(self.job.maker, self.job.title))
-        self.lane, self.begun = Lane(self.job, make, self.board, 0, lambda seconds: None), list[object]()
+        self.lane, self.begun = Lane(self.job, make, self.board, 0), list[object]()
         self.lane.prepare()
         self.env: Any = self.lane.env
         record_resets(self.env, self.begun)  # observations of the resets within a step
@@ -306,7 +306,7 @@ class MatchTrial(Trial):
 
     def build(self) -> None:
         make = factory(*unpack(self.job.maker, self.job.title))
-        self.match = Match(self.job, make, self.board, 0, lambda seconds: None)
+        self.match = Match(self.job, make, self.board, 0)
         self.match.prepare()
         self.results: list[Any] = []  # what step() returned last
         step = self.match.env.step
@@ -446,7 +446,7 @@ class Beside:
         try:
             if self.unit is None:
                 make = factory(*unpack(self.job.maker, self.job.title))
-                self.unit = make_unit(self.job, make, self.board, 0, lambda seconds: None)
+                self.unit = make_unit(self.job, make, self.board, 0)
             rows = self.board.rows
             tree.write(self.board.action, ..., self.draw(len(rows["first"]), rows.get("mask")))
             if take_turn(self.unit) < 0 and rules.rule_of(text := self.board.read(0)[1]) == "copies":

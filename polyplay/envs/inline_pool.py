@@ -47,7 +47,7 @@ class InlinePool(UnitPool):
             self._random.enter()
             with self._around:
                 make = factory(envs.name, envs.options)  # it may import a module, which may draw
-                self._units |= {i: make_unit(job, make, self._board, i, lambda seconds: None) for i in numbers}
+                self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
                 self._turn(numbers)
         except BaseException:
             self.close()

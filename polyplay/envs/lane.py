@@ -28,6 +28,7 @@ from polyplay.envs.spaces import SpaceViolation, fields
 
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
 Writers = tuple[spaces.Writer, masks.MaskWriter]
+Allow = Callable[[float], None]
 START = 60.0  # seconds that starting a process and building an environment may take at least
 
 
@@ -58,7 +59,8 @@ class Unit(ABC):
     remark = ""  # about a row that is good
     remarked = False
 
-    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
+        """allow: told of the seconds that what comes next may take."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.who = self.named()
 
@@ -138,9 +140,9 @@ class Unit(ABC):
                 env.close()
 
 
-def make_unit(job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]) -> Unit:
-    """A lane, or a match where there are several players."""
-    return (Match if job.spec.kinds else Lane)(job, make, board, lane, allow)
+def make_unit(job: LaneJob, *given: Any) -> Unit:
+    """A lane, or a match where there are several players; given: as Unit's."""
+    return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
@@ -345,7 +347,7 @@ NO_INFO: Mapping[str, Any] = {}
 class Match(Unit):
     """The players of one environment. Orders and notes call it by its first lane's number."""
 
-    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
         self.seating, self.match = board.seating, int(board.seating.match[lane])
         super().__init__(job, make, board, lane, allow)
