@@ -565,7 +565,6 @@ def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
     [
         ([], {}, '"starts" must be a list of at least one start'),
         ([START], {"format": "x"}, 'must be an object with "format": "polyplay-starts"'),
-        ([START], {"version": 2}, '"version": 1'),
         ([START], {"kind": "robot"}, "\"kind\" is 'robot', allowed: human, substitute"),
         ([START], {"game": ""}, "\"game\" is '', it must be text"),
         ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
