@@ -1,12 +1,10 @@
 """Checkpoints: safetensors and JSON, complete or absent.
 
-Checkpoints: directories of safetensors and JSON, complete or absent, with checksums. Nothing pickled, ever.
-
-Workers write their parts into `checkpoints/.partial-<update>`. Once the main process has all of them, it takes the
-directory away under another name, so that another save of the same update gets one of its own. It adds the manifest
-(schema version, counters, SHA-256 and size of every file) and renames the directory again: that is the moment the
-checkpoint exists. A newest one that doesn't match its manifest, or whose numbers are no weights, is passed over for the
-one before, saying so.
+Nothing is pickled, ever. Workers write their parts into `checkpoints/.partial-<update>`. Once the main process has all
+of them, it takes the directory away under another name, so that another save of the same update gets one of its own. It
+adds the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: that is
+the moment the checkpoint exists. A newest one that doesn't match its manifest, or whose numbers are no weights, is
+passed over for the one before, saying so.
 """
 
 from __future__ import annotations

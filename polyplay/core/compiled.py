@@ -1,8 +1,7 @@
 """Compiled loops, and random numbers for them.
 
-Compiled loops that are compiled anew when a file changes that their machine code was made from. Imports no torch.
-
-A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself.
+A loop contains the loops that it calls. Numba's cache on disk only notices a change of the file of the loop itself:
+here a change of any of their files counts.
 Where no folder for that cache can be written, each process compiles its loops, and that is said once.
 """
 

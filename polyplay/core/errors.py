@@ -1,7 +1,4 @@
-"""What can be wrong: errors, findings of checks, ranges of options.
-
-What can go wrong, by whose hand. Imports nothing.
-"""
+"""What can be wrong: errors, findings of checks, ranges of options."""
 
 from __future__ import annotations
 
@@ -43,9 +40,6 @@ class NotFinite(Exception):
 
 class BadPriority(ValueError):
     """A priority for a replay was NaN, negative or infinite; nothing was changed."""
-
-
-# Findings of checks (`polyplay check`, `doctor`): a line each, for people or as JSON. Imports no torch.
 
 
 Level = Literal["ok", "warning", "failed", "unseen"]

@@ -1,7 +1,4 @@
-"""This machine: cores, versions, a team of threads.
-
-What machine this is: cores, processor, versions, commit.
-"""
+"""This machine: cores, versions, a team of threads."""
 
 from __future__ import annotations
 
@@ -40,14 +37,14 @@ def version(package: str) -> str | None:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def take_share(index: int, n: int) -> None:
     """From now on this thread, and what it starts, runs on its share of the cores: of `n` that divide them the part of
-    number `index`. Only where a process can be bound to cores.
+    number `index`.
     """
-    if n > 1 and hasattr(os, "sched_setaffinity"):
+    if n > 1:
         there = sorted(os.sched_getaffinity(0))
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
         os.sched_setaffinity(0, own or {there[index % len(there)]})
@@ -56,13 +53,12 @@ def take_share(index: int, n: int) -> None:
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
     """Meanwhile there are as many cores as one of `n` has."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    before = os.sched_getaffinity(0)
     take_share(0, n)
     try:
         yield
     finally:
-        if before:
-            os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, before)
 
 
 def _cpu() -> str:
@@ -86,9 +82,6 @@ def _commit() -> str | None:
         return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-# A few threads that divide a piece of work and meet once, when all of it is done.
 
 
 R = TypeVar("R")

@@ -1,10 +1,8 @@
 """Keyed random numbers, statistics of scores, value rescaling.
 
-Median, mean and interquartile mean of scores over games and runs, with stratified bootstrap intervals.
-
-As Agarwal et al. 2021 (rliable): a game's score in the median and the mean is its runs' mean; the interquartile mean is
-that of all runs of all games, without the lowest and the highest quarter; the bootstrap draws runs anew within every
-game, never games. Pure, deterministic by seed.
+Statistics are as Agarwal et al. 2021 (rliable): a game's score in the median and the mean is its runs' mean; the
+interquartile mean is that of all runs of all games, without the lowest and the highest quarter; the bootstrap draws
+runs anew within every game, never games. All are deterministic by seed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import numpy as np
 # Action noise from a counter: uniform numbers keyed by (seed, lane, step), so there is no generator state to save.
 #
 # The same key gives the same number whatever the grouping of lanes, and drawing an action again with newer weights
-# uses the same number. Imports no torch.
+# uses the same number.
 
 
 SPLITMIX, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

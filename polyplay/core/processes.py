@@ -1,7 +1,4 @@
-"""Processes: the fork server, titles, signals, the end.
-
-This process and those below it, as the system sees them: titles, open files, who is left at the end.
-"""
+"""Processes: the fork server, titles, signals, the end."""
 
 from __future__ import annotations
 
@@ -109,7 +106,7 @@ def raise_open_files() -> int:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # macOS does not allow all that it says
+        with contextlib.suppress(OSError, ValueError):  # containers may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -239,10 +236,9 @@ def _within_import(frame: FrameType | None) -> bool:
 # Processes are forked from servers: what they need is imported there once.
 #
 # multiprocessing has one such server, of which every child knows; it listens on a file that a killed main process
-# leaves
-# behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is killed
-# with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories travel by
-# cloudpickle.
+# leaves behind, and lives as long as any child does. Ours belongs to one process, talks over a pair of sockets, and is
+# killed with it. A child never imports the user's `__main__`, so scripts without a main guard are safe; factories
+# travel by cloudpickle.
 
 
 CODE = "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given.pop()\n"
@@ -467,11 +463,16 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     _Server(requests, tied).serve()
 
 
+def kill_when_closed(fd: int, owner: int) -> None:
+    """Have the kernel kill a process, or the group of that number below 0, when the other end closes."""
+    fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
 def _end_with(lifeline: int) -> None:
     """Be killed when the other end closes, also in the midst of an import."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    kill_when_closed(lifeline, os.getpid())
     if readable([lifeline], 0.0):  # it was closed before
         os._exit(1)
 

@@ -1,7 +1,5 @@
 """Blocks, rings, semaphores and locks in shared memory.
 
-Shared memory: anonymous blocks, their layout, and objects whose arrays lie in one. Imports no torch.
-
 Blocks are anonymous (memfd): nothing has a name, so nothing is left behind when the last holder dies, however it dies.
 Waiting goes through unnamed POSIX semaphores that live inside a block and are used as token counts; no lock is ever
 held across processes, so a killed worker cannot keep one. The semaphore calls are the memory fences.
@@ -12,16 +10,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import mmap
-import multiprocessing
 import os
 import struct
-import sys
-import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -46,11 +41,7 @@ class SharedBlock:
 
     def __init__(self, nbytes: int):
         self.nbytes = max(int(nbytes), 1)
-        if hasattr(os, "memfd_create"):
-            self.fd = os.memfd_create("polyplay")
-        else:  # macOS: a file without a name
-            self.fd, path = tempfile.mkstemp()
-            os.unlink(path)
+        self.fd = os.memfd_create("polyplay")
         os.ftruncate(self.fd, self.nbytes)
 
     @cached_property
@@ -66,10 +57,10 @@ class SharedBlock:
     def __reduce__(self) -> tuple:
         return _open_block, (reduction.DupFd(self.fd), self.nbytes)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         fd, self.fd = getattr(self, "fd", -1), -1
         if fd >= 0:
-            os.close(fd)  # the mapping outlives the descriptor
+            close(fd)  # the mapping outlives the descriptor; `os` may be gone when Python ends
 
 
 def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
@@ -127,9 +118,6 @@ class SharedObject:
         self._attach()
 
 
-# Token counts in shared memory: what a worker waits on. POSIX semaphores, which are the memory fences too.
-
-
 class _Timespec(ctypes.Structure):
     _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
@@ -143,7 +131,7 @@ RELAY = 32  # a semaphore takes so many bytes of its line; then comes the number
 class Semaphore:
     """A token count in shared memory: `post` adds tokens, `wait` takes one or gives up after `timeout` seconds.
 
-    POSIX's unnamed semaphore, `LINE` bytes of a block. (macOS has none: there `Semaphores` makes named ones.)
+    POSIX's unnamed semaphore, `LINE` bytes of a block.
     relays: semaphores of links to other machines. Where who waits is on one of these, its link gets the tokens.
     """
 
@@ -186,22 +174,6 @@ class Semaphore:
         return True
 
 
-class _NamedSemaphore:
-    """The same with multiprocessing's named semaphore, for platforms without unnamed ones."""
-
-    relayed = None
-
-    def __init__(self) -> None:
-        self._semaphore = multiprocessing.get_context("spawn").Semaphore(0)
-
-    def post(self, n: int = 1) -> None:
-        for _ in range(n):
-            self._semaphore.release()
-
-    def wait(self, timeout: float) -> bool:
-        return self._semaphore.acquire(timeout=max(timeout, 0.0))
-
-
 class Semaphores(SharedObject):
     """`n` semaphores in one block."""
 
@@ -209,16 +181,15 @@ class Semaphores(SharedObject):
     relays: Semaphores | None = None  # of the links to other machines, where there are any
     _cells: np.ndarray
 
-    def __init__(self, n: int, named: bool = not sys.platform.startswith("linux")):
+    def __init__(self, n: int):
         self.n = n
-        self._named = [_NamedSemaphore() for _ in range(n)] if named else None
-        super().__init__(_cells=((0 if named else n, LINE), np.uint8))
+        super().__init__(_cells=((n, LINE), np.uint8))
         for cell in self._cells:
             Semaphore(cell, create=True)
 
     def _attach(self) -> None:
         super()._attach()
-        self._all: list[Any] = self._named or [Semaphore(cell, relays=self.relays) for cell in self._cells]
+        self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
         """Who waits on one of these may be on another machine."""
@@ -227,9 +198,6 @@ class Semaphores(SharedObject):
 
     def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]
-
-
-# Numbers from one producer to one consumer, in shared memory and in order.
 
 
 class Ring:
@@ -273,30 +241,23 @@ class Ring:
         return int(self._tail[0]) - int(self._head[0])
 
 
-# Locks across processes and threads that end with their holder. Imports no torch.
+# Locks across processes and threads that end with their holder.
 #
 # Each is a lock of the operating system on a byte of a file without a name: the system releases it
 # when the process that holds it ends, however that ends, so a killed worker cannot keep one.
 
 
-# Linux: a lock of an open file. Elsewhere locks are a process's, and its threads need one more among themselves.
-_SET = getattr(fcntl, "F_OFD_SETLK", None)
 NOBODY = -1
 
 
 class RobustLocks(SharedObject):
     """`n` locks. Each worker, thread or process, calls `join` for an end of its own."""
 
-    LOCAL = ("_locks",)
     _holders: np.ndarray
 
     def __init__(self, n: int):
         super().__init__(_holders=(n, np.int64))
         self._holders[:] = NOBODY
-
-    def _attach(self) -> None:
-        super()._attach()
-        self._locks = [threading.Lock() for _ in self._holders]  # among threads, where the system's are processes'
 
     def holder(self, index: int) -> int:
         """Who acquired it last and has not released it; a dead one is still named."""
@@ -312,40 +273,26 @@ class LockHolder:
     def __init__(self, locks: RobustLocks, who: int):
         self.locks, self.who = locks, who
         # an open file of its own: locks are the open file's, and there may be several workers in this process
-        self._fd = os.open(f"/proc/self/fd/{locks.block.fd}", os.O_RDWR) if _SET is not None else -1
+        self._fd = os.open(f"/proc/self/fd/{locks.block.fd}", os.O_RDWR)
 
     def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
-        if _SET is None and not self.locks._locks[index].acquire(blocking=False):
-            return False
         try:
-            self._set(fcntl.F_WRLCK, fcntl.LOCK_EX | fcntl.LOCK_NB, index)
+            self._set(fcntl.F_WRLCK, index)
         except (BlockingIOError, PermissionError):
-            if _SET is None:
-                self.locks._locks[index].release()
             return False
         self.locks._holders[index] = self.who
         return True
 
     def release(self, index: int) -> None:
         self.locks._holders[index] = NOBODY
-        self._set(fcntl.F_UNLCK, fcntl.LOCK_UN, index)
-        if _SET is None:
-            self.locks._locks[index].release()
+        self._set(fcntl.F_UNLCK, index)
 
-    def _set(self, kind: int, elsewhere: int, index: int) -> None:
-        """Lock or unlock a byte: `kind` as Linux calls it for open files, `elsewhere` as others do for processes."""
-        if _SET is not None:
-            fcntl.fcntl(self._fd, _SET, _flock(kind, index))
-        else:
-            fcntl.lockf(self.locks.block.fd, elsewhere, 1, index)
+    def _set(self, kind: int, index: int) -> None:
+        """Lock or unlock a byte of the open file, by a struct flock: type, whence, start, length, pid (0)."""
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, index, 1, 0))
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
-
-
-def _flock(kind: int, at: int) -> bytes:
-    """struct flock: type, whence, start, length, pid (0, as these locks ask for)."""
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, at, 1, 0)

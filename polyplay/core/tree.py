@@ -1,4 +1,4 @@
-"""Plain data: dicts of arrays, time first, and the specs that describe them. Imports no torch.
+"""Plain data: dicts of arrays, time first, and the specs that describe them.
 
 A *tree* is an array or a dict of trees. A *spec* is a `Field` or a dict of specs.
 """

@@ -1,7 +1,4 @@
-"""The user's modules: imported by name, or refused in one line.
-
-The user's modules, which hold environments, wrappers and networks: imported by name, or refused in one line.
-"""
+"""The user's modules: imported by name, or refused in one line."""
 
 from __future__ import annotations
 
@@ -73,9 +70,6 @@ def _frames() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-# Code that a name means: a name behind module: is looked up, and nothing else is computed. Imports nothing.
 
 
 def look_up(module: ModuleType, name: str) -> Any:

@@ -1,7 +1,4 @@
-"""A worker's context: counters, control, schedules, edges.
-
-What the main process and schedulers set while a run goes on: hyperparameters, save, finish, numbers of workers.
-"""
+"""A worker's context: counters, control, schedules, edges."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class Source(Protocol):
     def describe(self) -> list[str]: ...  # a line each for the diagram
 
 
-# What every worker counts, in shared memory: one row each, written by its worker alone. Imports no torch.
+# What every worker counts, in shared memory: one row each, written by its worker alone.
 
 
 EVENTS = ("stamp", "stamps", "steps", "rollouts", "updates", "learnt", "episodes", "restarts", "saved")
@@ -170,9 +167,6 @@ class Counters(SharedObject):
     def column(self, name: str) -> np.ndarray:
         """[workers] the present values of one column."""
         return self.values[:, self.columns[name]]
-
-
-# What values a hyperparameter has in the course of a run, piecewise constant. Pure; imports no torch.
 
 
 @dataclass(frozen=True)
@@ -329,9 +323,6 @@ class Adjustable:
     set: Callable[[int], None]
 
 
-# The context of a worker: which one it is, its seed, its counters, and what the crew wants of it.
-
-
 ENDING = 1.0  # seconds that a rollout may still take when the run ends; one that takes longer is dropped
 
 
@@ -373,13 +364,7 @@ class RoleSize(SharedObject):
 
 @dataclass
 class WorkerContext:
-    OWN: ClassVar[tuple[str, ...]] = (
-        "counters",
-        "say",
-        "rescue",
-        "write_part",
-        "number",
-    )  # of the worker's own process
+    OWN: ClassVar = ("counters", "say", "rescue", "write_part", "number")  # of the worker's own process
 
     role: str
     index: int  # among the workers of this role
@@ -394,7 +379,7 @@ class WorkerContext:
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
     threads: int = 1  # compute threads
     trace: bool = False  # write every update's loss
-    precision: str = "float32"  # of networks, see nets.precision
+    precision: str = "float32"  # of networks, see nets.device
     device: str = "cpu"  # that it computes on: see polyplay.nets.device
     reuse: bool = True  # learn from what was computed while acting, where the weights are the same
     heads: RoleSize | None = None  # of this role

@@ -1,4 +1,4 @@
-"""Environments behind one protocol: many lanes, `recv()` and `send()`. Imports no torch."""
+"""Environments behind one protocol: many lanes, `recv()` and `send()`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from polyplay.envs.spaces import Discrete, describe_fields
 # A start is what was pressed from the game's reset on (ALE's names of buttons; "RIGHT*4": for four frames), or a saved
 # state of the emulator with the frames that were played before it. "seed" (default 0) is the emulator's `random_seed`,
 # "ram", where given, must be reproduced. "kind": "human", or "substitute" for anything else, which labels every score.
-# The papers' own start states were never released. Imports no torch.
+# The papers' own start states were never released.
 
 
 FORMAT, VERSION = "polyplay-starts", 1
@@ -186,7 +186,7 @@ class Atari:
     max_frames: int = 108_000  # then the game is truncated (30 minutes of play)
     # what follows needs the plain emulator wherever it differs from here:
     noop_min: int = 0
-    start: str = "noops"  # how a game starts, see `emulator.script`: "noops", buttons such as "FIRE*4"
+    start: str = "noops"  # how a game starts, see `atari_emulator.script`: "noops", buttons such as "FIRE*4"
     life_start: str = ""  # how it goes on after a lost life, in the same words, with a new stack; "": one step of NOOP
     # "ale": its palette, before the maximum; else after it, from colours: see `resize`
     gray: Literal["ale", "opencv", "luma", "luma_cut", "luma_swapped"] = "ale"
@@ -195,7 +195,7 @@ class Atari:
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
     # "native": ale-py's vector environment; "plain": its emulator, driven by us
     pipeline: Literal["auto", "native", "plain"] = "auto"
-    starts: str = ""  # a file of start states (envs/starts): the g-th game of lane l begins at number l + g·stride
+    starts: str = ""  # a file of start states: the g-th game of lane l begins at number l + g·stride
     stride: int = 1
 
     def __post_init__(self) -> None:
@@ -285,7 +285,7 @@ def atari_preset(name: str) -> dict[str, object]:
     return dict(PRESETS[name])
 
 
-# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one. Imports no torch.
+# Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one.
 
 
 OLD = re.compile(r"(?:ale_py:)?([a-z]\w*?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", re.IGNORECASE)
@@ -585,7 +585,7 @@ def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
 # How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
 #
 # A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
-# agent was trained with. Returns are always undiscounted, unclipped and of whole games. Imports no torch.
+# agent was trained with. Returns are always undiscounted, unclipped and of whole games.
 
 
 Options = dict[str, int | float | str]

@@ -1,9 +1,8 @@
 """One Atari game over ale-py's emulator.
 
-One Atari game over ale-py's plain emulator: every option of `Atari`, and a state that can be saved and restored.
-
-Where ale-py's vector environment has the options too, this plays by the same rules. Its no-ops and sticky actions have
-the same distribution, from draws of its own.
+It has every option of `Atari`, and a state that can be saved and restored. Where ale-py's vector environment has the
+options too, this plays by the same rules. Its no-ops and sticky actions have the same distribution, from draws of its
+own.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from polyplay.envs.pool import CUT, closest_names, options
 # Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
 #
 # Every pass is a short sum of rows or columns with fixed weights, in a fixed order, in float32 or whole numbers, so
-# that
-# the same screen gives the same plane on every machine. Pictures are [height, width], in colour [height, width, 3].
+# that the same screen gives the same plane on every machine. Pictures are [height, width], in colour [height, width,
+# 3].
 
 
 Picture = np.ndarray

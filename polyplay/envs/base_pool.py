@@ -43,7 +43,11 @@ class ReadyLanes:
     def take(self) -> Lanes | None:
         """The lanes to give now, or None: wait."""
         if not self.fixed:
-            return self._take_ready() if self._queue else None
+            if not self._queue:
+                return None
+            numbers = np.array([self._queue.popleft() for _ in range(min(self.ready, self.most))], np.int64)
+            self.where[numbers] = TAKEN
+            return numbers
         for turn in range(self.groups):
             g = (self._next + turn) % self.groups
             lanes = slice(g * self.width, (g + 1) * self.width)
@@ -57,11 +61,6 @@ class ReadyLanes:
 
     def count(self, lanes: Lanes) -> int:
         return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-
-    def _take_ready(self) -> np.ndarray:
-        numbers = np.array([self._queue.popleft() for _ in range(min(self.ready, self.most))], np.int64)
-        self.where[numbers] = TAKEN
-        return numbers
 
     @property
     def ready(self) -> int:
@@ -108,11 +107,10 @@ class ReadyLanes:
         self._next = int(state["next"])
 
 
-# What a pool orders to step: lanes, each by itself; or matches, by their first lanes, when all lanes are answered.
-
-
 class Orders:
-    """The orders of one pool; `numbers`: of all that it may order, int64 [units]."""
+    """What a pool orders to step: lanes, each by itself; or matches, by their first lanes, when all lanes are answered.
+    `numbers`: of all that it may order, int64 [units].
+    """
 
     def __init__(self, seating: Seating | None, turns: ReadyLanes):
         self.seating, self.turns = seating, turns
@@ -175,9 +173,6 @@ def check_groups(envs: Envs, seats: int) -> None:
         )
 
 
-# Faults of a pool's environments: counted here alone, reported; too many within a short time end the pool.
-
-
 HOUR, STEPS = 3600.0, 10_000  # a fault is forgotten after so many seconds, or so many steps of its pool
 
 
@@ -210,14 +205,11 @@ class Faults:
             self.remarks += [] if begin in self._told else [text]
             self._told.add(begin)
             return False
-        self._add(text, match or [lane])
+        self.of_process(text, match or [lane])
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
-        """All lanes of a process are to be restarted. Raises EnvFailure: too many faults."""
-        self._add(text, lanes)
-
-    def _add(self, text: str, lanes: list[int]) -> None:
+        """These lanes, all of a process, are to be restarted. Raises EnvFailure: too many faults."""
         now, recent = self.clock(), self._recent
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
@@ -231,9 +223,6 @@ class Faults:
         self.board.faults[lanes] += 1
         self.restarts += len(lanes)
         self.reports.append(text)
-
-
-# What pools share: the batching rule and checked actions; recv() and send() of those in the caller's process.
 
 
 class BasePool(ABC):
@@ -303,3 +292,30 @@ class BasePool(ABC):
 
     @abstractmethod
     def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
+
+
+class UnitPool(BasePool):
+    """A pool of lanes or matches that write their rows on a board: orders, faults, matches that are held.
+
+    `units` of them, by at most `width` of which the groups of a turn are stepped at once, with `workers` workers.
+    """
+
+    def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
+        self.seating = seating_of(envs, seed, lane)
+        self.seats = 1 if self.seating is None else envs.spec.seats
+        self.units = envs.lanes // self.seats
+        self.width = self.units // phases(envs, self.seating)
+        self.workers = min(workers, self.width)
+        self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
+        super().__init__(envs, self._board.rows)
+        self._orders, self._faults = Orders(self.seating, self._turns), Faults(self._board, envs.max_restarts)
+        self.faults, self.remarks = self._faults.reports, self._faults.remarks
+
+    restarts = property(lambda self: self._faults.restarts)
+    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def hold(self, on: bool) -> None:
+        """See Pool."""
+        if self.seating is None:
+            super().hold(on)
+        self._board.held[:] = on

@@ -1,7 +1,4 @@
-"""A pool's rows in shared memory, and who sits where.
-
-A pool's rows; and the memory that it shares with its environment processes: rows, actions, notes, deadlines.
-"""
+"""A pool's rows in shared memory, and who sits where."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from polyplay.core.shared_memory import SharedObject
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.pool import EnvSpec, lane_seeds
-
-# Which lane sits on which seat of which match: the lanes of a pool whose environments have several players.
 
 
 class Seating:

@@ -1,7 +1,4 @@
-"""A Gymnasium environment by its name; vector modes; MiniGrid.
-
-One Gymnasium environment, or a vector of them: found by its name, built, and described.
-"""
+"""A Gymnasium environment by its name; vector modes; MiniGrid."""
 
 from __future__ import annotations
 
@@ -28,12 +25,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.user_modules import look_up
-from polyplay.envs import atari, masks, pettingzoo, pool, rules, spaces
-from polyplay.envs.pool import WRAPPERS, Envs, EnvSpec, Factory, closest_names, title_of
+from polyplay.envs import atari, masks, pettingzoo, rules
+from polyplay.envs.pool import OWN_LIMIT, WRAPPERS, Envs, EnvSpec, Factory, closest_names, spec_of_spaces, title_of
 from polyplay.envs.process_state import seed_torch
-from polyplay.envs.spaces import ATTRIBUTE, conditional_actions, declared_uses
-
-# MiniGrid's observations as numbers that are names, not amounts.
+from polyplay.envs.spaces import declared_uses
 
 
 class Symbols(gymnasium.ObservationWrapper):
@@ -66,11 +61,7 @@ class Symbols(gymnasium.ObservationWrapper):
 
 OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
-RESETS = {
-    AutoresetMode.NEXT_STEP: "its own, in the next step",
-    AutoresetMode.DISABLED: "by us, lane by lane",
-    None: "",
-}
+RESETS = {AutoresetMode.NEXT_STEP: "its own, in the next step", AutoresetMode.DISABLED: "by us, lane by lane", None: ""}
 
 
 def factory_keywords(make: Factory) -> set[str]:
@@ -173,9 +164,6 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
             f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function "
             f"a parameter num_envs, or choose lanes so that each group has {spec.width}"
         )
-
-
-# Whether an object is an environment; if not, what to write instead.
 
 
 KINDS = "gymnasium.Env, and no PettingZoo environment that has possible_agents"
@@ -396,25 +384,13 @@ def inspect_env(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
         if any(masks.mask_method(part) for part in (env, *getattr(env, "envs", ())[:1])):
             raise mask_note(title)
         limit = getattr(env.spec, "kwargs", {}).get("max_episode_steps", limit)  # where make_vec keeps another
-    shown = masks.without_mask(seen)
-    try:
-        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
-    except UserError as e:
-        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
-    action = conditional_actions(action, declared_uses(env), f"{title}: {ATTRIBUTE}")
-    text = {
-        "environment": title,
-        "observation": spaces.describe_fields(obs) + (f" ({note})" if (note := getattr(env, "note", "")) else ""),
-        "actions": spaces.describe_actions(action),
-        "time limit": f"{limit} steps" if limit else "the environment's own",
-    }
-    mask = masks.declared_mask(action, seen, title)
-    if mask is not None:
-        if isinstance(env, VectorEnv):
-            raise mask_note(title)
-        text["action mask"] = "from the observation"
-    own = {"observation": pool.space_to_json(shown), "action": pool.space_to_json(acted)}
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+    note = f" ({text})" if (text := getattr(env, "note", "")) else ""
+    spec = spec_of_spaces(seen, acted, title, declared_uses(env), note)
+    if spec.mask is not None and isinstance(env, VectorEnv):
+        raise mask_note(title)
+    shown, taken, *mask = spec.describe.items()
+    ends = "time limit", f"{limit} steps" if limit else OWN_LIMIT
+    return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))
 
 
 def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:

@@ -1,6 +1,4 @@
-"""`polyplay check`: an environment against every rule.
-
-`polyplay check ENV`: one environment against every rule of `envs/rules`, in processes of its own. Imports no torch.
+"""`polyplay check ENV`: an environment against every rule of `envs/rules`, in processes of its own.
 
 Trials of one lane each with the same random actions (a lane, the same once more with sets in another order, another
 lane, the first one beside another), then a pool of as many processes as there are cores.
@@ -12,7 +10,6 @@ import contextlib
 import multiprocessing
 import re
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -22,20 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.core import tree, user_modules
+from polyplay.core import user_modules
 from polyplay.core.errors import EnvFailure, Finding, Level, UserError, status
 from polyplay.core.machine import cores
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.envs import check_trial, rules
 from polyplay.envs.check_trial import TrialFacts, allow
 from polyplay.envs.lane import START, LaneJob
-from polyplay.envs.make import whole_matches
+from polyplay.envs.make import OWN, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool
 from polyplay.envs.process_pool import REORDERED, TRACE, EnvProcess, exit_text, pickled_factory, settle
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import action_sampler, describe_scaling
-
-# Pools driven with random actions: to measure any of them, and to check the rows of Polyplay's own (Atari, toys).
 
 
 def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
@@ -56,74 +51,6 @@ def measure_pool(answer: Connection, clock: np.ndarray, envs: Envs, seconds: flo
     allow(clock, 2, 0, START + seconds)
     with closing(envs.open(0)) as pool:
         return steps_per_second(pool, seconds)
-
-
-def run_pool_trial(
-    answer: Connection, clock: np.ndarray, job: LaneJob, steps: int, seconds: float, envs: Envs
-) -> TrialFacts:
-    """A trial of one lane of Polyplay's own pools; sends what `trial` sends."""
-    user_modules.lift()
-    facts = TrialFacts()
-    try:
-        _play(answer, clock, job, steps, seconds, envs, facts)
-    except (EnvFailure, UserError) as e:  # of a vector environment, which ends its pool
-        text = str(e).split("\n")[0]
-        answer.send(("broke", (rules.rule_of(text) or "step", rules.without_rule(text))))
-    return facts
-
-
-def _play(
-    answer: Connection,
-    clock: np.ndarray,
-    job: LaneJob,
-    steps: int,
-    seconds: float,
-    envs: Envs,
-    facts: TrialFacts,
-) -> None:
-    start = time.perf_counter()
-    pool = envs.open(job.seed, job.lane)
-    facts.build = time.perf_counter() - start
-    draw, over, length, until = action_sampler(pool.spec.action, job.seed), True, 0, time.monotonic() + seconds
-    lanes, row = pool.recv()
-    while True:
-        allow(clock, 2, facts.steps, job.step_timeout)
-        for rule, text in row_flaws(envs, row, over):
-            answer.send(("broke", (rule, f"step {facts.steps}: {text}")))
-        facts.prints.append(zlib.crc32(b"".join(a.tobytes() for _, a in tree.leaves(row))))
-        over = bool(row["over"][0])
-        facts.resets += int(row["first"][0])
-        length = 0 if row["first"][0] else length + 1
-        if over:
-            facts.ends.append((length, bool(row["terminated"][0])))
-        if facts.steps >= steps or time.monotonic() > until:
-            pool.close()
-            return
-        start = time.perf_counter()
-        pool.send(lanes, draw(len(row["first"]), row.get("mask")))
-        lanes, row = pool.recv()
-        took = time.perf_counter() - start
-        facts.steps += int(not row["first"][0])
-        facts.step_sum += took
-        facts.step_most = max(facts.step_most, took)
-
-
-def row_flaws(envs: Envs, row: tree.Batch, over: bool) -> list[tuple[str, str]]:
-    """(rule, text) of what is wrong with the row of a lane whose row before was `over`."""
-    found = []
-    for (path, want), (_, have) in zip(tree.leaves(envs.spec.obs), tree.leaves(row["obs"]), strict=True):
-        pairs = (("shape", list(want.shape), list(have.shape[1:])), ("dtype", want.dtype, have.dtype))
-        found += [(rule, f"{path} declared {a}, given {b}") for rule, a, b in pairs if a != b]
-        if have.dtype.kind == "f" and not np.isfinite(have).all():
-            found.append(("finite", f"{path} holds values that are not finite"))
-    if not np.isfinite(row["reward"]).all():
-        found.append(("reward", f"reward {row['reward'][0]}"))
-    if over and not row["first"][0]:
-        found.append(("autoreset", "an episode was over, and the next row is not the first of another"))
-    return found
-
-
-# Watches a process that tries an environment: collects its findings, notices that it hangs or dies.
 
 
 Play = Callable[..., object]
@@ -194,9 +121,6 @@ def _lost(tried: TrialResult, rule: str, what: str, times: np.ndarray, trace: Sh
     step = f" {times[2]:.0f}" if stage == "step" else ""
     tried.broke[rule] = f"{stage}{step} {what}" + (f" ({' ← '.join(own[:3])})" if own else "")
     tried.facts, tried.whole = check_trial.TrialFacts(steps=int(times[2])), False
-
-
-# From the results of trials to a verdict on every rule, and the card of an environment.
 
 
 BEGIN = ("factory", "build", "spaces", "images", "copies")  # what is seen before it is reset, in that order
@@ -309,6 +233,7 @@ def _time(seconds: float) -> str:
 
 
 STEPS, SECONDS = 1000, 10.0  # of one trial, without --steps
+BESIDE = 200, 5.0  # steps and seconds beside another lane, at most
 LANES = 2  # of each process of the pool that is measured
 
 
@@ -339,16 +264,23 @@ def check_env(
     Raises UserError: no such environment.
     """
     envs = Envs(env, 1, step_timeout=step_timeout, options=options or {}, wrappers=wrappers)
-    checker = EnvChecker(envs, seed, steps or STEPS, float("inf") if steps else SECONDS)
-    first = checker.trial(0)
     again = other = TrialResult(facts=TrialFacts())  # not made
     shared = ""
+    try:
+        described = whole_matches(envs)  # one is built, in a process of its own
+        checker = EnvChecker(described, seed, steps or STEPS, float("inf") if steps else SECONDS)
+        first, several = checker.trial(0), described.spec.seats > 1
+    except UserError as e:
+        if (rule := rules.rule_of(str(e))) is None:
+            raise
+        first = TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
+        several = RULES[rule].players
     if first.whole and first.facts.steps:
         again, other = checker.trial(0, reordered=True), checker.trial(1)
         shared = "" if first.broke else checker.shared(first.facts, again.facts)
     trials = first, again, other
     broke = other.broke | again.broke | first.broke | ({"copies": shared} if shared else {})
-    findings = [finding(name, broke, trials, step_timeout) for name in checker.rules]
+    findings = [finding(name, broke, trials, step_timeout) for name in RULES if several or not RULES[name].players]
     card = card_of(first, checker.own) if first.card else {}
     if first.facts.steps and not status(findings):
         card["one lane"] = f"{first.facts.steps / max(first.facts.step_sum, 1e-9):,.0f} steps/s"
@@ -371,37 +303,19 @@ class EnvChecker:
 
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
-        self.refused = False  # for what several players do
-        self.described = False
+        # whether its pool is one of ours, whose lanes are no environments by themselves
+        self.own = envs.title.startswith(tuple(OWN)) or envs.spec.vector
 
-    @property
-    def own(self) -> bool:
-        """Whether its pool is one of ours, whose lanes are no environments by themselves."""
-        return self.envs.title.startswith(("ALE/", "toy:", "game:", "arena:", "envpool:")) or self.envs.spec.vector
-
-    @property
-    def rules(self) -> list[str]:
-        """Those that are of such an environment."""
-        several = self.refused or (self.described and self.envs.spec.seats > 1)
-        return [name for name, rule in rules.RULES.items() if several or not rule.players]
+    def job(self, lane: int) -> LaneJob:
+        """What a trial of one lane is told."""
+        maker = b"" if self.own else pickled_factory(self.envs)
+        return LaneJob(maker, self.envs.title, self.envs.spec, self.seed, lane, self.envs.step_timeout)
 
     def trial(self, lane: int, reordered: bool = False) -> TrialResult:
-        """One lane by itself; reordered: with sets in another order. Raises UserError: no such environment."""
-        envs = self.envs
-        try:
-            envs = self.envs = whole_matches(envs)  # one is built, in a process of its own
-            spec, self.described = envs.spec, True
-        except UserError as e:
-            rule = rules.rule_of(str(e))
-            if rule is None:
-                raise
-            self.refused = rules.RULES[rule].players
-            return TrialResult(broke={rule: rules.without_rule(str(e))}, facts=TrialFacts(), whole=False)
-        maker = b"" if self.own else pickled_factory(envs)
-        job = LaneJob(maker, envs.title, spec, self.seed, lane, envs.step_timeout)
-        players = check_trial.run_match_trial if spec.kinds else check_trial.run_trial
-        play, own = (run_pool_trial, (envs,)) if self.own else (players, ())
-        tried = run_watched(play, job, self.steps, self.seconds, *own, reordered=reordered)
+        """One lane by itself; reordered: with sets in another order."""
+        spec, own = self.envs.spec, (self.envs,) if self.own else ()
+        play = check_trial.run_trial
+        tried = run_watched(play, self.job(lane), self.steps, self.seconds, *own, reordered=reordered)
         tried.card = {**spec.describe, "learnt by": learners_of(spec)}
         tried.card |= {"real actions": text} if (text := describe_scaling(spec.action, True)) else {}
         if flaw := rules.image_flaw(spec.obs):
@@ -414,11 +328,8 @@ class EnvChecker:
         """What is wrong where the first lane is played beside another one, as it was played alone; "": nothing."""
         if self.own or differ(first.prints, again.prints) is not None:
             return ""
-        envs = self.envs
-        job = LaneJob(pickled_factory(envs), envs.title, envs.spec, self.seed, 0, envs.step_timeout)
-        tried = run_watched(
-            check_trial.run_beside, job, min(self.steps, check_trial.STEPS), min(self.seconds, check_trial.SECONDS)
-        )
+        steps, seconds = min(self.steps, BESIDE[0]), min(self.seconds, BESIDE[1])
+        tried = run_watched(check_trial.run_beside, self.job(0), steps, seconds)
         at = differ(first.prints, tried.facts.prints)
         if at is None or "copies" in tried.broke:
             return tried.broke.get("copies", "")

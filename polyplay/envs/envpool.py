@@ -29,7 +29,7 @@ from polyplay.envs import spaces
 from polyplay.envs.base_pool import STEPPING, BasePool
 from polyplay.envs.build import one_line
 from polyplay.envs.inline_pool import action_writer
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
+from polyplay.envs.pool import OWN_LIMIT, Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
@@ -113,7 +113,7 @@ def describe(envs: Envs) -> EnvSpec:
         "environment": envs.title,
         "observation": spaces.describe_fields(obs),
         "actions": str(action),
-        "time limit": f"{limit} steps" if limit < 2**31 - 1 else "the environment's own",
+        "time limit": f"{limit} steps" if limit < 2**31 - 1 else OWN_LIMIT,
         "options": ", ".join(f"{k} {v}" for k, v in shown.items() if k not in QUIET) or "EnvPool's defaults",
     }
     skip = int(config.get("frame_skip", 1)) if task.module in SKIPPING else 1

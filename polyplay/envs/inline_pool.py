@@ -1,10 +1,8 @@
 """Pools in the caller's thread: single and vector environments.
 
-A user's Gymnasium vector environment as a Pool: it steps all its lanes at once, in the caller's thread.
-
-NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they are reset, all
-are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row that the others
-got by the step is theirs by a reset. SAME_STEP: see vector_same_step.
+Of vector environments NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes
+ended, they are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that
+the row that the others got by the step is theirs by a reset. SAME_STEP: see BegunEpisodes.
 """
 
 from __future__ import annotations
@@ -24,55 +22,37 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, saved_state, spaces
-from polyplay.envs.base_pool import BasePool, Faults, Orders, seating_of
-from polyplay.envs.board import SharedRows
+from polyplay.envs.base_pool import BasePool, UnitPool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
-from polyplay.envs.lane import Lane, LaneJob, Match, Unit, lane_seed, take_turn
+from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.process_state import GlobalGenerators, Surroundings, seed_torch
 from polyplay.envs.spaces import inner_path
 
-# Environments stepped in the caller's own thread: for debuggers and runs in one process.
 
-
-class InlinePool(BasePool):
+class InlinePool(UnitPool):
     """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
     that hangs hangs.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.seating = seating_of(envs, seed, lane)
-        self._board = SharedRows(envs.spec, envs.lanes, 1, self.seating)
-        super().__init__(envs, self._board.rows)
-        self._faults = Faults(self._board, envs.max_restarts)
-        self.faults, self.remarks = self._faults.reports, self._faults.remarks
-        self._orders, self._asynchronous = Orders(self.seating, self._turns), self.seating is not None
+        super().__init__(envs, seed, lane)
+        self._asynchronous = self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
         self._around = Surroundings()
-        kind: type[Lane] | type[Match] = Lane if self.seating is None else Match
         numbers = self._orders.numbers.tolist()
         try:
             self._random.enter()
             with self._around:
                 make = factory(envs.name, envs.options)  # it may import a module, which may draw
-                self._units |= {i: kind(job, make, self._board, i, lambda seconds: None) for i in numbers}
+                self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
                 self._turn(numbers)
         except BaseException:
             self.close()
             raise
         self._turns.back(range(envs.lanes))
-
-    restarts = property(lambda self: self._faults.restarts)
-
-    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
-
-    def hold(self, on: bool) -> None:
-        """See Pool."""
-        if self.seating is None:
-            super().hold(on)
-        self._board.held[:] = on
 
     def _turn(self, numbers: Iterable[int]) -> None:
         self._random.enter()
@@ -131,9 +111,6 @@ class InlinePool(BasePool):
         saved_state.load_pool_state(self._board, self._turns, state)
         if "random" in state:  # not of earlier versions
             self._random.load(state["random"])
-
-
-# Batches of a vector environment's observations, actions and flags, to and from a pool's rows.
 
 
 Reader = Callable[[Any, Lanes], None]

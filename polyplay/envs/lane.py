@@ -1,7 +1,5 @@
 """One environment and its rows on a board: a lane, or a match of several players.
 
-One Gymnasium environment and its rows on a pool's board.
-
 A lane that is ordered to step after `terminated | truncated` is reset instead: that row is the first of its next
 episode. One that raises is closed; the pool counts that, and orders it again: it is built and reset.
 """
@@ -11,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
+from gymnasium import spaces as gym
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
@@ -27,10 +26,9 @@ from polyplay.envs.build import build_env, imported, inspect_env, one_line
 from polyplay.envs.pool import CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
 from polyplay.envs.spaces import SpaceViolation, fields
 
-# A turn of what a pool orders, a lane or a match: its next rows, or a note of what went wrong instead.
-
-
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
+Writers = tuple[spaces.Writer, masks.MaskWriter]
+Allow = Callable[[float], None]
 START = 60.0  # seconds that starting a process and building an environment may take at least
 
 
@@ -50,24 +48,101 @@ class Unbuilt(Exception):
     """An environment that could not be built at first: the user's mistake."""
 
 
-class Unit(Protocol):
-    """One environment, and the row or rows that it writes."""
+class Unit(ABC):
+    """One environment, and the row or rows that it writes on a board. `lane`: its number in orders and notes."""
 
-    env: Any  # None: it is not built, or was closed
-    job: LaneJob
-    board: SharedRows
-    lane: int  # its number in orders and notes
-    allow: Callable[[float], None]
-    who: str
-    stage: str  # the rule that an exception breaks now
-    last: Tree  # the actions that were chosen last
-    remark: str  # about a row that is good
-    remarked: bool
+    env: Any = None  # None: it is not built, or was closed
+    stage = "build"  # the rule that an exception breaks now
+    over = True  # it begins at its next turn
+    seeded = False
+    last: Tree = None  # the actions that were chosen last
+    remark = ""  # about a row that is good
+    remarked = False
 
-    def advance(self) -> None: ...
-    def save(self) -> Batch: ...
-    def load(self, saved: Batch) -> None: ...
-    def close(self) -> None: ...
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
+        """allow: told of the seconds that what comes next may take."""
+        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
+        self.who = self.named()
+
+    def named(self) -> str:
+        """What messages call it."""
+        return f"{self.job.title}, lane {self.job.lane + self.lane}"
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+
+    @abstractmethod
+    def made(self, env: Any, spec: EnvSpec) -> None:
+        """Get ready for an environment that was just built. Raises SpaceViolation: not the one that was described."""
+
+    def prepare(self) -> None:
+        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
+        self.stage = "build"
+        self.allow(max(START, self.job.step_timeout))
+        try:
+            self.env = build_env(self.make, self.job.title)
+            rules.take(self.env, self, self.job.title)
+            spec = inspect_env(self.env, self.job.title)
+        except UserError as e:
+            if self.board.faults[self.lane] == 0:
+                raise Unbuilt(str(e)) from e
+            raise
+        self.made(self.env, spec)
+
+    def writers(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> Writers:
+        """What check the observations of `space`, and the masks in them, in info or by a method, and write them into a
+        lane's row.
+        """
+        shown, rows = masks.without_mask(space), self.board.rows
+        inside = shown is not space
+        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
+        return spaces.observation_writer(shown, rows["obs"], lane), allowed
+
+    def reset(self) -> tuple[Any, Any]:
+        """What the environment's reset() returns; it is built before, where it is not."""
+        if self.env is None:
+            self.prepare()
+        self.allow(self.job.step_timeout)
+        self.stage = "reset"
+        seed = None if self.seeded else unit_seed(self)
+        found = rules.read_reset(self.env.reset(seed=seed))
+        if seed is not None:
+            check_generator(self, self.env, seed)
+        self.seeded = True
+        return found
+
+    def save(self) -> Batch:
+        """What decides its future, without its rows. Raises Unsaveable, and what the environment raises."""
+        self.allow(self.job.step_timeout)
+        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
+        return {"over": np.array(self.over), **env}
+
+    def load(self, saved: Batch) -> bool:
+        """Go on from there, who sits where included; it was reset before. False: there is no environment. Raises the
+        same.
+        """
+        self.allow(self.job.step_timeout)
+        if self.env is None or "env" not in saved:
+            self.close()
+            return False
+        saved_state.load_env(self.env, saved["env"])
+        self.over = bool(saved["over"])
+        return True
+
+    def close(self) -> None:
+        """Close the environment, whatever it raises."""
+        env, self.env = self.env, None
+        rules.give_back(self)
+        self.over, self.seeded, self.last = True, False, None
+        if env is not None:
+            with contextlib.suppress(BaseException):
+                env.close()
+
+
+def make_unit(job: LaneJob, *given: Any) -> Unit:
+    """A lane, or a match where there are several players; given: as Unit's."""
+    return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
@@ -193,31 +268,25 @@ def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:
         raise UserError(f"polyplay_bots: {name} returned actions of shape {given} for {n} players, allowed: {want}")
 
 
-class Lane:
-    """One environment and its rows on the board."""
+class Lane(Unit):
+    """One environment and its row."""
 
-    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
-        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
-        self.who = f"{job.title}, lane {job.lane + lane}"
-        self.env: gymnasium.Env | None = None
-        self.over = True  # reset at the next turn
-        self.cut = False  # the next row begins an episode of the same game
-        self.seeded = False
-        self.last: Tree = None
-        self.stage = "build"  # the rule that an exception breaks now
-        self.remark, self.remarked = "", False  # about a row that is good
-        self.told = False  # that a time limit is not told as one
+    cut = False  # the next row begins an episode of the same game
+    told = False  # that a time limit is not told as one
 
     def advance(self) -> None:
-        """Make the lane's next row. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+        """See Unit."""
         if self.over:
-            self._reset()
+            obs, info = self.reset()
+            self.show(obs, info, False, False)
+            near = rules.check_contains(self.env.observation_space, obs)
+            self.remark = near and f"{self.job.title}: {near}"
+            self._flags(0.0, False, False, True)
             return
         self.allow(self.job.step_timeout)
         action = tree.at(self.board.action, self.lane)
         self.last, self.stage = action, "step"
-        result = self.env.step(self.act(action))  # type: ignore[union-attr]
-        obs, reward, terminated, truncated, info = rules.read_step(result)
+        obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(action)))
         self.show(obs, info, terminated, truncated)
         if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
             self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
@@ -233,33 +302,8 @@ class Lane:
             raise rules.final_observation_flaw(e, terminated) if last else e from None
         self.allowed(obs, info, last)
 
-    def _reset(self) -> None:
-        if self.env is None:
-            self.prepare()
-        self.allow(self.job.step_timeout)
-        self.stage = "reset"
-        seed = None if self.seeded else unit_seed(self)
-        obs, info = rules.read_reset(self.env.reset(seed=seed))  # type: ignore[union-attr]
-        if seed is not None:
-            check_generator(self, self.env, seed)
-        self.seeded = True
-        self.show(obs, info, False, False)
-        near = rules.check_contains(self.env.observation_space, obs)  # type: ignore[union-attr]
-        self.remark = near and f"{self.job.title}: {near}"
-        self._flags(0.0, False, False, True)
-
-    def prepare(self) -> None:
-        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
-        self.stage = "build"
-        self.allow(max(START, self.job.step_timeout))
-        try:
-            env = self.env = build_env(self.make, self.job.title)
-            rules.take(env, self, self.job.title)
-        except UserError as e:
-            if self.board.faults[self.lane] == 0:
-                raise Unbuilt(str(e)) from e
-            raise
-        spec = inspect_env(env, self.job.title)
+    def made(self, env: Any, spec: EnvSpec) -> None:
+        """See Unit."""
         if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
             first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (self.job.spec, spec))
             raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
@@ -267,11 +311,7 @@ class Lane:
         if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
-        shown = masks.without_mask(env.observation_space)
-        self.write = spaces.observation_writer(shown, self.board.rows["obs"], self.lane)
-        inside = shown is not env.observation_space
-        method = None if inside else masks.mask_method(env)
-        self.allowed = masks.mask_writer(spec.action, self.board.rows.get("mask"), self.lane, inside, method)
+        self.write, self.allowed = self.writers(env.observation_space, self.lane, masks.mask_method(env))
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         rows, lane = self.board.rows, self.lane
@@ -282,33 +322,21 @@ class Lane:
         rows["first"][lane], rows["over"][lane] = first, self.over
 
     def save(self) -> Batch:
-        """What decides this lane's future, without its row. Raises Unsaveable, and what the environment raises."""
-        self.allow(self.job.step_timeout)
-        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
-        return {"over": np.array(self.over), "cut": np.array(self.cut), **env}
+        """See Unit."""
+        return {**super().save(), "cut": np.array(self.cut)}
 
-    def load(self, saved: Batch) -> None:
-        """Go on from there; the lane was reset before. Raises the same."""
-        self.allow(self.job.step_timeout)
-        if self.env is None or "env" not in saved:
-            self.close()
-            return
-        saved_state.load_env(self.env, saved["env"])
-        self.over, self.cut = bool(saved["over"]), bool(saved["cut"])
-        self.last = tree.at(self.board.action, self.lane)
+    def load(self, saved: Batch) -> bool:
+        """See Unit."""
+        if found := super().load(saved):
+            self.cut, self.last = bool(saved["cut"]), tree.at(self.board.action, self.lane)
+        return found
 
     def close(self) -> None:
-        """Close the environment, whatever it raises."""
-        env, self.env = self.env, None
-        rules.give_back(self)
-        self.over, self.cut, self.seeded, self.last = True, False, False, None
-        if env is not None:
-            with contextlib.suppress(BaseException):
-                env.close()
+        """See Unit."""
+        super().close()
+        self.cut = False
 
 
-# One environment of several players, and the rows of its lanes on a pool's board.
-#
 # A player that acted has a row. One that has died, or is not there yet, has a `first` row: no transition. The match is
 # over when nobody is left; its next turn resets it, or lets it rest while the pool holds its matches.
 
@@ -316,27 +344,26 @@ class Lane:
 NO_INFO: Mapping[str, Any] = {}
 
 
-class Match:
+class Match(Unit):
     """The players of one environment. Orders and notes call it by its first lane's number."""
 
-    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Callable[[float], None]):
+    def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
-        self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         self.seating, self.match = board.seating, int(board.seating.match[lane])
-        numbers = [job.lane + int(i) for i in self.seating.own[self.match]]
-        self.who = f"{job.title}, lane{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        self.env: Any = None
+        super().__init__(job, make, board, lane, allow)
         self.agents: list[pettingzoo.Agent] = []  # of the seats
-        self.over, self.seeded = True, False
         self.alive: list[bool] = []  # of each seat: its player can act
         self.gone: list[bool] = []  # its player's part has ended
         self.lanes: list[int] = []  # of the seats, in this match
-        self.last: Tree = None
-        self.stage, self.remark, self.remarked = "build", "", False
-        self._writers: dict[tuple[int, int], tuple[spaces.Writer, masks.MaskWriter]] = {}  # by seat and lane
+        self._writers: dict[tuple[int, int], Writers] = {}  # by seat and lane
+
+    def named(self) -> str:
+        """See Unit."""
+        numbers = [self.job.lane + int(i) for i in self.seating.own[self.match]]
+        return f"{self.job.title}, lane{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
     def advance(self) -> None:
-        """Make the next row of every lane. Raises Unbuilt, SpaceViolation, and what the environment raises."""
+        """See Unit."""
         if not self.over:
             self._step()
         elif self.board.held[0]:
@@ -349,19 +376,9 @@ class Match:
 
     # ---------------------------------------------------------------------------------------- its turns
 
-    def prepare(self) -> None:
-        """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
-        self.stage = "build"
-        self.allow(max(START, self.job.step_timeout))
+    def made(self, env: Any, spec: EnvSpec) -> None:
+        """See Unit."""
         want = self.job.spec
-        try:
-            env = self.env = build_env(self.make, self.job.title)
-            rules.take(env, self, self.job.title)
-            spec = inspect_env(env, self.job.title)
-        except UserError as e:
-            if self.board.faults[self.lane] == 0:
-                raise Unbuilt(str(e)) from e
-            raise
         if (spec.obs, spec.action, spec.seats) != (want.obs, want.action, want.seats):
             first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (want, spec))
             text = f"declared {first} in {want.seats} seats by the first environment, given {this} in {spec.seats}"
@@ -373,15 +390,7 @@ class Match:
         self._writers = {}
 
     def _begin(self) -> None:
-        if self.env is None:
-            self.prepare()
-        self.allow(self.job.step_timeout)
-        self.stage = "reset"
-        seed = None if self.seeded else unit_seed(self)
-        obs, infos = rules.read_reset(self.env.reset(seed=seed))
-        if seed is not None:
-            check_generator(self, self.env, seed)
-        self.seeded = True
+        obs, infos = self.reset()
         self.seating.draw(np.array([self.match]))
         self.lanes = self.seating.lanes[self.match].tolist()
         self._check_spaces()
@@ -481,19 +490,15 @@ class Match:
 
     def _show(self, seat: int, obs: object, info: Mapping[str, Any], last: bool) -> None:
         """Write an observation, and its mask. Raises SpaceViolation."""
-        write, allowed = self._writers.get((seat, self.lanes[seat])) or self._writer(seat)
+        key = seat, self.lanes[seat]
+        if key not in self._writers:
+            self._writers[key] = self.writers(self.seen[seat], key[1])
+        write, allowed = self._writers[key]
         try:
             write(obs)
             allowed(obs, info, last)
         except SpaceViolation as e:
             raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
-
-    def _writer(self, seat: int) -> tuple[spaces.Writer, masks.MaskWriter]:
-        space, lane, rows = self.seen[seat], self.lanes[seat], self.board.rows
-        shown = masks.without_mask(space)
-        write = spaces.observation_writer(shown, rows["obs"], lane)
-        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, shown is not space)
-        return self._writers.setdefault((seat, lane), (write, allowed))
 
     def _write(
         self, lane: int, reward: float, dead: bool, late: bool, first: bool, over: bool, info: Mapping[str, Any]
@@ -507,32 +512,16 @@ class Match:
         if spec.team_reward:
             rows["team_reward"][lane] = rules.read_reward(info.get(pettingzoo.TEAM_REWARD, 0.0))
 
-    # -------------------------------------------------------------------------------------- its whole life
-
     def save(self) -> Batch:
-        """What decides this match's future, without its rows. Raises Unsaveable, and what the environment raises."""
-        self.allow(self.job.step_timeout)
-        env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
-        return {"over": np.array(self.over), "alive": np.array(self.alive), "gone": np.array(self.gone), **env}
+        """See Unit."""
+        return {**super().save(), "alive": np.array(self.alive), "gone": np.array(self.gone)}
 
-    def load(self, saved: Batch) -> None:
-        """Go on from there, who sits where included; it was reset before. Raises the same."""
-        self.allow(self.job.step_timeout)
-        if self.env is None or "env" not in saved:
-            self.close()
-            return
-        saved_state.load_env(self.env, saved["env"])
-        self.over, self.alive, self.gone = bool(saved["over"]), saved["alive"].tolist(), saved["gone"].tolist()
-        self.lanes = self.seating.lanes[self.match].tolist()
-
-    def close(self) -> None:
-        """Close the environment, whatever it raises."""
-        env, self.env = self.env, None
-        rules.give_back(self)
-        self.over, self.seeded, self.last = True, False, None
-        if env is not None:
-            with contextlib.suppress(BaseException):
-                env.close()
+    def load(self, saved: Batch) -> bool:
+        """See Unit."""
+        if found := super().load(saved):
+            self.alive, self.gone = saved["alive"].tolist(), saved["gone"].tolist()
+            self.lanes = self.seating.lanes[self.match].tolist()
+        return found
 
 
 def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:

@@ -54,9 +54,8 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 def describe(envs: Envs) -> EnvSpec:
     """What a lane of `envs` shows and takes. Raises UserError: also of lanes that make no whole matches."""
-    spec = _describe(envs)
-    if spec.seats > 1:
-        check_groups(envs, spec.seats)
+    spec = _spec_of(envs)
+    _check(envs, spec)
     return spec
 
 
@@ -70,21 +69,15 @@ def whole_matches(envs: Envs) -> Envs:
     together = spec.width * envs.groups if envs.fixed else 0
     made = replace(envs, lanes=together or -(-envs.lanes // spec.seats) * spec.seats)
     made.__dict__["spec"] = spec
-    _check_vector(made, spec)
-    if spec.seats > 1:
-        check_groups(made, spec.seats)
+    _check(made, spec)
     return made
 
 
-def _describe(envs: Envs) -> EnvSpec:
-    spec = _spec_of(envs)
-    _check_vector(envs, spec)
-    return spec
-
-
-def _check_vector(envs: Envs, spec: EnvSpec) -> None:
+def _check(envs: Envs, spec: EnvSpec) -> None:
     if spec.vector and _known.get() is None:
         check_lanes(envs, spec)
+    if spec.seats > 1:
+        check_groups(envs, spec.seats)
 
 
 def _spec_of(envs: Envs) -> EnvSpec:

@@ -39,11 +39,6 @@ ALIKE = (METHOD, KEY, "valid_action_mask", "get_action_mask")  # of other librar
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
-def mask_field(action: Leaf) -> Field | None:
-    """The field of a leaf's mask; None: it can't have one."""
-    return Field((sum(action.classes),), "bool") if action.classes else None
-
-
 def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
     """A mask by which every action is legal, or only the one of first values; None: these actions have none."""
     if isinstance(action, dict):

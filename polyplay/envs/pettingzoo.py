@@ -1,7 +1,5 @@
 """PettingZoo's environments; one set of spaces for all players.
 
-PettingZoo's environments: how they are recognised, what they say of themselves, and turn-based ones in parallel.
-
 Whatever has PettingZoo's methods is one of them, so nothing here but a conversion needs the package.
 """
 
@@ -52,7 +50,31 @@ def parallel_of(env: Any) -> Any:
     return AllAtOnce(env) if is_turn_based(env) else env
 
 
-class AllAtOnce:
+class AroundPlayers:
+    """A ParallelEnv around another environment of several players. bare: that one, without wrappers that only check."""
+
+    def __init__(self, env: Any, bare: Any):
+        self.env, self._bare = env, bare
+        self.possible_agents, self.metadata = list(env.possible_agents), getattr(env, "metadata", {})
+
+    agents = property(lambda self: list(self._bare.agents))
+    unwrapped = property(lambda self: self.env.unwrapped)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_state(self) -> Batch:
+        """See envs/saved_state. Raises Unsaveable."""
+        return saved_state.save_env(self._bare)
+
+    def set_state(self, saved: Batch) -> None:
+        saved_state.load_env(self._bare, saved)
+
+
+class AllAtOnce(AroundPlayers):
     """A turn-based environment in which all act at once, with the results of PettingZoo's conversions. Where agents
     act in a cycle (`is_parallelizable`) all actions of a step count. Else only that of the one to move does, and by its
     mask who is not to move has one legal action, the first.
@@ -62,9 +84,8 @@ class AllAtOnce:
     """
 
     def __init__(self, env: Any):
-        self.env, self._bare = env, _unchecked(env)
+        super().__init__(env, _unchecked(env))
         self._cycle = bool(env.metadata.get("is_parallelizable"))
-        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
         self.observation_space, self.action_space = env.observation_space, env.action_space
         for name in DECLARED:
             if hasattr(env, name):
@@ -74,9 +95,6 @@ class AllAtOnce:
         self._looks, self._since = LOOKS, dict[Agent, float]()
         self._waits = {agent: masks.whole_mask(action, only_first=True) for agent, action in actions.items()}
         self._moves = {agent: masks.whole_mask(action, only_first=False) for agent, action in actions.items()}
-
-    agents = property(lambda self: list(self._bare.agents))
-    unwrapped = property(lambda self: self.env.unwrapped)
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
         """As ParallelEnv."""
@@ -131,19 +149,6 @@ class AllAtOnce:
                 place[agent] = {**place.get(agent, {}), **({} if mask is None else {masks.KEY: mask})}
         return obs, infos
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_state(self) -> Batch:
-        """See envs/saved_state. Raises Unsaveable."""
-        return saved_state.save_env(self._bare)
-
-    def set_state(self, saved: Batch) -> None:
-        saved_state.load_env(self._bare, saved)
-
 
 def _unchecked(env: Any) -> Any:
     """Without outer wrappers that only check."""
@@ -170,7 +175,7 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
         if (seat.obs, seat.action, seat.classes, seat.mask) != (first.obs, first.action, first.classes, first.mask):
             raise _unequal(title, (agents[0], first), (agent, seat))
     teams, kinds = _numbers(env, "polyplay_teams", agents, title), _numbers(env, "polyplay_kinds", agents, title)
-    more = {"players": ", ".join(map(str, agents)), "time limit": "the environment's own"}
+    more = {"players": ", ".join(map(str, agents)), "time limit": pool.OWN_LIMIT}
     text = {"environment": title, **first.describe, **more}
     events = tuple(str(name) for name in getattr(env, "polyplay_events", None) or ())
     kinds = kinds or (0,) * len(agents)
@@ -185,16 +190,7 @@ def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
         if not isinstance(space, gymnasium.Space):
             wrong = f"{title}: {which} is {rules.describe_value(space)}, no space of gymnasium"
             raise UserError(f"{wrong} {rules.rule_suffix('spaces')}")
-    shown = masks.without_mask(seen)
-    try:
-        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
-    except UserError as e:
-        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
-    mask = masks.declared_mask(action, seen, title)
-    text = {"observation": spaces.describe_fields(obs), "actions": spaces.describe_actions(action)}
-    text |= {} if mask is None else {"action mask": "from the observation"}
-    own = {"observation": pool.space_to_json(shown), "action": pool.space_to_json(acted)}
-    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+    return pool.spec_of_spaces(seen, acted, title)
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
@@ -251,9 +247,6 @@ def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
     return array
 
 
-# A wrapper that gives all players of an environment the same spaces, so that one policy can have every seat.
-
-
 TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
@@ -267,7 +260,7 @@ def pad(env: Any) -> Any:
     return Padded(inner)
 
 
-class Padded:
+class Padded(AroundPlayers):
     """A ParallelEnv whose observations have zeros up to the longest, then which kind of seat it is, as one-hot; there
     are as many actions as anyone has: surplus discrete ones are masked, surplus numbers of vectors left out.
 
@@ -275,8 +268,7 @@ class Padded:
     """
 
     def __init__(self, env: Any):
-        self.env, self.possible_agents = env, list(env.possible_agents)
-        self.metadata = getattr(env, "metadata", {})
+        super().__init__(env, env)
         seen = {agent: env.observation_space(agent) for agent in self.possible_agents}
         acted = {agent: env.action_space(agent) for agent in self.possible_agents}
         for agent in self.possible_agents:
@@ -291,9 +283,6 @@ class Padded:
         self._width = max(space.shape[0] for space in seen.values())
         self._seen = _joined([*seen.values()], self._width, self.kinds)
         self._actions = _most([*acted.values()])
-
-    agents = property(lambda self: self.env.agents)
-    unwrapped = property(lambda self: self.env.unwrapped)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
@@ -345,19 +334,6 @@ class Padded:
             found[agent] = {**info, KEY: legal}
         return found
 
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_state(self) -> Batch:
-        """See envs/saved_state. Raises Unsaveable."""
-        return saved_state.save_env(self.env)
-
-    def set_state(self, saved: Batch) -> None:
-        saved_state.load_env(self.env, saved)
-
 
 def _check(seen: gym.Space, acted: gym.Space, given: str) -> None:
     """Raises UserError: spaces that cannot be padded."""
@@ -385,7 +361,4 @@ def _most(spaces: list[Any]) -> gym.Space:
     """Actions of the longest kind."""
     if isinstance(spaces[0], gym.Discrete):
         return gym.Discrete(max(int(space.n) for space in spaces))
-    width = max(space.shape[0] for space in spaces)
-    low = np.stack([np.pad(space.low, (0, width - space.shape[0])) for space in spaces]).min(0)
-    high = np.stack([np.pad(space.high, (0, width - space.shape[0])) for space in spaces]).max(0)
-    return gym.Box(low, high, dtype=spaces[0].dtype.type)
+    return _joined(spaces, max(space.shape[0] for space in spaces), 0)

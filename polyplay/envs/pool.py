@@ -1,8 +1,5 @@
 """The protocol: Envs describes, Pool serves lanes; specs as JSON.
 
-Environments as everything above sees them: `Envs` describes, `Envs.open` gives a `Pool`: many lanes behind
-`recv()` and `send()`.
-
 A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the real
 last observation of the episode, the action sent for it is ignored, and the lane's next row is the `first`
 of its next.
@@ -24,17 +21,8 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs import spaces
-from polyplay.envs.spaces import (
-    ActionSpec,
-    Box,
-    Conditional,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    conditional_actions,
-    subspaces,
-)
+from polyplay.envs import masks, rules, spaces
+from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
     from polyplay.envs.board import Seating
@@ -75,11 +63,11 @@ Batching = All | Group | Greedy
 class EnvSpec:
     """What one lane shows and takes. `describe` is printed; `classes`: number of values of Discrete
     observations, numbers of MultiDiscrete ones; `mask`: bool fields of what is legal, see `masks`; `vector`: the
-    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as space_files has them.
+    factory makes vector environments, of `width` lanes (0: of any number); `spaces`: its own, as JSON.
 
     Of environments with several players, each of which is a lane: `seats` of a match; the `teams` and the `kinds` of
     seats (equal: the same spaces), in order; the names of the `events` that rows count [E]; whether rows have a
-    `team_reward`; scripted `bots`, "module:callable" by name, see envs.bots.
+    `team_reward`; scripted `bots`, "module:callable" by name, see lane.load_bot.
     """
 
     obs: Spec
@@ -169,13 +157,13 @@ class Envs:
     batching: Batching = field(default_factory=All)
     workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
     step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
-    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see pools.faults
+    max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see base_pool.Faults
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see pools.seating
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see board.Seating
 
     def __post_init__(self) -> None:
         if WRAPPERS in self.kwargs:
@@ -294,8 +282,7 @@ def closest_names(name: str, known: Iterable[str]) -> str:
     return f", did you mean {lower[found[0]]!r}?" if found else ""
 
 
-# Names of two events by which an environment leaves it to who learns how much a reward is shared in a team. Imports no
-# torch.
+# Names of two events by which an environment leaves it to who learns how much a reward is shared in a team.
 
 
 OWN_REWARD = "own_reward"  # a player's own
@@ -306,6 +293,7 @@ TEAM_REWARD = "team_mean"  # the mean of its team's
 
 
 FILE = "spaces.json"  # in a run's directory
+OWN_LIMIT = "the environment's own"  # of steps, as descriptions have it
 
 
 def space_to_json(space: gym.Space) -> Row:
@@ -365,11 +353,29 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.array([read(x) for x in ends], dtype).reshape(shape)
 
 
+def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
+    """The description of a lane that shows `seen`, perhaps with a mask in it, and takes `acted`; uses: as
+    conditional_actions takes them; note: about observations. Raises UserError: a space that is not supported.
+    """
+    shown = masks.without_mask(seen)
+    try:
+        obs, action = spaces.observation(shown, title), spaces.action(acted, title)
+    except UserError as e:
+        raise UserError(f"{e} {rules.rule_suffix('spaces')}") from None
+    action = conditional_actions(action, uses, f"{title}: {spaces.ATTRIBUTE}")
+    mask = masks.declared_mask(action, seen, title)
+    text = {"observation": spaces.describe_fields(obs) + note, "actions": spaces.describe_actions(action)}
+    text |= {} if mask is None else {"action mask": "from the observation"}
+    own = {"observation": space_to_json(shown), "action": space_to_json(acted)}
+    return EnvSpec(obs, action, describe=text, classes=spaces.classes(shown), mask=mask, spaces=own)
+
+
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
     """The spaces of observations and actions that an environment declared, or that fit its description."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
-    return _seen(spec), tree_space(tree.map(_acted, spec.action))
+    made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
+    return tree_space(tree.nest(made)), tree_space(tree.map(lambda leaf: leaf.space, spec.action))
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -412,11 +418,6 @@ def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space
         yield from _parts_of(part, spaces.inner_path(path, key))
 
 
-def _seen(spec: EnvSpec) -> gym.Space:
-    made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
-    return tree_space(tree.nest(made))
-
-
 def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     if isinstance(classes, tuple):
         return gym.MultiDiscrete(np.array(classes).reshape(field.shape))
@@ -429,26 +430,14 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
     return gym.Box(low, high, field.shape, dtype.type)
 
 
-def _acted(leaf: spaces.Leaf) -> gym.Space:
-    if isinstance(leaf, Discrete):
-        return gym.Discrete(leaf.n)
-    if isinstance(leaf, MultiDiscrete):
-        return gym.MultiDiscrete(np.array(leaf.nvec).reshape(leaf.shape))
-    if isinstance(leaf, MultiBinary):
-        return gym.MultiBinary(leaf.shape)
-    assert isinstance(leaf, Box)
-    return gym.Box(leaf.low, leaf.high, leaf.shape, np.float32)
-
-
 def tree_space(parts: Any) -> gym.Space:
     """A Dict of dicts of spaces, or the space itself."""
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
 # of an environment with several players; files of earlier versions lack it, and are read as of one player
-_PLAYERS: Mapping[str, Callable[[Any], Any]] = {
-    **{"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
-}
+_PLAYERS: Mapping[str, Callable[[Any], Any]]
+_PLAYERS = {"seats": int, "teams": tuple, "kinds": tuple, "events": tuple, "team_reward": bool, "bots": dict}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:

@@ -1,9 +1,8 @@
 """The pool of environment processes, and one such process.
 
-Any environment, in processes: several lanes or matches each, rows written in place into shared memory.
-
-No process spins, and none shares a lock: orders and answers are lane numbers on two pipes per process. A
-process that is killed or hangs is replaced, its lanes begin anew.
+A process has several lanes or matches, whose rows it writes in place into shared memory. No process spins, and none
+shares a lock: orders and answers are lane numbers on two pipes per process. A process that is killed or hangs is
+replaced, its lanes begin anew.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import os
 import pickle
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,11 +31,11 @@ from polyplay.core.processes import LOST, ForkedProcess, ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, saved_state
-from polyplay.envs.base_pool import ABSENT, STEPPING, BasePool, Faults, Orders, phases, seating_of
+from polyplay.envs.base_pool import ABSENT, STEPPING, UnitPool
 from polyplay.envs.board import SharedRows
 from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
-from polyplay.envs.lane import START, Lane, LaneJob, Match, Unit, lane_seed, take_turn
+from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
 from polyplay.envs.process_state import load_generators, save_generators, seed_process
 from polyplay.envs.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
@@ -69,9 +67,7 @@ class EnvProcess(ForkedProcess):
 #
 # Orders come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
 # (`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
-# behind. A lane that is ordered to step after `terminated | truncated` is reset instead of stepped: that row is the
-# first
-# of its next episode.
+# behind.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
@@ -150,8 +146,7 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
-    kind: type[Lane] | type[Match] = Match if job.spec.kinds else Lane
-    return {lane: kind(job, make, board, lane, allow) for lane in lanes}
+    return {lane: make_unit(job, make, board, lane, allow) for lane in lanes}
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
@@ -190,8 +185,9 @@ def settle(trace: SharedBlock) -> None:
 
 
 def _die_with(sentinel: int) -> None:
-    """Be killed when the other end of `sentinel` closes: by a thread, and on Linux by the kernel too (an
-    environment may hold the GIL for ever)."""
+    """Be killed when the other end of `sentinel` closes: by a thread, and by the kernel too (an environment may hold
+    the GIL for ever).
+    """
 
     def watch() -> None:
         wait([sentinel])
@@ -199,16 +195,8 @@ def _die_with(sentinel: int) -> None:
             os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(1)
 
-    if sys.platform == "linux":
-        import fcntl
-
-        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
-        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    processes.kill_when_closed(sentinel, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
-
-
-# The pool's side of one environment process: start, orders, answers, end.
 
 
 FEWER = (
@@ -333,23 +321,15 @@ class EnvProcessHandle:
 TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
 
 
-class ProcessPool(BasePool):
+class ProcessPool(UnitPool):
     """A Pool over environment processes. recv and send may be called by several threads."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
-        self.seating = seating_of(envs, seed, lane)
-        seats = 1 if self.seating is None else envs.spec.seats
-        units = envs.lanes // seats
-        width = units // phases(envs, self.seating)
-        n = min(envs.workers or cores(), width)
-        self._board = SharedRows(envs.spec, envs.lanes, n, self.seating)
-        super().__init__(envs, self._board.rows)
-        self._orders, self._seats = Orders(self.seating, self._turns), seats
+        super().__init__(envs, seed, lane, envs.workers or cores())
+        n, units = self.workers, self.units
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.empty(envs.lanes, np.int64)
-        self._owner[self._orders.numbers] = np.arange(units) % width * n // width
-        self._faults = Faults(self._board, envs.max_restarts)
-        self.faults, self.remarks = self._faults.reports, self._faults.remarks
+        self._owner[self._orders.numbers] = np.arange(units) % self.width * n // self.width
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
@@ -366,20 +346,11 @@ class ProcessPool(BasePool):
         if not self._apart and self.wanted < envs.lanes:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
         try:
-            for i in range(self.wanted // seats if self._apart else n):
+            for i in range(self.wanted // self.seats if self._apart else n):
                 self._start(i)
         except BaseException:
             self.close()
             raise
-
-    restarts = property(lambda self: self._faults.restarts)
-    resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
-
-    def hold(self, on: bool) -> None:
-        """See Pool."""
-        if self.seating is None:
-            super().hold(on)
-        self._board.held[:] = on
 
     # ------------------------------------------------------------------------------- the protocol
 
@@ -466,8 +437,8 @@ class ProcessPool(BasePool):
             raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
             self._check_open()
-            self.wanted = min(-(-n // self._seats) * self._seats, self.lanes)
-            for i in range(self.wanted // self._seats):
+            self.wanted = min(-(-n // self.seats) * self.seats, self.lanes)
+            for i in range(self.wanted // self.seats):
                 for lane in self._absent(i):
                     self._board.joins[lane] += 1
                     self._turns.join(lane)
@@ -481,8 +452,8 @@ class ProcessPool(BasePool):
             for lane in lanes.tolist():
                 self._turns.part(lane)
                 self._here.discard(lane)
-                i = lane // self._seats
-                if len(self._absent(i)) == self._seats:
+                i = lane // self.seats
+                if len(self._absent(i)) == self.seats:
                     worker = self._workers.pop(i)
                     self._unregister(worker)
                     worker.close_orders()
@@ -491,13 +462,13 @@ class ProcessPool(BasePool):
 
     def _absent(self, i: int) -> list[int]:
         """The lanes of process `i`, of those that have one lane or match, that are not there."""
-        lanes = range(i * self._seats, (i + 1) * self._seats)
+        lanes = range(i * self.seats, (i + 1) * self.seats)
         return [lane for lane in lanes if self._turns.where[lane] == ABSENT]
 
     @property
     def present(self) -> int:
         """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
-        there = len(self._workers) * self._seats if self._apart else self.lanes
+        there = len(self._workers) * self.seats if self._apart else self.lanes
         return there if there > self.wanted else min(there, len(self._here))
 
     def waits(self) -> tuple[float, float]:

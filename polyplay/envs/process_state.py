@@ -1,10 +1,9 @@
 """What belongs to the process, not to an environment: generators, directory, signals.
 
-The global generators of Python, NumPy and torch, from which many environments draw: seeded, and kept apart.
-
-An environment process has them to itself. Pools that step in a process of others (`--serial`, the workers of a3c,
-vector environments) have generators of their own, which are in place while they step. The order of sets follows from
-PYTHONHASHSEED, see core/processes. They are saved with a pool's lanes: a resumed run draws what comes next.
+An environment process has the global generators of Python, NumPy and torch to itself. Pools that step in a process of
+others (`--serial`, the workers of a3c, vector environments) have generators of their own, which are in place while they
+step. The order of sets follows from PYTHONHASHSEED, see core/processes. They are saved with a pool's lanes: a resumed
+run draws what comes next.
 """
 
 from __future__ import annotations

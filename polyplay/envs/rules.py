@@ -1,6 +1,6 @@
 """The rules of an environment, from rules.toml.
 
-The rules of an environment: rules.toml says them. `polyplay check` checks all of them, training those that a step
+`polyplay check` checks all of them, training those that a step
 shows; messages end with the rule's name.
 """
 
@@ -42,8 +42,8 @@ class EnvRule:
     players: bool = False  # it is of environments with several players
 
 
-TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))
-RULES = {name: EnvRule(**rule) for name, rule in TABLE.items()}
+_TEXT = Path(__file__).with_name("rules.toml").read_text("utf-8")
+RULES = {name: EnvRule(**rule) for name, rule in tomllib.loads(_TEXT).items()}
 
 
 def rule_suffix(rule: str) -> str:

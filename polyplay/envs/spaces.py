@@ -1,7 +1,5 @@
 """What an environment shows and takes; random actions.
 
-What an environment shows and takes, as Polyplay describes it, and the way there from Gymnasium's spaces.
-
 Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
 kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `observation_writer` make of its arrays.
 """
@@ -21,9 +19,6 @@ from gymnasium import spaces as gym
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
-
-# What an environment shows, as an array of the declared type, or why it is none.
-
 
 Casting = Literal["safe", "same_kind"]
 
@@ -71,8 +66,9 @@ def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -
     raise SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
-# Every leaf has `field`, the array of one lane's action, `kinds`, the kinds of dtypes that are taken for one, and
-# `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in 0 … most - 1.
+# Every leaf has `field`, the array of one lane's action, `space`, Gymnasium's for it, `kinds`, the kinds of dtypes that
+# are taken for one, and `classes`, how many values each of its parts has; those of whole numbers `most`: numbers lie in
+# 0 … most - 1.
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,7 @@ class Discrete:
     kinds = "iu"
     classes = property(lambda self: (self.n,))
     most = property(lambda self: self.n)
+    space = property(lambda self: gym.Discrete(self.n))
 
     def __str__(self) -> str:
         return f"{self.n} discrete"
@@ -101,6 +98,7 @@ class MultiDiscrete:
     kinds = "iu"
     classes = property(lambda self: self.nvec)
     most = cached_property(lambda self: np.array(self.nvec, np.uint64).reshape(self.shape))
+    space = property(lambda self: gym.MultiDiscrete(np.array(self.nvec).reshape(self.shape)))
 
     def __str__(self) -> str:
         return f"{list(self.shape)} discrete of {', '.join(map(str, self.nvec[:8]))}{', …' * (len(self.nvec) > 8)}"
@@ -116,6 +114,7 @@ class MultiBinary:
     kinds = "iub"
     classes = property(lambda self: (2,) * math.prod(self.shape))
     most = 2
+    space = property(lambda self: gym.MultiBinary(self.shape))
 
     def __str__(self) -> str:
         return f"{list(self.shape)} binary"
@@ -134,6 +133,7 @@ class Box:
     field = property(lambda self: Field(self.shape, "float32"))
     kinds = "f"
     classes = ()
+    space = property(lambda self: gym.Box(self.low, self.high, self.shape, np.float32))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Box) or self.shape != other.shape:
@@ -476,7 +476,7 @@ def _values(name: str, given: Any, first: str, action: Mapping[str, Any], what: 
     return tuple(sorted({int(v) for v in values}))
 
 
-# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks. Imports no torch.
+# Uniform actions of any space: the random part of an evaluation with ε, and the play of checks.
 
 
 MOST = 1e6  # a random real number is at most this far from 0

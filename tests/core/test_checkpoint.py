@@ -17,11 +17,7 @@ from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_flaw, self_path, write_self
 from polyplay.core.errors import UserError
 
-ARRAYS = {
-    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "flag": np.array([True, False]),
-    "n": np.array(3),
-}
+ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "flag": np.array([True, False]), "n": np.array(3)}
 
 
 def _save(directory, version, score=None, **counters):

@@ -90,10 +90,10 @@ def test_without_a_place_for_its_cache_it_compiles_without_and_says_so_once(how:
     "loop", [board_rules.legal, board_rules.play, board_rules.write_planes, tree_kernels.gather_leaves]
 )
 def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
-    """Of the rules of games each has its module: a change of Go's compiles anew what can reach them."""
+    """A change of Go's rules compiles anew what can reach them."""
     read, before = Path.read_bytes, source_stamp(loop.py_func)
     assert source_stamp(loop.py_func) == before
-    for name in ("go_kernels.py", "row_kernels.py", "spiel_kernels.py"):
+    for name in ("go.py", "records.py", "board_rules.py"):
         monkeypatch.setattr(Path, "read_bytes", lambda path, n=name: read(path) + b"#" * (path.name == n))
         assert source_stamp(loop.py_func) != before, name
 

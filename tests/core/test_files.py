@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import polyplay
-from polyplay.core.files import read_lines
+from polyplay.cli import main
+from polyplay.core.files import LIMITS, LogWrites, read_lines, refusal_text
 
 
 class Growing:
@@ -83,3 +87,40 @@ def test_a_locale_without_utf_8_is_no_hindrance(tmp_path):
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     assert done.stdout.splitlines()[0] == rb"'gr\xf6\xdfe' 'read'"
     assert done.returncode in (0, 2)
+
+
+# What a system refuses is told in words, with the limit and what to do.
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EFBIG, "File too large; files may be no larger here: raise the limit (`ulimit -f`)"),
+        (errno.EMFILE, "Too many open files; this process may open no more: raise the limit (`ulimit -n`)"),
+        (errno.ENOSPC, "No space left on device; the disk is full: free some space"),
+        (errno.EACCES, "Permission denied"),
+    ],
+)
+def test_no_number_alone_reaches_the_person(number: int, said: str, monkeypatch, tmp_path: Path, capsys):
+    error = OSError(number, os.strerror(number))
+    assert refusal_text(error) == said
+    warned: list[str] = []
+
+    def write() -> None:
+        raise error
+
+    LogWrites(warned.append).attempt("metrics.jsonl", write)
+    assert warned == [f"metrics.jsonl: {said}; the run continues, lines that did not fit are missing"]
+
+    def dispatch(words: list[str]) -> int:
+        raise OSError(number, os.strerror(number), str(tmp_path / "file"))
+
+    monkeypatch.setattr(main, "_dispatch", dispatch)
+    assert main.main([]) == 1
+    assert capsys.readouterr().err == f"polyplay: failed: {tmp_path}/file: {said}\n"
+
+
+def test_what_has_no_number_is_told_as_it_is():
+    assert refusal_text(OSError("the fork server was killed by SIGKILL")) == "the fork server was killed by SIGKILL"
+    assert refusal_text(ValueError("x")) == "x"
+    assert all("[Errno" not in refusal_text(OSError(number, os.strerror(number))) for number in LIMITS)

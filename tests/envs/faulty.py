@@ -89,21 +89,6 @@ class Unbuildable(gymnasium.Env):
         raise RuntimeError("no licence\nfound")
 
 
-class Liar(Obedient):
-    """Its reset observation lies outside its bounds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = spaces.Box(0, 1, (4,), np.float64)
-
-
-class Stillborn(Obedient):
-    """Its reset always raises."""
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        raise OSError("no level left")
-
-
 class Odd(Obedient):
     def __init__(self) -> None:
         super().__init__()

@@ -88,14 +88,3 @@ class Picky(gymnasium.Env):
         end = self.steps == self.length
         obs, info = self._see(end)
         return obs, 1.0, end and self.length % 2 == 0, end and self.length % 2 == 1, info
-
-
-def late(**options: Any) -> gymnasium.Env:
-    """Its info has a mask only from the first step on."""
-    return _Late(gymnasium.make("CartPole-v1"))
-
-
-class _Late(gymnasium.Wrapper):
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        obs, reward, terminated, truncated, _ = self.env.step(action)
-        return obs, float(reward), terminated, truncated, {"action_mask": np.int8([1, 1])}

@@ -17,16 +17,17 @@ import polyplay
 from polyplay.cli import main
 from polyplay.cli import systems as check_module
 from polyplay.core.errors import EnvFailure, Finding, UserError
+from polyplay.envs import Envs, rules
 from polyplay.envs import check as checking
-from polyplay.envs import rules
+from polyplay.envs.check import TrialResult
+from polyplay.envs.check_trial import TrialFacts
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import action as action_of
 from polyplay.envs.spaces import classes, observation
 from polyplay.nets import factory
-from tests.envs import broken
+from tests.envs import broken, vectors
 
-TESTS = Path(__file__).parents[0]  # broken.py lies there
 QUICK: dict[str, Any] = {"steps": 40, "step_timeout": 60.0, "measure": 0.05}
 REPAIRED = ("reset", "step", "hang", "crash")
 
@@ -42,6 +43,7 @@ def test_a_sound_environment_keeps_to_all_rules():
     assert report.card["observation"] == "float32 [4]"
     assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
     assert {"time limit", "autoreset", "truncation", "one lane"} <= set(report.card)
+    assert "real actions" not in report.card
     assert any("steps/s in" in v for k, v in report.card.items() if k.startswith("pool of"))
 
 
@@ -50,33 +52,6 @@ def test_a_sound_environment_of_several_players_keeps_to_their_rules_too():
     assert levels(report) == dict.fromkeys(RULES, "ok")
     assert report.card["players"] == "left, right"
     assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
-
-
-def test_what_else_is_wrong_between_players():
-    class Left(broken.Pair):
-        def step(self, actions: dict) -> tuple:
-            parts = super().step(actions)
-            self.agents = list(self.possible_agents)
-            return parts
-
-    class Strange(broken.Pair):
-        def step(self, actions: dict) -> tuple:
-            obs, rewards, *rest = super().step(actions)
-            return obs, {**rewards, "ghost": 1.0}, *rest
-
-    class Beyond(broken.Pair):
-        def step(self, actions: dict) -> tuple:
-            obs, *rest = super().step(actions)
-            return {agent: seen - (agent == "right") for agent, seen in obs.items()}, *rest
-
-    report = checking.check_env(Left, **QUICK)
-    assert (levels(report)["agents"], report.status) == ("warning", 0)
-    (found,) = [f for f in checking.check_env(Beyond, **QUICK).findings if f.name == "bounds"]
-    assert found.level == "warning"
-    assert found.seen.startswith("step 1: right: ")
-    assert found.seen.endswith("training looks at bounds after a reset only")
-    (found,) = [f for f in checking.check_env(Strange, **QUICK).findings if f.level == "failed"]
-    assert (found.name, found.seen) == ("players", "step 1: step() gave a reward of ghost, not in possible_agents")
 
 
 @pytest.mark.parametrize("rule", broken.RULES)
@@ -175,22 +150,21 @@ def test_every_rule_that_a_message_names_is_checked():
     assert {rule for rule in RULES if RULES[rule].run != "does not test it"} == set(broken.RULES)
 
 
-def test_what_only_check_sees():
-    report = checking.check_env(broken.ResetsItself, **QUICK)
-    assert levels(report)["autoreset"] == "failed"
-    report = checking.check_env(broken.Unrepeatable, **QUICK)
-    assert (levels(report)["determinism"], report.status) == ("warning", 0)
-    report = checking.check_env(broken.Grey, **QUICK)
-    assert (levels(report)["images"], levels(report)["flags"], report.status) == ("warning", "warning", 0)
-    seen = {f.name: f.seen for f in report.findings}
-    assert seen["images"] == "--network auto is an MLP, which reads the image [84, 84] as 7,056 numbers"
-    assert seen["flags"].startswith("info says TimeLimit.truncated of a terminated episode")
-    report = checking.check_env(broken.OneSimulator, **QUICK)
-    assert levels(report)["copies"] == "failed"
-    assert next(f.seen for f in report.findings if f.name == "copies").startswith(
-        "from row 1 on it shows something else"
-    )
-    assert levels(checking.check_env(broken.OneGenerator, **QUICK))["seed"] == "failed"
+@pytest.mark.parametrize(
+    ("env", "rule", "level", "says"),
+    [
+        (broken.Unrepeatable, "determinism", "warning", "two trials with the same seed and actions differ from row"),
+        (broken.Grey, "images", "warning", "--network auto is an MLP, which reads the image [84, 84] as 7,056 numbers"),
+        (broken.OneSimulator, "copies", "failed", "from row 1 on it shows something else where another one is stepped"),
+        (broken.OneGenerator, "seed", "failed", "lanes 0 and 1 got different seeds but draw from the same generator"),
+        (vectors.MildSame, "final-observation", "failed", "it resets in the same step (SAME_STEP) and gives no info['"),
+    ],
+)
+def test_what_only_check_sees(env: Any, rule: str, level: str, says: str):
+    report = checking.check_env(env, **QUICK)
+    (found,) = [f for f in report.findings if f.name == rule]
+    assert (found.level, report.status) == (level, int(level == "failed"))
+    assert says.removeprefix("it ") in found.seen
 
 
 def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
@@ -208,11 +182,11 @@ def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
     assert [f.name for f in failed] == ["build"]
 
 
-@pytest.mark.parametrize("name", ["toy:catch", "CartPole-v1"])
-def test_names_are_checked(name: str):
-    report = checking.check_env(name, **QUICK)
-    assert (report.environment, report.status) == (name, 0)
-    assert "failed" not in levels(report).values()
+def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():
+    report = checking.check_env(vectors.mild_three, **QUICK)
+    assert report.status == 0
+    assert report.card["resets"] == "by us, lane by lane"
+    assert "pool of 3 lanes" in report.card
 
 
 def test_mistakes_are_the_users():
@@ -221,22 +195,17 @@ def test_mistakes_are_the_users():
             checking.check_env(name, **QUICK)
 
 
-def check(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "polyplay", "check", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=TESTS)
-
-
-def test_the_command_prints_a_table_and_its_status():
-    done = check("broken:NotFinite", "--steps", "30")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("broken:NotFinite: 1 rule broken\n")
-    assert "\x1b" not in done.stdout
-    (line,) = [x for x in done.stdout.splitlines() if x.strip().startswith("finite")]
+def test_the_command_prints_a_table_and_its_status(capsys: pytest.CaptureFixture):
+    assert main.main(["check", "tests.envs.broken:NotFinite", "--steps", "30"]) == 1
+    out, err = capsys.readouterr()
+    assert (out.startswith("tests.envs.broken:NotFinite: 1 rule broken\n"), err) == (True, "")
+    assert "\x1b" not in out
+    (line,) = [x for x in out.splitlines() if x.strip().startswith("finite")]
     assert "FAILED" in line
     assert "nan at [2]" in line
-    assert "fix: find the division" in done.stdout
-    assert "final-observation   ok" in done.stdout
-    assert "observation  float32 [4]" in done.stdout
+    assert "fix: find the division" in out
+    assert "final-observation   ok" in out
+    assert "observation  float32 [4]" in out
 
 
 def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
@@ -258,7 +227,6 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_command_reads_keywords_and_wrappers_as_training_does(capsys: pytest.CaptureFixture):
     """The environment is another by them: with its keyword it breaks a rule, with its wrapper it breaks it no more."""
     words = ["check", "tests.envs.broken:Spoilt", "--steps", "20"]
-    assert main.main(words) == 0
     assert main.main([*words, "--env-kwargs", "value=nan"]) == 1
     assert "finite" in capsys.readouterr().out
     assert main.main([*words, "--env-kwargs", "value=nan", "--wrapper", "tests.envs.broken:whole"]) == 0
@@ -272,12 +240,8 @@ def test_the_command_reads_keywords_and_wrappers_as_training_does(capsys: pytest
 
 
 def test_the_card_says_what_becomes_of_real_actions():
-    class Valve(broken.Sound):
-        action_space = spaces.Box(900.0, 1100.0, (1,), np.float32)
-
-    card = polyplay.check(Valve, **QUICK).card
+    card = polyplay.check(broken.Valve, **{**QUICK, "steps": 5}).card
     assert card["real actions"] == "a policy's −1 … 1 is scaled to [900, 1100]"
-    assert "real actions" not in polyplay.check(broken.Sound, **QUICK).card
 
 
 def test_the_verdict_in_words():
@@ -286,3 +250,91 @@ def test_the_verdict_in_words():
 
     assert of("ok", "unseen") == "keeps to every rule that was checked"
     assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"
+
+
+def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
+    pool = Envs(broken.Choosy, 2, workers=1, max_restarts=0).open(0)
+    sent, send = [], pool.send
+    monkeypatch.setattr(pool, "send", lambda lanes, action: (sent.append(action.tolist()), send(lanes, action)))
+    assert checking.steps_per_second(pool, 0.1) > 0
+    assert sent[:8] == [[t % 2] * 2 for t in range(8)], "the one that is legal"
+    assert pool.restarts == 0
+    pool.close()
+
+
+CARD = {"observation": "float32 [4]", "actions": "2 discrete"}
+
+
+def tried(card: Any = CARD, broke: Any = None, odd: Any = None, **facts: Any) -> TrialResult:
+    return TrialResult(dict(card), broke or {}, odd or {}, TrialFacts(**{"steps": 10, "resets": 2, **facts}))
+
+
+NONE = TrialResult(facts=TrialFacts())  # a trial that was not made
+
+
+def level(rule: str, first: TrialResult, again: TrialResult = NONE, other: TrialResult = NONE) -> tuple[str, str]:
+    found = checking.finding(rule, first.broke, (first, again, other), limit=1.0)
+    assert bool(found.fix) == (found.level in ("warning", "failed"))
+    return found.level, found.seen
+
+
+def test_what_was_not_come_to_is_not_praised():
+    none = tried(card={}, broke={"spaces": "x"}, steps=0)
+    assert [level(rule, none)[0] for rule in RULES] == ["ok", "ok", "failed"] + ["unseen"] * (len(RULES) - 3)
+    unsent = tried(card={}, broke={"factory": "x"}, steps=0)
+    assert {level(rule, unsent)[0] for rule in RULES if rule != "factory"} == {"unseen"}
+    assert level("final-observation", tried()) == ("unseen", "no episode ended in 10 steps; --steps 100 looks longer")
+    assert level("final-observation", tried(broke={"step": "x"})) == ("unseen", "no episode ended in 10 steps")
+    assert level("final-observation", tried(ends=[(3, True)])) == ("ok", "at 1 ends")
+
+
+@pytest.mark.parametrize(
+    ("ends", "want"),
+    [
+        ([(200, True), (200, True)], "warning"),
+        ([(200, True)], "ok"),
+        ([(9, True), (9, True)], "ok"),
+        ([(200, False), (200, False)], "ok"),
+        ([(200, True), (120, True)], "ok"),
+    ],
+)
+def test_a_time_limit_that_terminates_is_doubtful(ends: list, want: str):
+    assert level("flags", tried(ends=ends))[0] == want
+
+
+def test_seeds():
+    a, b = dict(generator=5, prints=[1, 2]), dict(generator=6, prints=[1, 3])
+
+    def seed(first: dict, other: dict) -> tuple[str, str]:
+        return level("seed", tried(**first), tried(**first), tried(**other))
+
+    assert seed(a, b) == ("ok", "two lanes, two generators")
+    assert seed(a, {**b, "prints": [1, 2]})[1].endswith("they play the same: nothing in it is random")
+    assert seed(a, {**b, "generator": 5}) == (
+        "failed",
+        "lanes 0 and 1 got different seeds but draw from the same generator, of seed 5",
+    )
+    assert seed({**a, "generator": -1}, {**b, "generator": -1}) == ("ok", "two lanes play different episodes")
+    assert seed({**a, "generator": -1}, {**a, "generator": -1})[0] == "warning"
+    assert level("seed", tried())[0] == "unseen"
+
+
+def test_determinism():
+    assert level("determinism", tried(prints=[1, 2, 3]), tried(prints=[1, 2])) == ("ok", "the same 2 rows twice")
+    found = level("determinism", tried(prints=[1, 2, 3]), tried(prints=[1, 5, 3]))
+    text = "two trials with the same seed and actions differ from row 1 on"
+    assert found == ("warning", f"{text}; the second had sets in another order (PYTHONHASHSEED)")
+    assert level("determinism", tried())[0] == "unseen"
+
+
+def test_times():
+    quick = level("step-time", tried(step_sum=0.0005, step_most=0.002, reset_most=0.3))
+    assert quick == ("ok", "a step 50 µs in the mean, 2 ms at most; a reset 300 ms at most")
+    assert level("step-time", tried(step_most=0.7))[0] == "warning"
+
+
+def test_the_card():
+    card = checking.card_of(tried(ends=[(3, True), (5, False)]), own=False)
+    assert card["episodes"] == "2 with random actions, 3 to 5 steps, 4.0 in the mean; 1 terminated, 1 truncated"
+    assert card["autoreset"].startswith("the pool calls reset()")
+    assert "Polyplay's own" in checking.card_of(tried(), own=True)["autoreset"]

@@ -1,16 +1,20 @@
+"""One trial of an environment: what it finds, how far it goes, what it draws."""
+
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces as gym
 
-from polyplay.envs import check_trial
+from polyplay.envs import Envs, check_trial
+from polyplay.envs.check import run_watched
 from polyplay.envs.pool import lane_seeds
+from polyplay.envs.process_pool import pickled_factory
 from tests.envs import broken
-from tests.envs.broken import look
+from tests.envs.broken import job_of, look, look_at_pool, tried_by
+from tests.games.traits import NAME as TRAITS
 
 
 def test_a_sound_environment_breaks_nothing_and_repeats_itself():
@@ -25,12 +29,42 @@ def test_a_sound_environment_breaks_nothing_and_repeats_itself():
     assert facts.step_most >= facts.step_sum / 30 > 0
 
 
-def test_a_trial_goes_on_after_what_is_wrong_and_tells_it_once():
-    tried = look(broken.NotFinite)
-    assert tried.broke == {"finite": "step 3: nan at [2] of an observation, 1 of 4 values not finite"}
-    assert tried.facts.steps == 30
-    tried = look(broken.NoFlag)
-    assert tried.broke == {"flags": "step 1: terminated must be a boolean, given None"}
+@pytest.mark.parametrize(
+    ("env", "broke", "odd"),
+    [
+        (broken.NotFinite, {"finite": "step 3: nan at [2] of an observation, 1 of 4 values not finite"}, {}),
+        (
+            broken.NoFlag,
+            {"flags": "step 1: terminated must be a boolean, given None"},
+            {"flags": "None, no boolean"},
+        ),
+        (broken.NoReward, {"reward": "step 1: reward must be one finite number, given None"}, {}),
+        (broken.NothingLegal, {"mask": "step 4: action_mask: no action is legal"}, {}),
+        (broken.WrongDtype, {"dtype": "reset 1: declared float32 [4], given float64 [4]"}, {}),
+        (broken.NoLastObservation, {"final-observation": "the step that truncated the episode has no real last"}, {}),
+        (broken.OutOfBounds, {"bounds": "reset 1: "}, {"bounds": ""}),
+        (broken.OldGym, {"step": "given a tuple of 4, as gym's before 0.26 did"}, {}),
+        (broken.NeverBegins, {"reset": "reset 1: OSError: no level left (broken.py:"}, {}),
+        (broken.Revived, {"agents": "step 4: left is in agents again, though it has ended"}, {}),
+        (broken.Unnamed, {"players": "step() gave no observation, reward or flag of left, which acted"}, {}),
+        (broken.Ghost, {"players": "step 1: step() gave a reward of ghost, not in possible_agents"}, {}),
+        (broken.LeftBehind, {}, {"agents": "everyone has ended, but agents is still ['left', 'right']"}),
+        (broken.Beyond, {}, {"bounds": "right: "}),
+        (broken.ResetsItself, {"autoreset": "returned the next one's beginning"}, {}),
+        (lambda: broken.Restless(True), {}, {"autoreset": "step 3: it called reset() without ending the episode"}),
+        (lambda: broken.Restless(False), {}, {"autoreset": "the step that ended an episode called reset() too"}),
+        (lambda: gymnasium.wrappers.Autoreset(broken.Sound()), {}, {}),  # the pool resets before the wrapper does
+        (broken.Strays, {}, {"bounds": "is not in [-1, 1]; training looks at bounds after a reset only"}),
+        (broken.Counts, {}, {"flags": "terminated is int 0, no boolean"}),
+        (broken.Vast, {}, {"finite": "which float32, in which networks compute, can't hold: train with --inputs norm"}),
+        (broken.Grey, {}, {"flags": "info says TimeLimit.truncated of a terminated episode"}),
+    ],
+)
+def test_what_is_wrong_is_found_and_nothing_else(env, broke: dict, odd: dict):
+    tried = look(env, steps=60)
+    for found, want in ((tried.broke, broke), (tried.odd, odd)):
+        assert found.keys() == want.keys()
+        assert all(text in found[rule] for rule, text in want.items()), found
 
 
 def test_what_raises_ends_a_trial_after_a_few_times():
@@ -38,120 +72,50 @@ def test_what_raises_ends_a_trial_after_a_few_times():
     assert "step 5: action" in tried.broke["step"]
     assert "ValueError: boom (broken.py:" in tried.broke["step"]
     assert (tried.facts.steps, tried.facts.resets, tried.whole) == (15, 3, True)
-    assert look(broken.OldGym).broke["step"].endswith("given a tuple of 4, as gym's before 0.26 did")
-    assert look(broken.NeverBegins).broke["reset"].startswith("reset 1: OSError: no level left (broken.py:")
+    assert look(broken.NotFinite).facts.steps == 30, "what is only wrong does not"
 
 
-def test_a_last_observation_is_only_blamed_where_others_are_right():
-    assert set(look(broken.NoLastObservation, steps=60).broke) == {"final-observation"}
-    assert set(look(broken.WrongDtype).broke) == {"dtype"}
+def test_one_that_can_be_built_only_once_is_told():
+    job = replace(job_of(broken.Sound), maker=pickled_factory(Envs(broken.Unbuildable, 1)))
+    tried = tried_by(lambda answer, clock: check_trial.run_trial(answer, clock, job, 5, 60.0))
+    (text,) = tried.broke.values()
+    assert text.startswith("Sound: could not be built: RuntimeError: no licence found (broken.py:")
+    assert "(rule" not in text
 
 
-def test_resets_within_a_step_are_seen():
-    assert "returned the next one's beginning" in look(broken.ResetsItself).broke["autoreset"]
-    tried = look(lambda: gymnasium.wrappers.Autoreset(broken.Sound()))
-    assert (tried.broke, tried.odd) == ({}, {}), "the pool resets before the wrapper does"
-
-
-class Restless(broken.Sound):
-    """Begins anew in the middle, or resets at an end but gives the right observation."""
-
-    def __init__(self, middle: bool):
-        self.middle = middle
-
-    def step(self, action: Any) -> tuple:
-        result = super().step(action)
-        if self.steps == (3 if self.middle else 8):
-            self.reset()
-        return result
-
-
-def test_resets_within_a_step_that_lose_nothing_are_odd():
-    assert "without ending the episode" in look(lambda: Restless(True)).odd["autoreset"]
-    assert look(lambda: Restless(False)).odd["autoreset"] == "the step that ended an episode called reset() too"
-
-
-def test_bounds_are_broken_at_a_reset_and_doubtful_at_a_step():
-    class Strays(broken.Sound):
-        def see(self) -> Any:
-            return super().see() + np.float32(9 if getattr(self, "steps", 0) == 2 else 0)
-
-    tried = look(Strays)
-    assert tried.broke == {}
-    assert "is not in [-1, 1]; training looks at bounds after a reset only" in tried.odd["bounds"]
-    assert set(look(broken.OutOfBounds).broke) == {"bounds"}
-
-
-def test_flags_that_are_numbers_are_odd():
-    class Counts(broken.Sound):
-        def step(self, action: Any) -> tuple:
-            obs, reward, terminated, truncated, info = super().step(action)
-            return obs, reward, int(terminated), truncated, info
-
-    tried = look(Counts)
-    assert (tried.broke, tried.odd) == ({}, {"flags": "terminated is int 0, no boolean"})
+@pytest.mark.parametrize("kind", broken.MASKS)
+@pytest.mark.parametrize("where", ["observation", "info"])
+def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
+    tried = look(lambda: broken.Masked(kind, where), steps=8)
+    assert (tried.broke, tried.facts.steps) == ({}, 8)
 
 
 def test_the_time_is_a_limit_too():
     assert look(broken.Sound, steps=10**9, seconds=0.2).facts.steps < 10**6
 
 
-MASKS = {
-    "discrete": (gym.Discrete(4, start=2), np.array([0, 0, 1, 0]), 4),
-    "multi": (gym.MultiDiscrete([2, 3]), np.array([0, 1, 0, 0, 1]), [1, 2]),
-    "tuple": (gym.MultiDiscrete([2, 2]), (np.int8([1, 0]), np.int8([0, 1])), [0, 1]),
-}
+def test_what_hangs_or_dies_has_told_how_far_it_came():
+    tried = run_watched(check_trial.run_trial, job_of(broken.Hangs, step_timeout=1.0), 30, 60.0)
+    assert tried.broke["hang"].startswith("step 5 took longer than 1 s (broken.py:")
+    assert (tried.whole, tried.facts.steps) == (False, 5)
+    tried = run_watched(check_trial.run_trial, job_of(broken.Dies), 30, 60.0)
+    assert tried.broke == {"crash": "step 5 ended its process: exit status 3"}
 
 
-class Masked(broken.Sound):
-    """Raises at any action but the one that its mask allows."""
-
-    def __init__(self, kind: str, where: str):
-        super().__init__()
-        self.action_space, self.mask, self.want = MASKS[kind]
-        self.where = where
-        if where == "observation":
-            form = gym.MultiBinary(2) if kind == "tuple" else gym.MultiBinary(len(self.mask))
-            mask_space = gym.Tuple([form, form]) if kind == "tuple" else form
-            self.observation_space = gym.Dict({"x": self.observation_space, "action_mask": mask_space})
-
-    def _shown(self, obs: Any) -> tuple[Any, dict]:
-        mask = {"action_mask": self.mask}
-        return ({"x": obs, **mask}, {}) if self.where == "observation" else (obs, mask)
-
-    def reset(self, **kw: Any) -> Any:
-        return self._shown(super().reset(**kw)[0])
-
-    def step(self, action: Any) -> Any:
-        assert np.array_equal(action, self.want)
-        obs, *rest = super().step(0)
-        obs, info = self._shown(obs)
-        return obs, *rest[:-1], info
+@pytest.mark.parametrize("name", [f"{TRAITS}+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+def test_polyplays_own_pools_keep_to_the_rules(name: str):
+    tried, again = look_at_pool(name, 60), look_at_pool(name, 60)
+    assert (tried.broke, tried.facts.steps) == ({}, 60)
+    assert tried.facts.prints == again.facts.prints
+    if name == "toy:catch":
+        assert set(tried.facts.ends) == {(9, True)}
 
 
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("where", ["observation", "info"])
-def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
-    tried = look(lambda: Masked(kind, where), steps=8)
-    assert (tried.broke, tried.facts.steps) == ({}, 8)
-
-
-def test_same():
-    a = {"x": np.arange(3), "y": (1, np.zeros(2))}
-    assert check_trial.same_values(a, {"x": [0, 1, 2], "y": (1, np.zeros(2))})
-    assert not check_trial.same_values(a, {"x": np.arange(3), "y": (1, np.ones(2))})
-    assert not check_trial.same_values(a, {"x": np.arange(3)})
-    assert not check_trial.same_values(np.zeros(2), np.zeros(3))
-
-
-class Vast(broken.Sound):
-    observation_space = gym.Box(-1e300, 1e300, (4,), np.float64)
-
-    def see(self):
-        return 1e299 * super().see().astype(np.float64)
-
-
-def test_numbers_that_no_network_holds_are_doubtful():
-    tried = look(Vast)
-    assert tried.broke == {}
-    assert "float32, in which networks compute, can't hold: train with --inputs normalize" in tried.odd["finite"]
+def test_flaws_of_rows():
+    envs = Envs("toy:catch", 1)
+    pool = envs.open(0)
+    _, row = pool.recv()
+    assert check_trial.row_flaws(envs, row, over=True) == []
+    wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
+    found = [rule for rule, _ in check_trial.row_flaws(envs, wrong, over=True)]
+    assert found == ["shape", "dtype", "finite", "reward", "autoreset"]

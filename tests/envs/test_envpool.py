@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 import numpy as np
 import pytest
 
-import polyplay
-from polyplay.core.errors import Closed, UserError
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Box, Discrete, Envs, Greedy
 from polyplay.envs.pool import lane_seeds
@@ -151,37 +149,3 @@ def test_without_envpool_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(UserError, match=r"^envpool: environments need EnvPool .*: pip install 'polyplay\[envpool\]'$"):
         Envs("envpool:Pong-v5", 2).spec  # noqa: B018
-
-
-def test_its_warnings_about_bounds_are_kept_quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lanes, step = Envs("envpool:Count-v1", 2).open(0).recv()
-    assert lanes == slice(0, 2)
-    assert step["first"].all()
-
-
-def test_it_is_a_pool_like_the_others(made):
-    pool = Envs("envpool:Count-v1", 4, groups=2).open(0)
-    with pytest.raises(ValueError, match="send"):
-        pool.send(slice(0, 2), np.zeros(2, np.int64))
-    pool.recv()
-    pool.recv()
-    with pytest.raises(RuntimeError, match="before"):
-        pool.recv()
-    with pytest.raises(ValueError, match="actions must lie in"):
-        pool.send(slice(0, 2), np.array([0, 3]))
-    assert pool.state() is None
-    with pytest.raises(ValueError, match="no state"):
-        pool.load({})
-    pool.close()
-    pool.close()
-    with pytest.raises(Closed):
-        pool.recv()
-
-
-def test_systems_train_with_it(tmp_path):
-    settings = dict(network="mlp", lanes=4, groups=2, replicas=1, unroll=4, steps=400, tensorboard=False)
-    run = polyplay.train("a2c", env="envpool:Count-v1", serial=True, run=str(tmp_path / "run"), **settings)
-    assert run.summary["episodic_return_mean"] == pytest.approx((6 + 10) / 2, abs=1.5)
-    assert run.summary["frames"] >= 400

@@ -1,20 +1,29 @@
+"""Scripted players: what environments say of them."""
+
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from polyplay.core.errors import UserError
-from polyplay.envs import build
-from polyplay.envs.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, SharedRows
-from polyplay.envs.lane import START, Lane, LaneJob, take_turn, unit_seed
+from polyplay.core.errors import EnvFailure, UserError
+from polyplay.envs import Envs, Greedy, build
+from polyplay.envs.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, Seating, SharedRows
+from polyplay.envs.lane import START, Lane, LaneJob, Seats, load_bot, seat_bot, take_turn
 from polyplay.envs.pool import lane_seeds
+from polyplay.games.toys import Skirmish
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE, SHAPE
+from tests.envs.players import HANG, KILL, SCRIPT, STAY, Scripted, TwinMatch
 
 
 def lane(make, lanes=1):
@@ -149,26 +158,383 @@ def test_broken_spaces_are_told_with_declared_and_given():
     assert "by the first environment" in board.read(0)[1]
 
 
-def test_restarts_do_not_repeat_the_seed():
-    one, board, _ = lane(faulty.Obedient)
-    before = unit_seed(one)
-    board.faults[0] = 1
-    assert unit_seed(one) != before
+class Botted(Scripted):
+    def __init__(self, bots: object = None):
+        super().__init__()
+        self.polyplay_bots = bots
 
 
-def test_one_line_names_the_place():
-    def fail():
-        raise ValueError("a\n  b")
-
-    with pytest.raises(
-        UserError, match=r"^x: could not be built: ValueError: a b \(test_lane.py:\d+\) \(rule build;.*\)$"
-    ):
-        build.build_env(fail, "x")
+def test_environments_name_their_bots():
+    bots = {"still": "tests.envs.test_lane:still"}
+    assert Envs(Botted, lanes=3, kwargs={"bots": bots}).spec.bots == bots
+    assert Envs(Botted, lanes=3).spec.bots == {}
+    assert load_bot(Envs(Botted, lanes=3, kwargs={"bots": bots}).spec, "still") is still
 
 
-def test_describe():
-    spec = build.describe("CartPole-v1", {"max_episode_steps": 7})
-    assert spec.describe["time limit"] == "7 steps"
-    assert spec.describe["environment"] == "CartPole-v1"
-    assert spec.obs.shape == (4,)
-    assert np.dtype(spec.obs.dtype) == np.float32
+def test_the_toys_bots_are_its_methods():
+    spec = Envs("toy:skirmish", lanes=4).spec
+    assert [load_bot(spec, name) for name in spec.bots] == [Skirmish.opposite, Skirmish.focus]
+
+
+@pytest.mark.parametrize("bots", [["still"], {"still": 3}])
+def test_bots_that_have_no_names_are_refused(bots):
+    with pytest.raises(UserError, match='polyplay_bots must be a dict of "module:callable" by name, given'):
+        _ = Envs(Botted, lanes=3, kwargs={"bots": bots}).spec
+
+
+@pytest.mark.parametrize(
+    ("bot", "said"),
+    [
+        ("stil", r"polyplay_bots: tests\.envs\.test_lane:stil given, .* has no 'stil'.*still"),
+        ("lazy", r"polyplay_bots: x: .*:lazy returned actions of shape \[\(\)\] for 2 players, allowed: \[\(2,\)\]"),
+        ("broken", r"polyplay_bots: x: .*:broken raised ValueError: no \(test_lane\.py:\d+\)"),
+    ],
+)
+def test_a_bot_that_cannot_play_is_refused(bot, said):
+    spec = Envs(Botted, lanes=3, kwargs={"bots": {"x": f"tests.envs.test_lane:{bot}"}}).spec
+    with pytest.raises(UserError, match=said):
+        load_bot(spec, "x")
+
+
+def test_a_bot_of_the_state_is_told_where_its_lanes_sit():
+    spec, pool = Envs("toy:skirmish", lanes=8).spec, Envs("toy:skirmish", lanes=8).open(0)
+    bot = load_bot(replace(spec, bots={"x": f"{__name__}:by_state"}), "x")
+    seated = seat_bot(bot, pool, np.array([1, 6, 4]))
+    assert seated(np.zeros((3, 5)), None).tolist() == [1, 12, 10]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "bot", "said"),
+    [
+        (slice(0, 3), "lazy_by_state", r"lazy_by_state returned actions of shape \[\(\)\] for 3 .*: \[\(3,\)\]"),
+        (np.arange(2), "broken_by_state", r"broken_by_state raised ValueError: no \(test_lane\.py:\d+\)"),
+    ],
+)
+def test_a_bot_of_the_state_is_tried_where_it_sits(lanes, bot, said):
+    pool = Envs("toy:skirmish", lanes=8).open(0)
+    with pytest.raises(UserError, match=said):
+        seat_bot(globals()[bot], pool, lanes)
+
+
+def test_pools_without_states_have_no_bots_of_the_state():
+    envs = Envs(Botted, lanes=3, kwargs={"bots": {"x": f"{__name__}:by_state"}}, inline=True)
+    pool = envs.open(0)
+    seat_bot(still, pool, slice(0, 3))
+    with pytest.raises(UserError, match=r"by_state plays by the game's state, .* lack; allowed: bots that play by obs"):
+        seat_bot(load_bot(envs.spec, "x"), pool, slice(0, 3))
+    pool.close()
+
+
+def by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray:
+    assert seats.states["health"].shape == (2, 4)
+    return seats.match * 10 + seats.seat
+
+
+def lazy_by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> int:
+    return 0
+
+
+def broken_by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray:
+    raise ValueError("no")
+
+
+for _bot in (by_state, lazy_by_state, broken_by_state):
+    _bot.plays_state = True  # type: ignore[attr-defined]
+
+
+def still(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    return np.zeros(len(obs), np.int64)
+
+
+def lazy(obs: np.ndarray, mask: np.ndarray | None) -> int:
+    return 0
+
+
+def broken(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    raise ValueError("no")
+
+
+# Matches in pools: rows equal a plain twin's, whoever dies, comes late or is cut off; faults restart whole matches.
+
+
+SEATS, STEPS = 3, 60
+FIELDS = ("reward", "terminated", "truncated", "first", "over", "events", "team_reward")
+POOLS = pytest.mark.parametrize("inline", [True, False], ids=["inline", "processes"])
+
+
+def scripted(lanes: int = 6, make: Any = Scripted, **more: Any) -> Envs:
+    return Envs(make, lanes, **{"inline": True, "workers": 2, **more})
+
+
+def play(pool: Any, steps: int, actions: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """The rows [lanes] of each step, however many groups there are; actions [steps, lanes]."""
+    found = []
+    for t in range(steps):
+        row: dict[str, Any] = {}
+        for _ in range(pool.groups):
+            lanes, part = pool.recv()
+            for k, v in part.items():
+                row.setdefault(k, np.empty((pool.lanes, *v.shape[1:]), v.dtype))[lanes] = v
+            pool.send(lanes, actions[t][lanes])
+        found.append(row)
+    return found
+
+
+def draws(steps: int, lanes: int) -> np.ndarray:
+    return np.random.default_rng(5).integers(0, 4, (steps, lanes))
+
+
+def same(row: dict[str, np.ndarray], lane: int, want: dict[str, Any], where: object) -> None:
+    for k in FIELDS:
+        np.testing.assert_array_equal(row[k][lane], want[k], err_msg=f"{k} {where}")
+    if "obs" in want:
+        np.testing.assert_array_equal(row["obs"][lane], want["obs"], err_msg=f"obs {where}")
+
+
+@pytest.mark.parametrize(("inline", "groups"), [(True, 1), (False, 2)])
+def test_rows_equal_a_plain_twins(inline: bool, groups: int):
+    envs, lane = scripted(12, groups=groups, inline=inline), 24
+    assert (envs.spec.seats, envs.spec.teams, envs.spec.events) == (3, (0, 0, 1), ("odd", "zero"))
+    actions = draws(STEPS, 12)
+    with closing(envs.open(7, lane)) as pool:
+        rows = play(pool, STEPS, actions)
+    twins = [TwinMatch(int(lane_seeds(7, lane + SEATS * m, 1)[0])) for m in range(4)]
+    for t in range(STEPS):
+        for m, twin in enumerate(twins):
+            before = actions[t - 1][SEATS * m : SEATS * m + SEATS].tolist()
+            for seat, want in enumerate(twin.rows(before)):
+                same(rows[t], SEATS * m + seat, want, (t, m, seat))
+    ends = sum(r["over"].sum() for r in rows)
+    assert ends > 50
+    assert sum((r["terminated"] & r["truncated"]).sum() for r in rows) > 5, "both at once"
+
+
+@pytest.mark.parametrize(("inline", "groups"), [(True, 6), (False, 3)])
+def test_at_a_table_the_seats_are_drawn_anew_and_rows_are_still_the_twins(inline: bool, groups: int):
+    """Agent j has lanes 4j … 4j + 3; the twin is told who sits where by `Seating`, at every match's beginning."""
+    actions, lanes, agents = draws(STEPS, 12), 12, 3
+    with closing(scripted(12, inline=inline, agents=agents, groups=groups).open(7)) as pool:
+        assert isinstance(pool.seating, Seating)
+        rows = play(pool, STEPS - 1, actions)
+        last = [pool.recv() for _ in range(groups)]
+        rows.append({k: np.concatenate([row[k] for _, row in last]) for k in rows[0]})
+        sitting, drawn = pool.seating.lanes.copy(), pool.seating.drawn.copy()
+    plain = Seating(lanes, SEATS, agents, 7)
+    twins = [TwinMatch(int(lane_seeds(7, int(plain.own[m, 0]), 1)[0])) for m in range(4)]
+    orders = set()
+    for t in range(STEPS):
+        for m, twin in enumerate(twins):
+            before = actions[t - 1][plain.lanes[m]].tolist()
+            if not twin.playing:
+                plain.draw(np.array([m]))
+            orders.add(tuple(plain.lanes[m] // 4))
+            for seat, want in enumerate(twin.rows(before)):
+                same(rows[t], int(plain.lanes[m, seat]), want, (t, m, seat))
+    assert len(orders) == 6, "every order of three agents"
+    np.testing.assert_array_equal(drawn, plain.drawn)
+    np.testing.assert_array_equal(sitting, plain.lanes, err_msg="who sits where is of the rows that recv gave")
+
+
+def test_masks_of_players_and_of_seats_without_one():
+    with closing(scripted(3, partial(Scripted, masks=True)).open(0)) as pool:
+        assert pool.spec.describe["action mask"] == "from info"
+        for t in range(5):
+            lanes, row = pool.recv()
+            alive = [s for s, a in enumerate("abc") if SCRIPT[0][a][0] <= t < SCRIPT[0][a][1] + (t == 0)]
+            for seat in range(3):
+                legal = np.arange(4) != t % 4 if seat in alive else np.ones(4, bool)
+                if not row["over"][seat]:
+                    assert row["mask"][seat].tolist() == legal.tolist(), (t, seat)
+            pool.send(lanes, np.zeros(3, np.int64))
+
+
+@POOLS
+def test_held_matches_rest_and_begin_again(inline: bool):
+    with closing(scripted(6, partial(Scripted, length=3), inline=inline).open(0)) as pool:
+        pool.recv()
+        assert not pool.resting
+        pool.hold(True)
+        pool.send(slice(0, 6), np.zeros(6, np.int64))
+        rows = play(pool, 8, draws(8, 6))
+        assert [r["over"].all() for r in rows[:4]] == [False, False, True, False]
+        assert all(r["first"].all() and not r["reward"].any() for r in rows[3:])
+        assert pool.resting
+        step = rows[-1]["obs"][0]
+        pool.recv()
+        pool.hold(False)
+        pool.send(slice(0, 6), np.zeros(6, np.int64))
+        row = pool.recv()[1]
+        assert row["first"].all()
+        assert row["obs"][0, 2] == step[2] + 1, "the next match"
+        assert not pool.resting
+
+
+def test_who_has_no_matches_holds_none():
+    with closing(Envs("toy:catch", 2).open(0)) as pool:
+        assert (pool.seating, pool.resting) == (None, False)
+        with pytest.raises(ValueError, match="has no matches to hold"):
+            pool.hold(True)
+    with closing(Envs("CartPole-v1", 2, inline=True).open(0)) as pool, pytest.raises(ValueError, match="no matches"):
+        pool.hold(True)
+
+
+@pytest.mark.parametrize("act", [RAISE, KILL, HANG])
+def test_a_fault_restarts_its_whole_match_and_no_other(act: int):
+    make = partial(Scripted, faulty=True, length=50)
+    inline = act == RAISE
+    with closing(scripted(9, make, inline=inline, workers=3, step_timeout=0.5).open(0)) as pool:
+        rows = play(pool, 3, np.zeros((3, 9), np.int64))
+        lanes, _ = pool.recv()
+        actions = np.zeros(9, np.int64)
+        actions[3] = act
+        pool.send(lanes, actions)
+        _, row = pool.recv()
+        assert row["first"].tolist() == [False] * 3 + [True] * 3 + [False] * 3
+        assert row["obs"][:, 1].tolist() == [4.0] * 3 + [0.0] * 3 + [4.0] * 3
+        assert pool.restarts == 3
+        assert len(pool.faults) == 1
+        assert not rows[2]["first"].any()
+        pool.send(slice(0, 9), np.full(9, STAY))
+        assert not pool.recv()[1]["first"].any()
+
+
+def test_half_answered_matches_wait_and_a_killed_process_still_gives_them_rows():
+    """At a table of three groups: the process dies after only one group was answered."""
+    with closing(
+        scripted(9, partial(Scripted, length=50), inline=False, workers=1, agents=3, groups=3).open(0)
+    ) as pool:
+        for _ in range(3):
+            pool.recv()
+        pool.send(slice(0, 3), np.zeros(3, np.int64))
+        with pytest.raises(RuntimeError, match="before the rows"):
+            pool.recv(0.2)
+        next(iter(pool._workers.values())).process.kill()
+        time.sleep(0.2)
+        pool.send(slice(3, 6), np.zeros(3, np.int64))
+        pool.send(slice(6, 9), np.zeros(3, np.int64))
+        for _ in range(3):
+            assert pool.recv(20.0)[1]["first"].all()
+        assert pool.restarts == 9
+
+
+@POOLS
+def test_a_saved_pool_goes_on_as_it_would_have(inline: bool):
+    envs, actions = scripted(6, inline=inline), draws(40, 6)
+    with closing(envs.open(3)) as pool:
+        play(pool, 9, actions)
+        pool.recv()
+        saved = pool.state()
+        assert saved is not None, pool.unsaved
+        pool.send(slice(0, 6), actions[9])
+        after = play(pool, 30, actions[10:])
+    with closing(envs.open(4)) as pool:
+        for _ in range(pool.groups):
+            pool.recv()
+        pool.load(saved)
+        pool.send(slice(0, 6), actions[9])
+        for a, b in zip(after, play(pool, 30, actions[10:]), strict=True):
+            assert a.keys() == b.keys()
+            for k in a:
+                np.testing.assert_array_equal(a[k], b[k], err_msg=k)
+
+
+def test_whoever_is_ready_is_given_by_whole_matches():
+    envs = Envs(Scripted, 9, batching=Greedy(4), workers=3)
+    seen = np.zeros(9, int)
+    with closing(envs.open(0)) as pool:
+        for _ in range(200):
+            lanes, _ = pool.recv(20.0)
+            assert len(lanes) <= 4
+            seen[lanes] += 1
+            pool.send(lanes, np.zeros(len(lanes), np.int64))
+    assert seen.min() > 0
+    assert (seen.reshape(3, 3).max(1) - seen.reshape(3, 3).min(1)).max() <= 1, "a match steps when all are answered"
+
+
+def test_processes_of_matches_come_and_go():
+    envs = Envs(Scripted, 9, batching=Greedy(9), workers=9, active=3)
+    with closing(envs.open(0)) as pool:
+        assert pool.present <= 3
+        pool.scale(4)  # rounded up
+        assert pool.wanted == 6
+        seen: set[int] = set()
+        while len(seen) < 6:
+            lanes, _ = pool.recv(20.0)
+            seen |= set(lanes.tolist())
+            pool.send(lanes, np.zeros(len(lanes), np.int64))
+        pool.scale(3)
+        while pool.present > 3:
+            lanes, _ = pool.recv(20.0)
+            pool.part(lanes[lanes >= 3])
+            if (stay := lanes[lanes < 3]).size:
+                pool.send(stay, np.zeros(len(stay), np.int64))
+        assert list(pool._workers) == [0]
+    with pytest.raises(UserError, match="--agents 4 is no multiple of the 3 seats"):
+        Envs(Scripted, 9, batching=Greedy(9), workers=9, active=4).open(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (dict(lanes=4), "--lanes 4 is no multiple of the 3 seats of a match: make it one"),
+        (dict(lanes=6, groups=3), "--groups 3 of 6 lanes have 2 each, no multiple of the 3 seats"),
+    ],
+)
+def test_lanes_that_make_no_whole_matches_are_refused(change: dict, text: str):
+    with pytest.raises(UserError, match=text):
+        scripted(**change).open(0)
+
+
+def broken_of_match(**methods: Any) -> type:
+    return type("Broken", (Scripted,), methods)
+
+
+def revive(self: Any, actions: dict) -> Any:
+    answer = Scripted.step(self, {a: v for a, v in actions.items() if a in self.agents})
+    self.agents = sorted({*self.agents, "a"}) if self.at >= 4 else self.agents
+    return answer
+
+
+def vanish(self: Any, actions: dict) -> Any:
+    answer = Scripted.step(self, actions)
+    self.agents = [a for a in self.agents if a != "b"]
+    return answer
+
+
+def stranger(self: Any, actions: dict) -> Any:
+    answer = Scripted.step(self, actions)
+    self.agents = [*self.agents, "x"]
+    return answer
+
+
+def unnamed(self: Any, actions: dict) -> Any:
+    obs, _, *rest = Scripted.step(self, actions)
+    return obs, {}, *rest
+
+
+def changing(self: Any, agent: str) -> Any:
+    from gymnasium import spaces
+
+    return spaces.Box(-1, 1e9, (5,), np.float32) if self.match < 1 else spaces.Box(-2, 1e9, (5,), np.float32)
+
+
+BROKEN_MATCH = [
+    (dict(step=revive), "agents", "a is in agents again, though it has ended"),
+    (dict(step=vanish), "agents", "b left agents, but was neither terminated nor truncated"),
+    (dict(step=stranger), "agents", "x in agents, but not in possible_agents"),
+    (dict(step=unnamed), "players", "step.. gave no observation, reward or flag of a, which acted"),
+    (dict(observation_space=changing), "spaces", "observation space of a was Box.* and is now Box"),
+    (dict(_info=lambda self, a: {"events": [1]}), "players", "info's events must be 2 finite numbers"),
+    (dict(_info=lambda self, a: {"action_mask": [self.at == 0] * 4}), "mask", "a: action_mask: no action is legal"),
+]
+
+
+@pytest.mark.parametrize(("methods", "rule", "text"), BROKEN_MATCH)
+def test_what_breaks_the_rules_of_matches_ends_the_pool_with_a_line(methods: dict, rule: str, text: str):
+    def run() -> None:
+        with closing(scripted(3, broken_of_match(**methods)).open(0)) as pool:
+            play(pool, 20, np.zeros((20, 3), np.int64))
+
+    with pytest.raises(EnvFailure, match=rf"lanes 0, 1, 2: .*{text}.*\(rule {rule};") as e:
+        run()
+    assert "\n" not in str(e.value)

@@ -14,7 +14,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
-from tests.envs.picky import PARTS, Picky, late
+from tests.envs.picky import PARTS, Picky
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
 MANY = MultiDiscrete((2,), (2, 3))
@@ -48,14 +48,10 @@ def test_a_last_row_may_have_nothing_legal():
         (Discrete(3), [0, 0, 0], "no action is legal"),
         (MANY, [1, 0, 0, 0, 0], "no action is legal for number 1"),
         (Discrete(3), [1, 1], r"declared \[3\], given \[2\]"),
-        (Discrete(3), 1, r"given \[\]"),
         (Discrete(3), [1, 2, 0], "of 0 and 1, given .1 2 0."),
-        (Discrete(2), [0.5, 1.0], "of 0 and 1"),
         (Discrete(2), [np.nan, 1.0], "of 0 and 1"),
-        (Discrete(1), ["yes"], "of 0 and 1"),
         (MANY, (np.ones(2), np.ones(2)), r"declared \[3\], given \[2\]"),
         (MANY, (np.ones(2),), "declared 2 arrays, given 1"),
-        (MANY, (np.ones(2), 3), r"declared \[3\], given \[\]"),
         (MANY, np.ones((2, 3)), r"tuple of arrays, or \[5\]"),
         (Discrete(2), [[1], [1, 0]], "list that makes no array"),
         (MultiBinary((2,)), [0, 3], "of 0, 1 and 2"),
@@ -142,7 +138,7 @@ def taken(leaf, value):
     return np.concatenate([flat[i] == np.arange(n) for i, n in enumerate(leaf.classes)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(space=SPACES, seed=st.integers(0, 2**16))
 def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(space, seed):
     rng = np.random.default_rng(seed)
@@ -165,8 +161,7 @@ def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(space, seed):
 MASK = {"pick": Field((4,), "bool"), "rest": {"0": Field((5,), "bool"), "1": Field((4,), "bool")}}
 
 
-@pytest.mark.parametrize("source", ["info", "observation"])
-@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize(("source", "inline"), [("info", False), ("observation", True)])
 def test_policies_obey_masks_and_environments_get_what_their_space_contains(source, inline):
     """Picky raises at any action that is not in its space or not legal; a pool would count that as a fault."""
     envs = Envs(Picky, 4, inline=inline, workers=2, options={"source": source})
@@ -223,13 +218,6 @@ def test_a_broken_mask_ends_the_run_with_one_line(flaw, says):
     with pytest.raises(EnvFailure, match=says) as e:
         play()
     assert "\n" not in str(e.value)
-
-
-def test_a_mask_that_comes_later_than_the_first_reset_is_told():
-    pool = Envs(late, 1, inline=True).open(0)
-    lanes, _ = pool.recv()
-    with pytest.raises(EnvFailure, match="action_mask: there is one now, but there was none"):
-        pool.send(lanes, np.zeros(1, int))
 
 
 def test_a_part_that_gets_its_mask_later_is_told():

@@ -57,27 +57,6 @@ def test_a_turn_based_environment_gives_who_waits_one_legal_action():
     assert {tuple(row["reward"]) for row in found if row["over"].any()} <= {(1, -1), (-1, 1), (0, 0)}
 
 
-@pytest.mark.parametrize("env", ["pettingzoo.classic.rps_v2:env", "mpe2.simple_spread_v3:env"])
-def test_a_simultaneous_environment_that_is_told_in_turns_is_parallel_again(env: str):
-    pytest.importorskip("mpe2")
-    envs = Envs(env, 6, inline=True)
-    found = rows(envs, 30)
-    assert envs.spec.mask is None
-    assert any(row["over"].all() for row in found)
-
-
-def test_players_of_a_known_game_die_before_it_ends():
-    pytest.importorskip("pygame")
-    pytest.importorskip("pettingzoo")
-    found = rows(Envs(DEATHS, 4, inline=True, options={"spawn_delay": 1, "max_zombies": 30}), 400)
-    over = np.stack([row["over"] for row in found])
-    first = np.stack([row["first"] for row in found])
-    assert over.any()
-    assert (over.any(1) & ~over.all(1)).any(), "some end before the others"
-    dead = over[:-1] & ~first[1:].all(1, keepdims=True)
-    assert first[1:][dead].all(), "and have first rows from then on"
-
-
 def test_unequal_seats_are_refused_in_one_line_that_names_padding():
     with pytest.raises(UserError, match=r"left has float32 \[2\] / 3 discrete, right has float32 \[3\] / 3 disc") as e:
         Envs(broken.Unequal, 2).spec  # noqa: B018

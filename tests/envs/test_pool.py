@@ -1,14 +1,24 @@
+"""Spaces as JSON and back: of every type of numbers, of kinds derived from Gymnasium's, with whatever bounds."""
+
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces as gym
 
 from polyplay.core.errors import UserError
-from polyplay.envs import All, Envs, Greedy, Group
+from polyplay.envs import All, Envs, Greedy, Group, pool
+from polyplay.envs.build import inspect_env
 from polyplay.envs.pool import closest_names, lane_seeds, options
+from polyplay.envs.spaces import observation
+from polyplay.runs.load import check_spaces
+from tests.envs import drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,3 +109,89 @@ def test_options_are_checked():
 def test_nearest():
     assert closest_names("cartpole-v1", ["CartPole-v1", "Pendulum-v1"]) == ", did you mean 'CartPole-v1'?"
     assert closest_names("zzz", ["CartPole-v1"]) == ""
+
+
+def test_drawn_environments_are_described_as_their_files_say():
+    for seed in range(60):
+        env = drawn.make(seed)
+        spec = inspect_env(env, "x")
+        back = pool.spec_from_json(json.loads(json.dumps(pool.spec_to_json(spec))), "spaces.json")
+        assert (back.obs, back.action, back.classes) == (spec.obs, spec.action, spec.classes)
+        shown, taken = pool.of_spec(back)
+        assert shown.contains(env.reset(seed=1)[0])
+        assert taken.contains(env.action_space.sample())
+
+
+NONE = gym.Box(0, 1, (2, 0))
+WIDTHS = [gym.Box(0, 1, (0,)), gym.Dict({"a": gym.Box(0, 1, (3,)), "b": NONE}), gym.Tuple([NONE, NONE])]
+
+
+@pytest.mark.parametrize("space", WIDTHS)
+def test_a_dimension_without_numbers_is_refused_in_one_line(space):
+    with pytest.raises(UserError, match=r"^x: observation space .* has a dimension of width 0, so no numbers: ") as e:
+        observation(space, "x")
+    assert "\n" not in str(e.value)
+
+
+def test_rows_hold_what_networks_can_compute_with():
+    kinds = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "longdouble": "float64", "float16": "float16"}
+    for given, held in kinds.items():
+        assert observation(gym.Box(0, 1, (2,), np.dtype(given).type), "x").dtype == held
+    assert observation(gym.MultiDiscrete([3, 4], dtype=np.uint64), "x").dtype == "int64"
+
+
+def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
+    shown = gym.Dict({"flags": gym.Box(0, 1, (2,), np.uint8), "n": gym.Discrete(3), "x": gym.Box(0, 1, (2,))})
+    spec = inspect_env(drawn.Drawn(shown, gym.Discrete(2)), "x")
+    assert {path: (low.tolist(), high.tolist()) for path, (low, high) in pool.byte_bounds(spec).items()} == {
+        "flags": ([0, 0], [1, 1])
+    }
+    bare = type(spec)(spec.obs, spec.action, classes=spec.classes)
+    assert pool.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"n": 10**400, "start": 0},
+        {"n": 2, "start": 10**400},
+        {"n": -1, "start": 0},
+        {"n": float("inf"), "start": 0},
+        {"n": 2, "start": 0, "dtype": "bool[3]"},
+    ],
+)
+def test_damage_of_any_kind_is_one_line(damage: dict[str, Any]):
+    spec = inspect_env(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
+    saved = pool.spec_to_json(spec)
+    with pytest.raises(UserError, match=r"^f\.json is damaged: .*; put back a copy of it$"):
+        pool.spec_from_json({**saved, "action": {**saved["action"], **damage}}, "f.json")
+
+
+ORDERS = {
+    "parts in another order": (
+        gym.Dict([("a", gym.Box(0, 1, ())), ("b", gym.Box(0, 1, ()))]),
+        gym.Dict([("b", gym.Box(0, 1, ())), ("a", gym.Box(0, 1, ()))]),
+    ),
+    "more classes": (gym.Discrete(5), gym.Discrete(7)),
+    "other numbers of classes": (gym.MultiDiscrete([3, 4]), gym.MultiDiscrete([4, 3])),
+    "bytes within other bounds": (gym.Box(0, 1, (3,), np.uint8), gym.Box(0, 255, (3,), np.uint8)),
+}
+
+
+@pytest.mark.parametrize(("was", "now"), ORDERS.values(), ids=ORDERS)
+def test_what_a_network_reads_otherwise_is_refused_when_a_run_goes_on(was, now, tmp_path: Path):
+    one, other = (inspect_env(drawn.Drawn(space, gym.Discrete(2)), "x") for space in (was, now))
+    (tmp_path / pool.FILE).write_text(json.dumps(pool.spec_to_json(one)))
+    envs = Envs("x:y", 1)
+    envs.__dict__["spec"] = one
+    check_spaces(tmp_path, envs)
+    envs.__dict__["spec"] = other
+    with pytest.raises(UserError, match=r"x:y shows .*, but .* was trained on ") as e:
+        check_spaces(tmp_path, envs)
+    shown, _, trained = str(e.value).partition(" shows ")[2].partition(", but ")
+    assert shown not in trained, "they are told apart"
+
+
+def test_the_range_of_numbers_that_are_read_as_they_are_is_no_matter():
+    one, other = (inspect_env(drawn.Drawn(gym.Box(0, high, (3,)), gym.Discrete(2)), "x") for high in (1, 9))
+    assert pool.network_view(one) == pool.network_view(other)

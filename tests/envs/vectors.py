@@ -120,10 +120,6 @@ def obedient(num_envs: int, autoreset_mode: AutoresetMode) -> VectorEnv:
     return SyncVectorEnv([partial(Obedient, length=2 + i) for i in range(num_envs)], autoreset_mode=autoreset_mode)
 
 
-def pairs(num_envs: int = 1) -> VectorEnv:
-    return SyncVectorEnv([Pair] * num_envs, copy=False)
-
-
 def poles(num_envs: int = 1, vector_kwargs: Any = None, vectorization_mode: str = "sync") -> VectorEnv:
     """CartPole that is truncated after 9 steps."""
     return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode, vector_kwargs, max_episode_steps=9)
@@ -149,3 +145,28 @@ def three() -> VectorEnv:
 def misled(num_envs: int = 4) -> gymnasium.Env:
     """A single environment; its `num_envs` means something else."""
     return Obedient(length=num_envs)
+
+
+class MildSame(Same):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+class MildBatched(Batched):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+class MildCounting(Counting):
+    """Every action is as good."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(np.zeros_like(actions))
+
+
+def mild_three() -> VectorEnv:
+    return MildCounting(3)

@@ -23,7 +23,6 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
-from polyplay.envs import masks
 from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete
 
 NAME = "toy:tests.games.traits:Traits"
@@ -71,7 +70,7 @@ class Traits:
         """The fields of `legal`."""
         if not self.mask:
             return None
-        return tree.nest({path: masks.mask_field(leaf) for path, leaf in self._leaves() if leaf.classes})
+        return tree.nest({path: Field((sum(leaf.classes),), "bool") for path, leaf in self._leaves() if leaf.classes})
 
     def _leaves(self) -> list[tuple[str, Leaf]]:
         return list(tree.leaves(self.action))

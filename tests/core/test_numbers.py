@@ -1,4 +1,4 @@
-"""Aggregates against slow plain twins, and what must hold for any scores."""
+"""Noise from a counter: the same key, the same number, whatever the grouping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.core.numbers import Estimate, aggregate, aggregates_agree, mean_interval, trimmed_mean
+from polyplay.core.numbers import (
+    Estimate,
+    LaneUniforms,
+    aggregate,
+    aggregates_agree,
+    mean_interval,
+    trimmed_mean,
+    uniform,
+)
+
+
+def test_a_number_depends_on_its_key_alone():
+    whole = uniform(7, np.arange(10), np.arange(10) + 100, 3)
+    part = uniform(7, np.array([4, 9]), np.array([104, 109]), 3)
+    assert whole.dtype == np.float32
+    assert np.array_equal(whole[[4, 9]], part)
+    assert not np.array_equal(whole, uniform(8, np.arange(10), np.arange(10) + 100, 3))
+
+
+def test_numbers_are_uniform_and_unrelated():
+    x = uniform(0, np.arange(64)[None], np.arange(400)[:, None], 2).astype(np.float64)
+    assert x.min() > 0.0
+    assert x.max() < 1.0
+    counts = np.histogram(x, 20, (0, 1))[0]
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 45  # χ² of 19 degrees, p ≈ 0.001
+    for a, b in ((x[:-1, :, 0], x[1:, :, 0]), (x[:, :-1, 0], x[:, 1:, 0]), (x[..., 0], x[..., 1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.02
+
+
+def test_rows_of_fixed_lanes_are_the_same_numbers():
+    lanes = np.arange(5, 13)
+    noise = LaneUniforms(3, lanes, 2)
+    for step in (0, 1, 63, 64, 65, 63, 200, 10_000):
+        assert np.array_equal(noise.row(step), uniform(3, lanes, np.full(8, step), 2))
+
+
+# Aggregates against slow plain twins, and what must hold for any scores.
+
 
 NUMBER = st.floats(-1e4, 1e4)
 RUNS = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(NUMBER, min_size=1, max_size=5), min_size=1)
@@ -68,12 +105,6 @@ def test_an_interval_covers_as_often_as_it_says():
         low, high = mean_interval(rng.normal(3.0, 1.0, 40).tolist(), seed=i, reps=300)
         hits += low <= 3.0 <= high
     assert 0.88 <= hits / 200 <= 0.99
-
-
-def test_bootstrap_means_spread_as_the_standard_error_says():
-    x = np.random.default_rng(1).normal(0.0, 2.0, 100)
-    low, high = mean_interval(x.tolist(), reps=5000)
-    assert (high - low) / 2 == pytest.approx(1.96 * x.std() / 10, rel=0.1)
 
 
 def test_one_game_has_no_interval():

@@ -1,0 +1,609 @@
+"""ale-py's traps, each shown on a real game."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import ale_py
+import numpy as np
+import pytest
+
+from polyplay.core.errors import Closed, EnvFailure, UserError
+from polyplay.core.tree import Field
+from polyplay.envs import Discrete, Envs, Greedy
+from polyplay.envs.atari import (
+    PRESETS,
+    PROTOCOLS,
+    Atari,
+    apply,
+    atari_preset,
+    game,
+    label,
+    load_starts,
+    native_games,
+    protocol,
+    rom,
+    spelled,
+    written,
+)
+from polyplay.envs.atari_emulator import AtariEnv
+from polyplay.evaluation.evaluate import EvaluateOptions
+from polyplay.evaluation.scores import BASELINES
+
+QUICK = {"noop_max": 0}
+
+
+def FIRE(t, pool):
+    """Serve and stand still: loses a life of Breakout every 24 steps."""
+    return np.full(pool.lanes, 1)
+
+
+@pytest.fixture
+def pools():
+    opened: list = []
+
+    def open_pool(game="ALE/Pong-v5", lanes=2, seed=0, lane=0, options=QUICK, **kw):
+        kw.setdefault("workers", 1)
+        opened.append(Envs(game, lanes, options=options, **kw).open(seed, lane))
+        return opened[-1]
+
+    yield open_pool
+    for pool in opened:
+        pool.close()
+
+
+def play(pool, steps, seed=0, actions=None):
+    """Rows [steps, lanes] of random play, all lanes at once; observations as sums and the last as is."""
+    rng = np.random.default_rng(seed)
+    n = pool.spec.action.n
+    rows: dict[str, list] = {}
+    for t in range(steps):
+        lanes, row = pool.recv()
+        for key in ("reward", "terminated", "truncated", "first", "over"):
+            rows.setdefault(key, []).append(row[key].copy())
+        rows.setdefault("obs", []).append(row["obs"].copy())
+        pool.send(lanes, rng.integers(0, n, pool.lanes) if actions is None else actions(t, pool))
+    return {k: np.array(v) for k, v in rows.items()}
+
+
+def test_spec_tells_everything():
+    spec = Envs("ALE/Breakout-v5", 2, options={"life_loss": "terminate", "sticky": 0.25}).spec
+    assert spec.obs == Field((4, 84, 84), "uint8")
+    assert spec.action == Discrete(4)
+    assert spec.frames_per_step == 4
+    assert spec.describe == {
+        "game": "breakout",
+        "frameskip": "4, maximum of the last two frames",
+        "sticky": "0.25",
+        "actions": "4 (minimal): NOOP FIRE RIGHT LEFT",
+        "stack": "4, zeros after a reset",
+        "no-ops": "0–29 frames with FIRE first",
+        "life loss": "terminates for the learner, the game goes on",
+        "observation": "uint8 [4, 84, 84] gray",
+        "max frames": "108000",
+        "pipeline": "ale-py's vector environment",
+    }
+    spec = Envs("ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}).spec
+    assert (spec.action, spec.obs, spec.frames_per_step) == (Discrete(18), Field((2, 42, 42), "uint8"), 2)
+
+
+def test_an_id_names_only_the_game():
+    assert len(native_games()) > 100
+    for title, name in native_games().items():
+        assert rom(f"ALE/{title}-v5") == rom(f"ALE/{title}") == name
+    assert rom("ALE/MsPacman-v5") == "ms_pacman"
+    with pytest.raises(UserError, match=r"unknown Atari game 'ALE/Pnog-v5', did you mean 'ALE/Pong-v5'\?"):
+        Envs("ALE/Pnog-v5", 1).spec  # noqa: B018
+    with pytest.raises(UserError, match="no single-player mode"):
+        rom("ALE/Combat-v5")
+
+
+def test_a_missing_ale_py_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(UserError, match=r"pip install polyplay\[atari\]"):
+        Envs("ALE/Pong-v5", 1).open(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"stiky": 0.1}, "unknown option 'stiky', did you mean 'sticky'"),
+        ({"sticky": 2.0}, "between 0 and 1"),
+        ({"frameskip": 0}, "at least 1"),
+        ({"frameskip": "4"}, "of type int"),
+        ({"stack_reset": "one"}, "one of zero, repeat, play"),
+        ({"life_loss": "cut"}, "'ignore' or 'terminate'"),
+        ({"gray": "green"}, "gray='green' must be one of ale, opencv"),
+        ({"resize": "cubic"}, "resize='cubic' must be one of area"),
+        ({"pipeline": "fast"}, "one of auto, native, plain"),
+        ({"noop_min": 30}, "noop_min=30, noop_max=30: the first must be smaller"),
+        ({"crop": -1}, "crop=-1 must be at least 0"),
+        ({"pipeline": "native", "crop": 2}, "has no crop=2; use 'plain'"),
+        ({"pipeline": "native", "stack_reset": "play"}, "has no stack_reset='play'; use 'plain'"),
+    ],
+)
+def test_wrong_options(options, says):
+    with pytest.raises(UserError, match=says) as e:
+        Envs("ALE/Pong-v5", 1, options=options).spec  # noqa: B018
+    assert "\n" not in str(e.value)
+
+
+def test_a_lost_life_is_cut_for_the_learner_and_the_game_goes_on(pools):
+    """`over` comes with the fifth life only; no reset frame, no no-ops, no fifth life again in between."""
+    pool = pools("ALE/Breakout-v5", 2, options={**QUICK, "life_loss": "terminate"})
+    rows = play(pool, 260, actions=FIRE)
+    ignored = play(pools("ALE/Breakout-v5", 2, options={**QUICK}), 260, actions=FIRE)
+    for lane in range(2):
+        ends, overs = (np.flatnonzero(rows[k][:, lane]) for k in ("terminated", "over"))
+        assert len(overs) == 2
+        assert (ends[4::5] == overs).all(), "four lives are cuts, the fifth is the end"
+        assert rows["first"][1:, lane].tolist() == rows["terminated"][:-1, lane].tolist()
+        cut = ends[0]
+        assert (rows["obs"][cut, lane, 1:] == rows["obs"][cut + 1, lane, :3]).all(), "the stack goes on"
+        assert not rows["obs"][overs[0] + 1, lane, :3].any(), "and begins anew with a game"
+        assert (ignored["over"][:, lane] == ignored["terminated"][:, lane]).all()
+        assert ignored["over"][:, lane].sum() == 2
+
+
+def test_on_a_cut_row_the_adapter_presses_nothing(pools):
+    """Whatever the policy says there, the games are the same."""
+
+    def run(say):
+        pool = pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": "terminate"})
+        rng, cut, sums = np.random.default_rng(1), False, []
+        for _ in range(160):
+            lanes, row = pool.recv()
+            cut = bool(row["terminated"][0])
+            sums.append(int(row["obs"].sum()))
+            action = int(rng.integers(0, 4))
+            pool.send(lanes, np.array([say if cut else action]))
+        return sums
+
+    assert run(0) == run(1) == run(3)
+
+
+@pytest.mark.parametrize("batching", [None, Greedy(2)])
+def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools, batching):
+    """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
+    kw = {} if batching is None else {"batching": batching}
+    short = pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 40}, **kw)
+    long = pools("ALE/Breakout-v5", 3, seed=9)
+    actions = np.random.default_rng(0).integers(0, 4, (40, 3))
+    want = play(long, 12, actions=lambda t, pool: actions[t])
+    age, seen = np.full(3, -1), np.zeros(3, int)
+    for _ in range(60 if batching else 26):
+        lanes, row = short.recv()
+        numbers = np.arange(3)[lanes]
+        age[numbers] = np.where(row["first"], 0, age[numbers] + 1)
+        assert (row["truncated"] == (age[numbers] == 10)).all(), "40 frames are 10 steps"
+        assert (row["over"] == row["truncated"]).all()
+        assert not row["terminated"].any()
+        for i, lane in enumerate(numbers):
+            if seen[lane] == 0:
+                assert (row["obs"][i] == want["obs"][age[lane], lane]).all()
+                assert row["reward"][i] == want["reward"][age[lane], lane]
+            if row["first"][i]:
+                assert not row["obs"][i, :3].any()
+                assert row["reward"][i] == 0
+        seen[numbers] += row["truncated"]
+        short.send(lanes, actions[age[numbers], numbers])
+    assert (seen >= 2).all()
+
+
+def test_frames_round_up_to_whole_steps(pools):
+    rows = play(pools(lanes=1, options={**QUICK, "max_frames": 10}), 9)
+    assert np.flatnonzero(rows["truncated"][:, 0]).tolist() == [3, 7]
+
+
+def test_deterministic_in_the_seed_and_independent_of_threads(pools):
+    options = {"sticky": 0.25}
+    a = play(pools("ALE/Breakout-v5", 2, seed=1, options=options, workers=1), 60)
+    b = play(pools("ALE/Breakout-v5", 2, seed=1, options=options, workers=2), 60)
+    c = play(pools("ALE/Breakout-v5", 2, seed=2, options=options, workers=2), 60)
+    assert all((a[k] == b[k]).all() for k in a)
+    assert (a["obs"] != c["obs"]).any()
+    assert (a["obs"][:, 0] != a["obs"][:, 1]).any(), "lanes differ"
+
+
+def test_a_lane_keeps_its_game_whatever_pool_holds_it(pools):
+    options = {"sticky": 0.25}
+    still = lambda t, pool: np.zeros(pool.lanes, int)  # noqa: E731
+    whole = play(pools(lanes=4, seed=1, options=options), 12, actions=still)
+    part = play(pools(lanes=2, seed=1, lane=2, options=options), 12, actions=still)
+    assert (whole["obs"][:, 2:] == part["obs"]).all()
+
+
+def test_groups_step_while_the_other_is_served(pools):
+    pool = pools(lanes=2, groups=2)
+    whole = play(pools(lanes=2), 6, actions=lambda t, pool: np.full(2, t % 6))
+    for t in range(6):
+        for group in range(2):
+            lanes, row = pool.recv()
+            assert lanes == slice(group, group + 1)
+            assert (row["obs"] == whole["obs"][t, lanes]).all()
+            pool.send(lanes, np.full(1, t % 6))
+
+
+def test_whoever_is_ready_is_answered_in_any_order(pools):
+    """Lanes come as numbers; each gets its own action, whatever order the answer is given in."""
+    pool = pools("ALE/Breakout-v5", 3, batching=Greedy(2), workers=2)
+    alone = play(pools("ALE/Breakout-v5", 3), 20, actions=lambda t, pool: (t + np.arange(3)) % 4)
+    at = np.zeros(3, int)
+    while (at < 6).any():
+        lanes, row = pool.recv()
+        assert not pool.fixed
+        assert len(lanes) == 2
+        for i, lane in enumerate(lanes):
+            if at[lane] < 20:
+                assert (row["obs"][i] == alone["obs"][at[lane], lane]).all()
+                assert row["first"][i] == alone["first"][at[lane], lane]
+        order = np.argsort(lanes)[::-1]
+        time.sleep(0.002)  # ale-py may starve a lane whose rows are asked for at once for ever
+        pool.send(lanes[order], ((at[lanes] + lanes) % 4)[order])
+        at[lanes] += 1
+
+
+def test_only_the_last_recv_can_be_answered(pools):
+    pool = pools(lanes=3, batching=Greedy(2), workers=1)
+    lanes, _ = pool.recv()
+    with pytest.raises(ValueError, match="exactly the lanes"):
+        pool.send(lanes[:1], np.zeros(1, int))
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv()
+
+
+def test_an_action_out_of_range_is_refused_before_it_hangs_ale(pools):
+    pool = pools()
+    lanes, _ = pool.recv()
+    for bad in (np.array([0, 6]), np.array([-1, 0])):
+        with pytest.raises(ValueError, match="0…5"):
+            pool.send(lanes, bad)
+    pool.send(lanes, np.array([0, 5]))
+    pool.recv()
+
+
+def test_observations_are_ales_own_arrays(pools):
+    pool = pools()
+    vector = pool._vectors[0]
+    kept = []
+    raw = vector.recv
+    vector.recv = lambda: kept.append(raw()) or kept[-1]
+    lanes, _ = pool.recv()
+    pool.send(lanes, np.zeros(2, int))
+    _, row = pool.recv()
+    assert row["obs"] is kept[0][0]
+    assert row["reward"].dtype == np.float32
+
+
+def test_closed_pools_say_so(pools):
+    pool = pools()
+    pool.recv()
+    pool.close()
+    pool.close()
+    with pytest.raises(Closed):
+        pool.recv()
+    assert (pool.state(), pool.restarts, pool.faults) == (None, 0, [])
+    with pytest.raises(ValueError, match="has no state to load: ale-py's vector environment cannot save a game"):
+        pool.load({})
+
+
+# Each paper's frames, pinned; and what a preset may say.
+
+
+FRAMES = {  # sha256 of what two lanes of Breakout show in 60 steps of fixed actions
+    "dqn2015": "10ce41715bdf5d1d",
+    "dqn_zoo": "94b8254ea25f6b38",
+    "a3c": "0221251d244812c3",
+    "ga3c": "cb08142667fda52e",
+    "baselines": "1dd965717b0d88a8",
+    "wrap_deepmind": "081211317af4ee12",
+    "accel": "8f3f24837f40d4f9",
+    "accel_nearest": "0342a1b46c03f91e",
+    "rlpyt": "554e9742b31eb688",
+    "impala": "b3a99081ca2c52c3",
+    "apex": "6bd4b73606c1ef3a",
+    "r2d2": "8b3b91fafb568219",
+    "dopamine": "21567e345a9e3692",
+}
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "atari.md").read_text()
+NATIVE = {"baselines", "impala", "apex", "r2d2", "dopamine"}
+
+
+def fingerprint(name, pipeline="plain", **how):
+    pool = Envs("ALE/Breakout-v5", 2, options={**atari_preset(name), "pipeline": pipeline}, **how).open(11)
+    actions = np.random.default_rng(3).integers(0, pool.spec.action.n, (60, 2))
+    seen = hashlib.sha256()
+    try:
+        for action in actions:
+            lanes, row = pool.recv()
+            for key in ("obs", "reward", "terminated", "truncated", "first", "over"):
+                seen.update(np.ascontiguousarray(row[key]).tobytes())
+            pool.send(lanes, action)
+    finally:
+        pool.close()
+    return seen.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_frames_of_a_preset_are_pinned(name):
+    assert fingerprint(name, inline=True, workers=1) == FRAMES[name]
+
+
+def test_they_do_not_depend_on_threads_or_processes():
+    assert fingerprint("accel", workers=2) == FRAMES["accel"]
+    assert fingerprint("baselines", "native", workers=2) == fingerprint("baselines", "native", workers=1)
+
+
+def test_every_preset_says_all_that_concerns_frames():
+    fixed = {"frameskip", "sticky", "full_actions", "size", "stack", "maxpool", "max_frames"}
+    fixed |= {"noop_max", "fire_reset", "stack_reset", "life_loss"}
+    for name, found in PRESETS.items():
+        assert fixed <= set(found), name
+        assert Atari(**found).native == (name in NATIVE)
+        assert f"`{name}`" in PAGE
+
+
+def test_an_unknown_preset_is_one_line_with_the_nearest():
+    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
+        atari_preset("dopamin")
+
+
+def test_a_run_is_told_what_is_played():
+    spec = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec
+    assert spec.describe["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
+    assert spec.describe["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
+    assert (
+        spec.describe["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
+    )
+    assert spec.describe["pipeline"] == "ale-py's plain emulator"
+    assert (
+        Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec.describe["stack"]
+        == "4, filled by steps of NOOP after a reset"
+    )
+
+
+PONG = Envs("ALE/Pong-v5", 4, options=atari_preset("accel"))
+
+
+def starts(tmp_path, kind="human", frames=100):
+    path = tmp_path / "starts.json"
+    said = {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": kind, "source": "a test"}
+    path.write_text(json.dumps({**said, "starts": [{"actions": [f"NOOP*{frames}"]}]}))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "noops", "frames", "sticky", "episodes"),
+    [
+        ("null-op", (0, 31), 18_000, 0.0, 30),
+        ("null-op-30min", (0, 31), 108_000, 0.0, 100),
+        ("null-op-1-30", (1, 31), 108_000, 0.0, 100),
+        ("sticky", (0, 0), 108_000, 0.25, 100),
+    ],
+)
+@pytest.mark.parametrize("trained", PRESETS)
+def test_a_protocol_fixes_starts_and_ends_and_leaves_the_picture(name, noops, frames, sticky, episodes, trained):
+    own = atari_preset(trained)
+    envs, none = apply(protocol(name), Envs("ALE/Pong-v5", 4, options=own), None)
+    before, o = Atari(**own), Atari(**envs.options)
+    assert none is None
+    assert (o.noop_min, o.noop_max, o.max_frames, o.sticky) == (*noops, frames, sticky)
+    assert (o.start, o.life_start, o.life_loss, o.fire_reset) == ("noops", "", "ignore", False)
+    for kept in ("frameskip", "full_actions", "size", "width", "stack", "gray", "resize", "crop", "maxpool"):
+        assert getattr(o, kept) == getattr(before, kept), kept
+    assert protocol(name).episodes == episodes
+
+
+def test_human_starts_take_a_file(tmp_path):
+    path = starts(tmp_path)
+    envs, found = apply(protocol("human-starts"), PONG, path)
+    assert envs.options["starts"] == path
+    assert found is not None
+    assert (found.game, envs.options["max_frames"], envs.options["noop_max"]) == ("pong", 108_000, 0)
+    assert label(protocol("human-starts"), found) == "human-starts"
+    _, substitute = apply(protocol("human-starts"), PONG, starts(tmp_path, "substitute"))
+    assert label(protocol("human-starts"), substitute) == "human-starts (substitute)"
+
+
+def test_human_starts_without_a_file_say_what_to_supply():
+    with pytest.raises(UserError) as told:
+        apply(protocol("human-starts"), PONG, None)
+    text = str(told.value)
+    assert "\n" not in text
+    for part in ("needs --starts FILE", "start states of pong", "never released", "`polyplay starts RUN`"):
+        assert part in text
+
+
+def test_mistakes_are_said_in_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op"):
+        protocol("nul-op")
+    with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch; allowed here: run"):
+        apply(protocol("null-op"), Envs("toy:catch", 1), None)
+    with pytest.raises(UserError, match="--starts x is for --protocol human-starts, sticky given"):
+        apply(protocol("sticky"), PONG, "x")
+    with pytest.raises(UserError, match="start 0: more than 107999 frames were played before it"):
+        apply(protocol("human-starts"), PONG, starts(tmp_path, frames=108_000))
+
+
+def test_the_command_line_and_the_baselines_know_every_protocol():
+    hint = get_type_hints(EvaluateOptions)["protocol"]
+    assert list(get_args(hint)) == list(PROTOCOLS)
+    assert {b for p in PROTOCOLS.values() for b in p.baselines} == set(BASELINES)
+    assert game(PONG) == "pong"
+    assert game(Envs("toy:catch", 1)) is None
+
+
+# Start states: what a file may say, and that games begin exactly there.
+
+
+START = {"actions": ["NOOP*60", "FIRE", "RIGHT*40"]}
+PLAIN = {"noop_max": 0, "fire_reset": False, "max_frames": 4000}
+
+
+def file(tmp_path, *starts, **head):
+    path = tmp_path / "starts.json"
+    said = {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": "human", "source": "a test", **head}
+    path.write_text(json.dumps({**said, "starts": list(starts)}))
+    return str(path)
+
+
+def emulator(seed=0):
+    """Pong after its reset, played by ALE alone."""
+    ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.setInt("random_seed", seed)
+    ale.loadROM(str(ale_py.roms.get_rom_path("pong")))
+    ale.reset_game()
+    return ale
+
+
+def played(seed=0):
+    ale = emulator(seed)
+    for button, frames in (("NOOP", 60), ("FIRE", 1), ("RIGHT", 40)):
+        for _ in range(frames):
+            ale.act(ale_py.Action.__members__[button].value)
+    return ale
+
+
+def digest(ale):
+    return hashlib.sha256(ale.getRAM().tobytes()).hexdigest()
+
+
+def test_a_game_begins_where_the_presses_lead(tmp_path):
+    path = file(tmp_path, {**START, "seed": 3, "ram": digest(played(3))})
+    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path})
+    obs, _ = env.reset(seed=11)
+    ale = played(3)
+    assert (env._ale.getRAM() == ale.getRAM()).all()
+    assert (obs[:3] == 0).all()  # a new stack
+    assert obs[3].any()
+    for action in (2, 3, 0, 5):
+        env.step(action)
+        for _ in range(4):
+            ale.act(ale.getMinimalActionSet()[action])
+    assert (env._ale.getRAM() == ale.getRAM()).all()
+
+
+def test_a_saved_state_begins_the_same_game(tmp_path):
+    ale = played()
+    state = base64.b64encode(ale.cloneState(include_rng=True).serialize()).decode()
+    ale.act(ale_py.Action.NOOP)
+    path = file(tmp_path, {"state": state, "frames": 101, "ram": digest(ale)})
+    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path})
+    env.reset()
+    assert (env._ale.getRAM() == ale.getRAM()).all()
+
+
+def test_frames_before_the_start_count_and_rewards_before_it_do_not(tmp_path):
+    path = file(tmp_path, {"actions": ["NOOP*1000"]})
+    pool = Envs("ALE/Pong-v5", 1, options={**PLAIN, "max_frames": 1021, "starts": path}, inline=True).open(0)
+    rewards, steps = [], -1
+    while True:
+        lanes, row = pool.recv()
+        rewards.append(float(row["reward"][0]))
+        steps += 1
+        if row["over"][0]:
+            break
+        pool.send(lanes, np.zeros(1, np.int64))
+    pool.close()
+    assert steps == 6  # 21 frames were left, four to a step
+    assert rewards[0] == 0.0  # a game of 1000 no-ops has lost points
+    assert sum(rewards) >= -1
+
+
+def test_lanes_take_every_start_once_in_turn(tmp_path):
+    path = file(tmp_path, *({"actions": [f"NOOP*{100 + 4 * i}"]} for i in range(5)))
+    options = {**PLAIN, "max_frames": 124, "starts": path, "stride": 2}
+    pool = Envs("ALE/Pong-v5", 2, options=options, inline=True).open(0)
+    lengths, now = ([], []), [0, 0]
+    while min(map(len, lengths)) < 3:
+        lanes, row = pool.recv()
+        for i in (0, 1):
+            now[i] += not row["first"][i]
+            if row["over"][i]:
+                lengths[i].append(now[i])
+                now[i] = 0
+        pool.send(lanes, np.zeros(2, np.int64))
+    pool.close()
+    assert lengths[0][:3] == [6, 4, 2]  # starts 0, 2, 4
+    assert lengths[1][:3] == [5, 3, 6]  # starts 1, 3, and 0 again
+
+
+def test_an_environment_with_start_states_can_be_saved(tmp_path):
+    path = file(tmp_path, START, {"actions": ["NOOP*200"]})
+    a, b = (AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path}) for _ in range(2))
+    a.reset(seed=0)
+    b.reset(seed=0)
+    b.set_state(a.get_state())
+    assert (a.reset()[0] == b.reset()[0]).all()  # both begin the second
+    assert int(a.get_state()["games"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        ({**START, "ram": "00"}, "start 0: its RAM has the digest"),
+        ({"state": base64.b64encode(b"nothing").decode(), "frames": 5}, "start 0: no state of ALE's"),
+        ({"actions": ["NOOP*4100"]}, "start 0: the game is over there"),
+        ({"actions": ["NOOP*300"]}, "start 0: 300 frames were played there, the longest game has 300"),
+    ],
+)
+def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
+    options = {**PLAIN, "max_frames": 300, "starts": file(tmp_path, start)}
+    with pytest.raises((UserError, EnvFailure), match=says):
+        Envs("ALE/Pong-v5", 1, options=options, inline=True, max_restarts=0).open(0).recv()
+
+
+@pytest.mark.parametrize(
+    ("starts", "head", "says"),
+    [
+        ([], {}, '"starts" must be a list of at least one start'),
+        ([START], {"format": "x"}, 'must be an object with "format": "polyplay-starts"'),
+        ([START], {"kind": "robot"}, "\"kind\" is 'robot', allowed: human, substitute"),
+        ([START], {"game": ""}, "\"game\" is '', it must be text"),
+        ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
+        ([{}], {}, 'start 0: has to be an object with either "actions" or "state"'),
+        ([START, {**START, "state": ""}], {}, 'start 1: has to be an object with either "actions" or "state"'),
+        ([{**START, "seed": -1}], {}, 'start 0: "seed" must be a whole number'),
+        ([{"actions": "NOOP"}], {}, 'start 0: "actions" must be a list of words'),
+        ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' is no button of ALE's"),
+        ([{"actions": ["NOOP*x"]}], {}, "start 0: 'NOOP\\*x' is no button of ALE's"),
+        ([{"state": "AA=="}], {}, 'start 0: a "state" needs "frames"'),
+        ([{"state": "A", "frames": 3}], {}, 'start 0: "state" is no base64'),
+    ],
+)
+def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
+    with pytest.raises(UserError, match=says) as told:
+        load_starts(file(tmp_path, *starts, **head), "pong")
+    assert str(told.value).startswith("--starts: ")
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_file_or_no_json_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"--starts: cannot read .*; give a file of start states"):
+        load_starts(str(tmp_path / "none"))
+    (tmp_path / "x").write_text("{")
+    with pytest.raises(UserError, match="is no JSON"):
+        load_starts(str(tmp_path / "x"))
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    words = spelled(["NOOP", "NOOP", "FIRE", "NOOP"])
+    assert words == ["NOOP*2", "FIRE", "NOOP"]
+    path = tmp_path / "x.json"
+    path.write_bytes(written("pong", "substitute", "a test", [{"actions": words, "seed": 4}, {"actions": []}]))
+    found = load_starts(str(path), "pong")
+    assert (found.kind, found.source, len(found.starts)) == ("substitute", "a test", 2)
+    assert (found.starts[0].presses, found.starts[0].frames, found.starts[0].seed) == (((0, 2), (1, 1), (0, 1)), 4, 4)
+    assert found.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_start_states_and_sticky_actions_exclude_each_other():
+    with pytest.raises(UserError, match=r"start states need sticky=0"):
+        AtariEnv("ALE/Pong-v5", {"starts": "x", "sticky": 0.25})

@@ -1,0 +1,401 @@
+"""Vector environments that reset in the same step: last rows from info, first rows as they were returned."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as gym
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+import polyplay
+from polyplay.acting.play import play_games
+from polyplay.core import tree
+from polyplay.core.errors import Closed, EnvFailure, UserError
+from polyplay.envs import Discrete, Envs, Greedy, spaces
+from polyplay.envs.build import autoreset_mode, build_vector, factory_keywords, single_lane
+from polyplay.envs.inline_pool import InlinePool, VectorPool, action_writer
+from polyplay.envs.pool import lane_seeds
+from polyplay.runs.plan import episodes
+from tests.envs import faulty, vectors
+from tests.envs.faulty import FINE, RAISE, SHAPE
+from tests.envs.vectors import NEXT, OFF, SAME, Counting
+
+
+def test_the_same_rows_as_with_processes():
+    """CartPole under the same seed and actions, to the bit."""
+    inline = Envs("CartPole-v1", 3, inline=True).open(7)
+    process = Envs("CartPole-v1", 3, workers=2).open(7)
+    rng = np.random.default_rng(0)
+    try:
+        for _ in range(80):
+            a, x = inline.recv()
+            b, y = process.recv(60)
+            assert a == b == slice(0, 3)
+            assert all((x[k] == y[k]).all() for k in x)
+            action = rng.integers(0, 2, 3)
+            inline.send(a, action)
+            process.send(b, action)
+    finally:
+        process.close()
+        inline.close()
+
+
+def test_steps_in_this_process_and_restarts_lanes():
+    pool = Envs(faulty.Obedient, 2, inline=True, batching=Greedy(2)).open(0)
+    lanes, row = pool.recv()
+    assert row["obs"][:, 2].tolist() == [os.getpid()] * 2
+    pool.send(lanes, np.array([FINE, RAISE]))
+    lanes, row = pool.recv()
+    assert row["first"].tolist() == [False, True]
+    assert pool.restarts == 1
+    assert "boom" in pool.faults[0]
+    with pytest.raises(RuntimeError, match="before"):
+        pool.recv()
+
+
+def test_failures_end_it():
+    pool = Envs(faulty.Obedient, 1, inline=True, max_restarts=0).open(0)
+    lanes, _ = pool.recv()
+    with pytest.raises(EnvFailure, match="boom"):
+        pool.send(lanes, np.array([RAISE]))
+    with pytest.raises(Closed):
+        pool.recv()
+    pool = Envs(faulty.Obedient, 1, inline=True).open(0)
+    lanes, _ = pool.recv()
+    with pytest.raises(EnvFailure, match="declared float64"):
+        pool.send(lanes, np.array([SHAPE]))
+    with pytest.raises(UserError, match="no licence"):
+        Envs(faulty.Unbuildable, 1, inline=True).open(0)
+    with pytest.raises(Closed):
+        pool.state()
+
+
+FLAGS = ("first", "terminated", "truncated", "over")
+
+
+def opened(name, lanes=3, groups=1, seed=7, lane=0, **options):
+    return Envs(name, lanes, groups, inline=True, options=options).open(seed, lane)
+
+
+def walk(pool, actions):
+    """Rows of a pool of one group, as copies."""
+    rows = []
+    for action in actions:
+        lanes, row = pool.recv()
+        rows.append(tree.map(np.copy, row))
+        pool.send(lanes, action)
+    pool.close()
+    return rows
+
+
+def same(a, b):
+    return all(
+        ((x == y).all() and x.dtype == y.dtype) for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True)
+    )
+
+
+def test_next_step_gives_the_same_rows_as_single_environments_to_the_bit():
+    rng = np.random.default_rng(0)
+    actions = [rng.integers(0, 2, 4) for _ in range(40)]
+    vector = opened(vectors.poles, 4, lane=2)
+    assert isinstance(vector, VectorPool)
+    single = Envs("CartPole-v1", 4, inline=True, options={"max_episode_steps": 9}).open(7, 2)
+    assert isinstance(single, InlinePool)
+    assert all(same(x, y) for x, y in zip(walk(vector, actions), walk(single, actions), strict=True))
+
+
+def test_groups_are_vectors_of_their_own_with_seeds_of_their_own():
+    pool, whole = opened(vectors.poles, 6, groups=2), opened(vectors.poles, 6)
+    every = whole.recv()[1]["obs"].copy()
+    assert len({tuple(row) for row in every}) == 6
+    for group in (slice(0, 3), slice(3, 6), slice(0, 3), slice(3, 6)):
+        lanes, row = pool.recv()
+        assert lanes == group
+        if row["first"].all():
+            assert (row["obs"] == every[group]).all()
+        pool.send(lanes, np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("make", [Counting, lambda num_envs: vectors.obedient(num_envs, OFF)])
+def test_where_it_does_not_reset_we_do_and_rows_are_the_convention(make):
+    """Lanes of 2, 3 and 4 steps: ends fall together in all ways. Both insist that none is stepped beyond its end."""
+    rows = walk(opened(make, 3), [np.zeros(3, np.int64)] * 30)
+    for lane in range(3):
+        length = 2 + lane
+        for t, row in enumerate(rows):
+            step = t % (length + 1)
+            assert row["obs"][lane, 0] == step, "the last row is the real last observation, the first a reset's"
+            assert row["reward"][lane] == step
+            end = step == length
+            assert [bool(row[k][lane]) for k in FLAGS] == [step == 0, end, False, end]
+
+
+def test_seeds_are_one_per_lane_or_one_for_all():
+    seeds = lane_seeds(7, 5, 3).tolist()
+    pool = opened(Counting, 3, lane=5)
+    assert pool._groups[0].env.seeds == seeds
+    assert opened(vectors.OneSeed, 3, lane=5)._groups[0].env.seeds == seeds[0]
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        (1, r"lanes 4–6: step failed: ValueError: boom \(vectors.py:\d+\); a vector environment's lanes can't be rest"),
+        (2, r"lanes 4–6: observation breaks its declared space: declared float32 \[3, 2\], given float32 \[3, 1\]"),
+        (3, r"lanes 4–6: step failed: ValueError: reward, terminated, truncated must be \[3\], given \[\]"),
+    ],
+)
+def test_what_it_does_wrong_ends_the_pool_in_one_line(action, says):
+    pool = opened(Counting, 3, lane=4)
+    lanes, _ = pool.recv()
+    env = pool._groups[0].env
+    with pytest.raises(EnvFailure, match=says) as e:
+        pool.send(lanes, np.array([0, 0, action]))
+    assert len(str(e.value).split("\n")[0]) < 250
+    assert env.closed
+    with pytest.raises(Closed):
+        pool.recv()
+
+
+def test_a_reset_outside_the_space_is_told():
+    def low(num_envs):
+        env = Counting(num_envs)
+        env.see -= 5
+        return env
+
+    with pytest.raises(EnvFailure, match=r"at 'lane 0' -4 at \[1\] is not in \[-1, 99\]; widen low and high"):
+        opened(low, 2)
+
+
+def test_other_actions_are_put_together_lane_by_lane(monkeypatch):
+    monkeypatch.setattr(spaces, "action_reader", lambda space: lambda row: row + space.start)
+    act = action_writer(gym.MultiDiscrete([3, 4], start=[1, 2]), 2)
+    assert act(np.array([[0, 1], [2, 0]])).tolist() == [[1, 3], [3, 2]]
+
+
+def test_systems_train_and_play_with_them(tmp_path):
+    settings = dict(network="mlp", lanes=6, groups=2, replicas=1, unroll=4, steps=600, tensorboard=False)
+    run = polyplay.train("a2c", env=vectors.poles, serial=True, run=str(tmp_path / "run"), **settings)
+    assert run.exit_code == 0
+    assert run.summary["episodic_return_mean"] == 9
+    assert run.evaluate(5)["episodic_length_mean"] == 9
+
+
+class Still:
+    """A policy that always does 0."""
+
+    noise = 1
+
+    def initial(self, lanes):
+        return {}
+
+    def act(self, step, state):
+        return {"action": torch.zeros(len(step["reward"]), dtype=torch.int64)}, {}
+
+
+def test_games_are_played_in_as_many_lanes_as_there_must_be():
+    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
+    assert sorted(games) == [(3.0, 2), (3.0, 2), (6.0, 3), (6.0, 3), (10.0, 4)]
+
+
+def test_words_are_those_of_the_signature_that_were_not_given_already():
+    assert factory_keywords(vectors.poles) == {"num_envs", "vector_kwargs"}
+    assert factory_keywords(partial(gymnasium.make_vec, "CartPole-v1")) == {"num_envs", "vector_kwargs"}
+    assert factory_keywords(partial(vectors.poles, num_envs=4)) == {"vector_kwargs"}
+    assert factory_keywords(vectors.obedient) == {"num_envs", "autoreset_mode"}
+    assert factory_keywords(vectors.Counting) == {"num_envs"}
+    assert factory_keywords(faulty.Obedient) == factory_keywords(vectors.three) == factory_keywords(dict) == set()
+
+
+def test_factories_are_asked_for_lanes_and_for_next_step():
+    assert build_vector(vectors.poles, 5).num_envs == 5
+    assert autoreset_mode(build_vector(vectors.poles, 2)) is NEXT
+    assert autoreset_mode(build_vector(vectors.obedient, 2)) is NEXT
+    assert autoreset_mode(build_vector(partial(vectors.poles, vectorization_mode="vector_entry_point"), 2)) is NEXT
+    assert build_vector(vectors.three, 5).num_envs == 3
+    assert isinstance(build_vector(vectors.misled, 5), faulty.Obedient)
+    assert build_vector(vectors.misled, 5).length == 4
+
+    def choosy(num_envs, autoreset_mode=SAME):
+        if autoreset_mode is NEXT:
+            raise ValueError("not in this mode")
+        return vectors.obedient(num_envs, autoreset_mode)
+
+    assert autoreset_mode(build_vector(choosy, 2)) is OFF
+
+
+def test_modes_are_read_from_words_too():
+    env = vectors.Counting()
+    for said, meant in (("NextStep", NEXT), (SAME, SAME), ("sometimes", None), (None, None)):
+        env.metadata = {"autoreset_mode": said}
+        assert autoreset_mode(env) is meant
+    assert autoreset_mode(faulty.Obedient()) is None
+
+
+def test_what_resets_in_the_same_step_becomes_single_environments():
+    env = single_lane(vectors.same, "same")
+    assert isinstance(env, gymnasium.Env)
+    assert not isinstance(env, VectorEnv)
+    env.reset(seed=0)
+    assert env.step(0)[1] == 2.0, "wrappers stay"
+    assert env.spec.max_episode_steps == 9
+
+
+@pytest.mark.parametrize(
+    ("make", "then"),
+    [
+        (vectors.Batched, "makes the first step of its next episode unseen"),
+        (vectors.Listed, "makes the first step of its next episode unseen"),
+        (vectors.wrapped, "is reset once more"),
+    ],
+)
+def test_others_that_reset_in_the_same_step_are_taken_as_they_are_and_say_what_is_unseen(make, then):
+    env = single_lane(make, "it")
+    assert autoreset_mode(env) is SAME
+    envs = Envs(make, 2, inline=True)
+    says = f"its own, in the same step: a lane that ends while others go on {then}"
+    assert envs.spec.describe["resets"] == says
+    assert episodes(envs).endswith(f"value of the last observation; resets: {says}")
+
+
+class Pooled(vectors.Counting):
+    __module__ = "envpool.made.up"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (vectors.Silent, r"^it: Silent does not say how it resets; its metadata must say autoreset_mode: "),
+        (Pooled, r"^it: is an EnvPool, .* give --env envpool:TASK$"),
+    ],
+)
+def test_others_are_refused_by_name_in_one_line(make, says):
+    with pytest.raises(UserError, match=says) as e:
+        single_lane(make, "it")
+    assert "\n" not in str(e.value)
+
+
+def test_a_spec_says_that_it_is_of_a_vector():
+    for inline in (True, False):  # in this process, and in one of its own
+        spec = Envs(vectors.Counting, 6, 2, inline=inline).spec
+        assert (spec.vector, spec.width, spec.action) == (True, 0, Discrete(4))
+        assert spec.obs.shape == (2,)
+        assert spec.describe["resets"] == "by us, lane by lane"
+    spec = Envs(vectors.poles, 6, inline=True).spec
+    assert spec.describe["resets"] == "its own, in the next step"
+    assert spec.describe["time limit"] == "9 steps"
+    assert not Envs(vectors.same, 6, inline=True).spec.vector
+    assert Envs(vectors.three, 6, 2, inline=True).spec.width == 3
+
+
+def test_lanes_that_cannot_be_are_refused_in_one_line():
+    with pytest.raises(
+        UserError, match=r"^three: makes 3 environments, but a group of the pool has lanes=4: give the fun"
+    ):
+        Envs(vectors.three, 4, inline=True).spec  # noqa: B018
+    with pytest.raises(UserError, match=r"^Counting: a vector .* steps all its lanes at once, without Greedy\(n=2\)"):
+        Envs(vectors.Counting, 4, batching=Greedy(2), inline=True).spec  # noqa: B018
+
+
+def test_an_id_of_which_there_are_only_vectors(monkeypatch):
+    gymnasium.register("OnlyMany-v0", vector_entry_point=vectors.Counting)
+    monkeypatch.setitem(gymnasium.registry, "OnlyMany-v0", gymnasium.registry["OnlyMany-v0"])
+    spec = Envs("OnlyMany-v0", 4, inline=True).spec
+    assert spec.vector
+    assert Envs("OnlyMany-v0", 4, inline=True).open(0).recv()[1]["obs"].shape == (4, 2)
+
+
+def columns(rows, lane):
+    """(steps, episode, reward, first, over) of each row of a lane of `Counting`."""
+    return [
+        (*r["obs"][lane].astype(int).tolist(), int(r["reward"][lane]), bool(r["first"][lane]), bool(r["over"][lane]))
+        for r in rows
+    ]
+
+
+@pytest.mark.parametrize("make", [vectors.Batched, vectors.Listed])
+def test_lanes_that_end_together_are_the_convention_without_a_step_between(make):
+    """Each lane ends after 2 steps, for 1 and 2 points."""
+    rows = walk(opened(make, 3, spread=1), np.zeros((7, 3), np.int64))
+    for lane in range(3):
+        assert columns(rows, lane) == [
+            (0, 1, 0, True, False),
+            (1, 1, 1, False, False),
+            (2, 1, 2, False, True),
+            (0, 2, 0, True, False),
+            (1, 2, 1, False, False),
+            (2, 2, 2, False, True),
+            (0, 3, 0, True, False),
+        ]
+
+
+@pytest.mark.parametrize("make", [vectors.Batched, vectors.Listed])
+def test_where_others_go_on_a_lane_makes_a_step_unseen_whose_reward_is_not_lost(make):
+    rows = walk(opened(make, 2, spread=2), np.zeros((7, 2), np.int64))
+    assert columns(rows, 1)[:5] == [
+        (0, 1, 0, True, False),
+        (1, 1, 1, False, False),
+        (2, 1, 2, False, False),
+        (3, 1, 3, False, True),
+        (0, 2, 0, True, False),
+    ]
+    assert columns(rows, 0)[2:5] == [(2, 1, 2, False, True), (0, 2, 0, True, False), (2, 2, 3, False, True)]
+    for lane in (0, 1):
+        for before, after in pairwise(rows):
+            assert after["first"][lane] == before["over"][lane]
+
+
+def of_gymnasium(kind):
+    def make(num_envs: int = 4):
+        return kind([vectors.Pair] * num_envs, autoreset_mode=SAME)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_gymnasium_s_own_give_the_rows_of_single_environments(kind):
+    rng = np.random.default_rng(1)
+    actions = [rng.normal(size=(4, 2)).astype(np.float32) for _ in range(12)]
+    rows = walk(opened(of_gymnasium(kind), 4), actions), walk(opened(vectors.Pair, 4), actions)
+    assert all(same(x, y) for x, y in zip(*rows, strict=True))
+
+
+class Uneven(vectors.Pair):
+    """Ends at random."""
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, bool(self.np_random.random() < 0.4) or self.n == 3, info
+
+
+def test_of_gymnasium_s_own_no_step_is_missing_where_others_go_on():
+    def make(num_envs: int = 4):
+        return SyncVectorEnv([Uneven] * num_envs, autoreset_mode=SAME, copy=False)
+
+    rows = walk(opened(make, 4), np.zeros((60, 4, 2), np.float32))
+    assert 5 < sum(r["over"].sum() for r in rows[:-1]) < 200
+    for before, after in pairwise(rows):
+        assert (after["first"] == before["over"]).all()
+        assert (after["obs"]["n"] == np.where(before["over"], 0, before["obs"]["n"] + 1)).all()
+
+
+def test_without_its_last_observations_it_is_refused_in_one_line():
+    pool = opened(vectors.Same, 3)
+    with pytest.raises(UserError, match=r"^Same: Same resets in the same step \(SAME_STEP\) and gives no info") as e:
+        walk(pool, np.zeros((5, 3), np.int64))
+    assert "\n" not in str(e.value)
+    assert not isinstance(e.value, EnvFailure)
+
+
+def test_a_system_trains_with_one_and_counts_whole_games(tmp_path):
+    settings = {"network": "mlp", "lanes": 3, "replicas": 1, "serial": True, "tensorboard": False, "steps": 300}
+    run = polyplay.train("a2c", env=vectors.MildBatched, run=str(tmp_path / "run"), **settings)
+    assert run.exit_code == 0
+    assert Envs(vectors.MildBatched, 3, inline=True).spec.vector
+    assert 3.0 <= run.summary["episodic_return_mean"] <= 10.0  # 1 + 2, 1 + 2 + 3 and 1 + 2 + 3 + 4
