@@ -265,8 +265,8 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
     for panel, axis in zip(panels, axes, strict=True):
         for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
             _draw(panel, axis, name, colour, group, options.pool)
-        first = (title, f"mean return of the last {options.games} full games") if panel is panels[0] else ()
-        dress(panel, ACROSS[axis], *first, counts=axis in ("frames", "steps"))
+        up = f"mean return of the last {options.games} full games" if panel is panels[0] else ""
+        dress(panel, ACROSS[axis], title if up else "", up, counts=axis in ("frames", "steps"))
     place_legend(figure, panels[0])
     return figure
 

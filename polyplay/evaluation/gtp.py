@@ -18,7 +18,6 @@ from subprocess import PIPE
 
 import numpy as np
 
-from polyplay.acting.play import GIVES_UP
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.games import board_rules
@@ -272,6 +271,8 @@ class GtpPlayer:
         return program
 
     def _move(self, record: np.ndarray, game: int) -> int:
+        from polyplay.acting.play import GIVES_UP  # it loads torch
+
         try:
             command = f"genmove {COLORS[mover(record)]}"
             answer = self._tell(record).ask(command)

@@ -95,7 +95,7 @@ def test_scores_of_several_protocols_do_not_mix(tmp_path: Path):
     one = run(tmp_path / "b", null_op_30min=3.0)
     with pytest.raises(UserError, match=r"--protocol: .* has final scores of null-op, sticky; name one"):
         scores_of_runs([two], "final", None)
-    assert scores_of_runs([two], "final", "sticky")[0].mean == 2.0
+    assert scores_of_runs([two], "final", "sticky")[0]["episodic_return_mean"] == 2.0
     with pytest.raises(
         UserError, match=r"its final scores are of null-op-30min; measure one with `polyplay evaluate .*"
     ):
