@@ -17,7 +17,7 @@ import pytest
 
 import polyplay
 from docs.browser import Browser, missing
-from tests.cli.test_gtp_command import SMALL
+from tests.cli.test_gtp import SMALL
 
 pytest.importorskip("uvicorn")
 pytestmark = [
