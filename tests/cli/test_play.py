@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from polyplay.cli import main
+from polyplay.cli import play as verb
 from polyplay.cli.play import MoveList, legal_moves, resign_value
 from polyplay.cli.play_session import LEAVES, PlaySession, leaves_of, verdicts
 from polyplay.core import checkpoint
@@ -24,6 +25,7 @@ from polyplay.games.boards import Game, game
 from polyplay.games.records import DRAWN, GOES_ON, NEVER, WON
 from polyplay.runs.directory import read_config
 from polyplay.search import SearchOptions
+from tests import made
 from tests.search.test_policy import policy_of
 
 ABOUT = {"run": "runs/x", "system": "alphago_zero", "updates": 7, "most": 1000}
@@ -106,14 +108,6 @@ def test_a_run_without_a_board_game(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "polyplay train alphago_zero --env game:connect_four" in said
 
 
-def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert f"--port: {port} is in use" in complaint([run_of(tmp_path / "run"), "--port", str(port)], capsys)
-
-
 def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     said = complaint([run_of(tmp_path / "run")], capsys)
@@ -121,27 +115,16 @@ def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_run_of_a_board_game_that_does_not_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    import polyplay
-
-    run = tmp_path / "run"
-    polyplay.train("ppo", env="game:tic_tac_toe", steps=200, run=str(run), quiet=True, tensorboard=False)
+    run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
     said = complaint([str(run), *free_port()], capsys)
-    assert f"play: {run} is a run of ppo on game:tic_tac_toe; allowed: a run of alphago_zero" in said
-    shutil.rmtree(run)
+    assert f"play: {run} is a run of a2c on game:tic_tac_toe; allowed: a run of alphago_zero" in said
 
 
-def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    import polyplay
-
-    pytest.importorskip("pyspiel")
-    run, small = tmp_path / "run", {"blocks": 1, "filters": 4, "simulations": 4, "start": 50, "batch": 16}
-    settings = {"env": "game:spiel:nim", "preset": "tic_tac_toe", "steps": 100, "serial": True, "tensorboard": False}
-    polyplay.train("alphago_zero", run=str(run), **settings, **small)
-    capsys.readouterr()
-    said = complaint([str(run), *free_port()], capsys)
-    assert (
-        f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where they are" in said
-    )
+def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    player, run = SimpleNamespace(board=SimpleNamespace(placed=False, name="spiel:nim")), run_of(tmp_path / "run")
+    monkeypatch.setattr(verb, "open_player", lambda directory, options, config: (player, 1, Path()))
+    said = complaint([run, *free_port()], capsys)
+    assert f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where" in said
 
 
 @pytest.mark.parametrize(
@@ -167,36 +150,24 @@ def played(name: str, *moves: int) -> MoveList:
 
 
 @pytest.mark.parametrize(
-    ("moves", "line"),
+    ("name", "moves", "winner", "line"),
     [
-        ((0, 6, 1, 6, 2, 6, 3), [35, 36, 37, 38]),
-        ((0, 1, 0, 1, 0, 1, 0), [14, 21, 28, 35]),
-        ((0, 1, 1, 2, 2, 3, 2, 3, 3, 6, 3), [17, 23, 29, 35]),
-        ((0, 6, 1, 6, 2, 5, 4, 5, 3), [35, 36, 37, 38, 39]),
+        ("connect_four", (0, 6, 1, 6, 2, 6, 3), 0, [35, 36, 37, 38]),
+        ("connect_four", (0, 1, 0, 1, 0, 1, 0), 0, [14, 21, 28, 35]),
+        ("connect_four", (0, 1, 1, 2, 2, 3, 2, 3, 3, 6, 3), 0, [17, 23, 29, 35]),
+        ("connect_four", (0, 6, 1, 6, 2, 5, 4, 5, 3), 0, [35, 36, 37, 38, 39]),
+        ("tic_tac_toe", (0, 1, 2, 4, 8, 3, 6, 7), 1, [1, 4, 7]),
+        ("tic_tac_toe", (1, 3, 2, 5, 4, 7, 8, 6, 0), 0, [0, 1, 2, 4, 8]),  # two at once
+        ("tic_tac_toe", (0, 1, 2, 4, 3, 5, 7, 6, 8), None, []),
     ],
 )
-def test_the_cells_of_the_line_that_won(moves: tuple[int, ...], line: list[int]):
-    found = played("connect_four", *moves)
-    assert (found.result, found.winner, found.line(), found.legal) == (WON, 0, line, [])
-
-
-def test_two_lines_at_once():
-    found = played("tic_tac_toe", 0, 1, 2, 4, 8, 3, 6, 7)  # the second player's middle column
-    assert (found.winner, found.line()) == (1, [1, 4, 7])
-    found = played("tic_tac_toe", 1, 3, 2, 5, 4, 7, 8, 6, 0)
-    assert (found.winner, found.line()) == (0, [0, 1, 2, 4, 8])
-
-
-def test_a_draw_has_no_line_and_no_winner():
-    found = played("tic_tac_toe", 0, 1, 2, 4, 3, 5, 7, 6, 8)
-    assert (found.result, found.winner, found.line()) == (DRAWN, None, [])
-
-
-def test_undo_takes_back_a_win():
-    found = played("connect_four", 0, 1, 0, 1, 0, 1, 0)
+def test_the_cells_of_the_line_that_won(name: str, moves: tuple[int, ...], winner: int | None, line: list[int]):
+    found = played(name, *moves)
+    assert (found.result, found.winner) == (DRAWN if winner is None else WON, winner)
+    assert (found.line(), found.legal) == (line, [])
     found.undo(2)
-    assert (found.result, found.moves, found.mover) == (GOES_ON, [0, 1, 0, 1, 0], 1)
-    assert (found.record == played("connect_four", 0, 1, 0, 1, 0).record).all()
+    assert (found.result, found.moves, found.mover) == (GOES_ON, list(moves[:-2]), len(moves) % 2)
+    assert (found.record == played(name, *moves[:-2]).record).all()
 
 
 def test_a_full_column_is_refused():
@@ -287,16 +258,6 @@ def test_a_search_grows_and_a_new_number_begins_it_again():
         now = session.state()["now"]
         assert (now["done"], sum(now["visits"]), now["variation"]) == (0, 0, [])
         assert now["value"] == now["raw"]
-
-
-def test_the_strength_comes_back_with_the_simulations():
-    with session_of("othello+size=6", 40, root="gumbel", considered=8) as session:
-        settle(session)
-        before = session.state()["now"]["visits"]
-        for simulations in (0, 3, 40):
-            session.simulate(simulations)
-            settle(session)
-        assert session.state()["now"]["visits"] == before
 
 
 def test_a_network_that_answers_nan_is_said_until_something_changes():

@@ -48,66 +48,57 @@ def table(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line.strip()[:2].isdigit()]
 
 
-def test_members_are_listed_best_first(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=60)
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
-    ranked = rank_members(read_population(run)["members"])
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A population of 8 whose members copied each other."""
+    return make_population(tmp_path_factory.mktemp("made") / "a run", turns=60, env="toy:chain")
+
+
+def printed(run: Path, capsys: pytest.CaptureFixture, *words: str) -> str:
+    assert main.main(["population", str(run), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_members_are_listed_best_first_then_the_winners_ancestors(copied: Path, capsys: pytest.CaptureFixture):
+    out = printed(copied, capsys)
+    ranked = rank_members(read_population(copied)["members"])
     assert [words[0] for words in table(out)] == [f"{m['member']:02}" for m in ranked]
-    best = ranked[0]
-    words = table(out)[0]
+    best, words = ranked[0], table(out)[0]
     assert words[1:4] == ["waiting", f"{best['steps'] / 1e6:.3g}M", f"{best['score']:.2f}"]
     assert words[4:6] == [f"{v:.3g}" for v in best["values"].values()]
     assert float(words[6]) == round(best["wall_seconds"] / 60, 1)
     assert out.startswith("a2c · population of 8 · truncation, perturb every 500k steps\n")
-
-
-def test_the_winners_ancestors_and_weights_come_last(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "a b", turns=60)
-    assert main.main(["population", str(run)]) == 0
-    winner, weights = capsys.readouterr().out.splitlines()[-2:]
-    number = rank_members(read_population(run)["members"])[0]["member"]
-    assert winner.startswith(f"winner   {number:02} ← ")
+    winner, weights = out.splitlines()[-2:]
+    assert winner.startswith(f"winner   {best['member']:02} ← ")
     assert " at " in winner
-    assert weights == f"next     polyplay evaluate '{run}/members/{number:02}'"
+    assert weights == f"next     polyplay evaluate '{copied}/members/{best['member']:02}'"
 
 
 def test_a_search_is_a_plain_ranking(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=12, members=6, exploit="none")
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
-    assert "copied" not in out
-    assert "←" not in out
+    out = printed(make_population(tmp_path / "run", turns=12, members=6, exploit="none"), capsys)
+    assert not {"copied", "←"} & set(out.split())
     assert out.startswith("a2c · population of 6 · no copies\n")
     scores = [float(words[3]) for words in table(out)]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_one_that_has_just_begun_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=0, members=3, state="training")
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
+    out = printed(make_population(tmp_path / "run", turns=0, members=3, state="training"), capsys)
     assert [words[1:4] for words in table(out)] == [["training", "0", "–"]] * 3
     assert out.splitlines()[-1] == "no member has a score yet"
 
 
-def test_why_a_member_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=12, members=4)
+def test_why_a_member_failed_is_said_and_the_picture_named(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run, picture = make_population(tmp_path / "run", turns=12, members=4), tmp_path / "p.svg"
     contents = json.loads((run / "population.json").read_text())
     best = rank_members(contents["members"])[0]
     best |= {"state": "failed", "why": "the loss\nis NaN"}
     (run / "population.json").write_text(json.dumps(contents))
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
+    out = printed(run, capsys, "--picture", str(picture))
     assert table(out)[-2][:2] == [f"{best['member']:02}", "failed"]
     assert f"\n{best['member']:02} failed: the loss is NaN\n" in out
     assert f"winner   {best['member']:02}" not in out
-
-
-def test_the_picture_is_named(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run, picture = make_population(tmp_path / "run", turns=12, members=4), tmp_path / "p.svg"
-    assert main.main(["population", str(run), "--picture", str(picture)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(picture)
+    assert out.splitlines()[-1] == str(picture)
     assert "<svg" in picture.read_text()
 
 
@@ -138,17 +129,12 @@ def slow_means(x: list[float], y: list[float], window: int) -> list[tuple[float,
 
 def test_running_means_are_what_a_slow_twin_says():
     rng = np.random.default_rng(0)
-    for n in (1, 3, 9, 10, 11, 57):
+    for n in (0, 1, 3, 9, 10, 11, 57):
         for window in (10, 25):
             x = np.sort(rng.integers(0, 40, n)).astype(float)
             y = rng.standard_normal(n)
             piece = running_mean(Piece(x, y), window)
             assert np.allclose(list(zip(piece.x, piece.y, strict=True)), slow_means(list(x), list(y), window))
-
-
-def test_running_means_of_nothing_are_nothing():
-    piece = running_mean(Piece(np.zeros(0), np.zeros(0)), 10)
-    assert (len(piece.x), len(piece.y)) == (0, 0)
 
 
 def test_a_long_curve_has_few_points_and_keeps_its_ends():
@@ -211,49 +197,36 @@ def draw(run: Path) -> Any:
 
 
 def of_winner(axes: Any) -> list[Any]:
-    return [
-        line for line in axes.lines if line.get_color() == WINNER and line.get_linewidth() > 2 and len(line.get_xdata())
-    ]
+    lines = [line for line in axes.lines if line.get_color() == WINNER and line.get_linewidth() > 2]
+    return [line for line in lines if len(line.get_xdata())]
 
 
-def test_a_panel_of_scores_and_one_for_each_hyperparameter(tmp_path: Path):
-    run = make_population(tmp_path / "run", turns=60, env="toy:chain")
-    figure = draw(run)
-    scores, rate, cost = figure.axes
-    assert [axes.get_ylabel() for axes in figure.axes] == [
-        "score (running mean of games)",
-        "learning_rate",
-        "entropy_cost",
-    ]
+def test_a_panel_of_scores_and_one_for_each_hyperparameter(copied: Path):
+    scores, rate, cost = draw(copied).axes
+    names = [axes.get_ylabel() for axes in (scores, rate, cost)]
+    assert names == ["score (running mean of games)", "learning_rate", "entropy_cost"]
     assert (rate.get_yscale(), cost.get_yscale(), scores.get_yscale()) == ("log", "log", "linear")
     assert scores.get_title(loc="left") == "a2c · population of 8 · truncation, perturb every 500k steps · toy:chain"
-    labels = [text.get_text() for text in scores.get_legend().get_texts()]
-    assert labels[1] == "other members"
-    assert labels[2].startswith("copies another's weights (dots: ")
-    assert labels[0].endswith(", the winner, through its ancestors")
+    winner, others, copies = (text.get_text() for text in scores.get_legend().get_texts())
+    assert winner.endswith(", the winner, through its ancestors")
+    assert others == "other members"
+    assert copies.startswith("copies another's weights (dots: ")
 
 
-def test_the_winners_line_leads_through_its_ancestors(tmp_path: Path):
-    run = make_population(tmp_path / "run", turns=60)
-    rows, population = read_lineage(run), read_population(run)
+def test_the_winners_line_leads_through_its_ancestors(copied: Path):
+    rows, population = read_lineage(copied), read_population(copied)
     line = winning_line(best_member(population["members"]), rows)
     assert len({segment.member for segment in line}) > 1
-    scores, rate, _ = draw(run).axes
+    scores, rate, _ = draw(copied).axes
     found = [(list(part.get_xdata()), list(part.get_ydata())) for part in of_winner(rate)]
     assert found == [([s.begin, s.end], [s.values["learning_rate"]] * 2) for s in line]
     assert {text.get_text() for text in scores.texts} == {f"{segment.member:02}" for segment in line}
     for part in of_winner(scores):
         assert any(s.begin <= min(part.get_xdata()) and max(part.get_xdata()) <= s.end for s in line)
-
-
-def test_every_copy_has_its_arrow(tmp_path: Path):
-    run = make_population(tmp_path / "run", turns=60)
-    copies = [row for row in read_lineage(run) if row["donor"] is not None]
-    scores = draw(run).axes[0]
+    assert rate.collections[0].get_paths(), "other members' values"
     heads = [line for line in scores.lines if line.get_marker() == "^" and len(line.get_xdata())]
-    assert sorted((float(h.get_xdata()[0]), float(h.get_ydata()[0])) for h in heads) == sorted(
-        (row["steps"], row["donor_score"]) for row in copies
-    )
+    arrows = sorted((float(head.get_xdata()[0]), float(head.get_ydata()[0])) for head in heads)
+    assert arrows == sorted((row["steps"], row["donor_score"]) for row in rows if row["donor"] is not None)
 
 
 def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
@@ -272,13 +245,6 @@ def test_entries_of_a_list_keep_the_order_in_which_they_were_given():
     axis = ValueAxis({"vary": {"lanes": "8,16,32,64"}}, rows, "lanes")
     assert (axis.entries, [axis.place(n) for n in (8, 16, 64)]) == (["8", "16", "64"], [0, 1, 2])
     assert ValueAxis({"vary": {"lanes": "uniform:8:64"}}, rows, "lanes").place(16) == 16.0
-
-
-def test_many_members_and_many_decisions_are_drawn(tmp_path: Path):
-    run = make_population(tmp_path / "run", turns=96, members=32, explore="both")
-    figure = draw(run)
-    figure.savefig(tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_lost_lineage_leaves_the_winner_its_own_line(tmp_path: Path):

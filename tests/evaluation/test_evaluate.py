@@ -51,25 +51,22 @@ def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     want = {
         "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
         "checkpoint": "000000000007-steps-140", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6,
-        "epsilon": 0.25, "actions": "sampled", "starts": None, "trained_seed": 0,
+        "epsilon": 0.25, "actions": "sampled", "starts": None, "trained_seed": 0, "machine": config["machine"],
         "config_hash": directory.config_hash(config),
     }  # fmt: skip
     assert {k: result[k] for k in want} == want
     assert result["versions"]["polyplay"] == config["versions"]["polyplay"]
-    assert result["machine"] == config["machine"]
     assert len(result["checkpoint_sha256"]) == 64
-    assert len(result["returns"]) == 6
     low, high = result["interval"]
-    assert low <= result["episodic_return_mean"] <= high
+    assert low <= result["episodic_return_mean"] == np.mean(result["returns"]) <= high
 
 
 def test_the_same_question_has_the_same_answer(toy: Path):
-    once, again, other = (
-        evaluate.evaluate(toy, EvaluateOptions(episodes=20, seed=seed))["returns"] for seed in (0, 0, 1)
-    )
+    once, again, other = (evaluate.evaluate(toy, EvaluateOptions(seed=seed))["returns"] for seed in (0, 0, 1))
+    assert len(once) == 30, "the protocol's number"
     assert once == again
     assert once != other
-    assert evaluate.evaluate(toy, EvaluateOptions(episodes=20, seed=0, greedy=True))["actions"] == "greedy"
+    assert evaluate.evaluate(toy, EvaluateOptions(episodes=2, greedy=True))["actions"] == "greedy"
 
 
 def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
@@ -131,10 +128,6 @@ def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytes
     assert not list(run.glob("*.mp4"))
 
 
-def test_without_a_number_the_protocols_is_played(toy: Path):
-    assert evaluate.evaluate(toy)["episodes"] == 30
-
-
 def test_it_ends_after_so_many_steps_with_the_games_that_are_over(toy: Path):
     whole = evaluate.evaluate(toy, EvaluateOptions(episodes=40, seed=5))
     for file in toy.glob("evaluation-*"):
@@ -182,22 +175,21 @@ def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypat
     assert "polyplay: ended by SIGTERM" in capfd.readouterr().err.splitlines()[-1]
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch, terminal: bool):
     game = PlayedGame(2.0, 9, 0)
-    for terminal in (True, False):
-        monkeypatch.setattr(evaluate, "EVERY", 0.0)
-        console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-        watch = GamesWatch()
-        with evaluate.on_screen(watch, 3, console) as step:
-            assert step([], 2)
-            assert step([game, game], 2)
-        text = console.file.getvalue()
-        if terminal:
-            assert "2/3" in text
-            assert "mean return 2.00 · 4 steps" in text
-        else:
-            first = "0 of 3 games · none is over yet · 2 steps"
-            assert text.splitlines() == [first, "2 of 3 games · mean return 2.00 · 4 steps"]
+    monkeypatch.setattr(evaluate, "EVERY", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    with evaluate.on_screen(GamesWatch(), 3, console) as step:
+        assert step([], 2)
+        assert step([game, game], 2)
+    text = console.file.getvalue()
+    if terminal:
+        assert "2/3" in text
+        assert "mean return 2.00 · 4 steps" in text
+    else:
+        lines = ["0 of 3 games · none is over yet · 2 steps", "2 of 3 games · mean return 2.00 · 4 steps"]
+        assert text.splitlines() == lines
 
 
 @pytest.mark.parametrize(

@@ -26,23 +26,17 @@ from polyplay.runs import load
 from tests import made
 
 
-def twin(points: np.ndarray, anchor: int, sweeps: int = 20_000) -> np.ndarray:
+def twin(points: np.ndarray, anchor: int, sweeps: int = 2_000) -> np.ndarray:
     """Hunter's (2004) iteration for Bradley and Terry's model: strength = points / Σ games / (own + other's)."""
-    n = len(points)
-    strength = [1.0] * n
+    strength, games = np.ones(len(points)), points + points.T
     for _ in range(sweeps):
-        for i in range(n):
-            below = sum((points[i][j] + points[j][i]) / (strength[i] + strength[j]) for j in range(n) if j != i)
-            strength[i] = sum(points[i]) / below
-    return np.array([400 * np.log10(s / strength[anchor]) for s in strength])
+        for i in range(len(points)):
+            strength[i] = points[i].sum() / (games[i] / (strength[i] + strength)).sum()
+    return 400 * np.log10(strength / strength[anchor])
 
 
 def likelihood(elo: np.ndarray, points: np.ndarray) -> float:
-    n, total = len(elo), 0.0
-    for i in range(n):
-        for j in range(n):
-            total += points[i, j] * -np.log(1 + 10 ** ((elo[j] - elo[i]) / 400))
-    return total
+    return float((points * -np.log(1 + 10 ** ((elo[None] - elo[:, None]) / 400))).sum())
 
 
 def tournament(true: np.ndarray, games: int, rng: np.random.Generator) -> np.ndarray:
@@ -63,12 +57,7 @@ def test_two_players_by_hand():
     assert high.games == 100
 
 
-def test_400_points_are_odds_of_ten_to_one():
-    _, strong = rate(["a", "b"], np.array([[0, 1], [10, 0]]), anchor="a", prior=0)
-    assert strong.elo == pytest.approx(400)
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
     rng = np.random.default_rng(seed)
     points = tournament(np.array([0.0, 150.0, -80.0, 300.0, 40.0]), 30, rng)
@@ -77,7 +66,7 @@ def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
     points[1, 2], points[2, 1] = points[1, 2] + 0.5, points[2, 1] + 0.5  # a draw
     found = rate(list("abcde"), points, anchor="b", prior=0)
     elo = np.array([r.elo for r in found])
-    assert elo == pytest.approx(twin(points, 1, 2000), abs=1e-3)
+    assert elo == pytest.approx(twin(points, 1), abs=1e-3)
     free, step = [0, 2, 3, 4], 0.1
     curvature = np.zeros((4, 4))
     for i, a in enumerate(free):
@@ -107,14 +96,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 0.92 <= np.mean(hits) <= 0.98
 
 
-def test_players_that_nothing_joins_to_the_anchor():
+def test_players_that_nothing_joins_to_the_anchor_or_one_alone():
     points = np.zeros((4, 4))
     points[0, 1] = points[1, 0] = points[2, 3] = points[3, 2] = 1
     with pytest.raises(ValueError, match="no games join c, d to a"):
         rate(list("abcd"), points, anchor="a")
-
-
-def test_a_player_alone():
     (only,) = rate(["a"], np.zeros((1, 1)), anchor="a", at=7)
     assert (only.elo, only.low, only.high, only.games) == (7, 7, 7, 0)
 
@@ -145,27 +131,18 @@ def test_ratings_are_those_of_the_points(run: Path):
 
 
 def test_the_same_tournament_has_the_same_payoffs(run: Path):
-    once, again, other = (
-        play_tournament([str(run), "mcts:5"], TournamentOptions(matches=20, seed=seed))["payoff"] for seed in (0, 0, 1)
-    )
-    assert once == again
-    assert once != other
-
-
-def test_opening_plies_are_two_unless_given(run: Path):
-    of = [
-        play_tournament([str(run), "random"], TournamentOptions(matches=2, opening_plies=plies))
-        for plies in (None, 2, 3)
-    ]
-    assert [found["opening_plies"] for found in of] == [2, 2, 3]
-    assert of[0]["payoff"] == of[1]["payoff"]
+    names, options = [str(run), "mcts:5"], TournamentOptions(matches=20)
+    once, other = (play_tournament(names, replace(options, seed=seed)) for seed in (0, 1))
+    again = play_tournament(names, replace(options, opening_plies=2))
+    assert (once["opening_plies"], once["payoff"]) == (2, again["payoff"])
+    assert once["payoff"] != other["payoff"]
+    assert play_tournament(names, replace(options, matches=2, opening_plies=3))["opening_plies"] == 3
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
-        ("", "tournament takes two players at least"),
         ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
         ("RUN RUN", "given twice: name each player once"),
         ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
@@ -284,20 +261,11 @@ def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pyt
     assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in line
 
 
-def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
-    names = words("LEAGUE SOLO")
-    once, again, other = (play_tournament(names, TournamentOptions(matches=40, seed=s))["payoff"] for s in (0, 0, 1))
-    assert once == again
-    assert once != other
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("SOLO", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
         ("SOLO RPS", "RPS plays toy:rps, and SOLO toy:skirmish: name runs of one game"),
         ("RPS LONG", "LONG plays toy:rps+rounds=3, and RPS toy:rps: name runs of one game"),
-        ("CATCH random", "CATCH plays toy:catch, which has one player: a tournament needs two teams of seats"),
         ("FOUR random", "whose 4 seats are of 4 teams: a tournament needs two teams of seats, or a board game"),
         ("COOP random", "whose 2 seats are of 1 team: a tournament needs two teams of seats"),
         ("RPS bot:x", "tournament: bot:x given, allowed for toy:rps: random, or the directory of a run"),
@@ -305,18 +273,12 @@ def test_the_same_seed_has_the_same_result(words: Callable[[str], list[str]]):
             "SOLO bto",
             "tournament: bto given, allowed for toy:skirmish: random, bot:opposite, bot:focus",
         ),
-        (
-            "SOLO bot:opposite --matches 5",
-            "--matches 5 given, but half of them are played on each side: give an even number",
-        ),
         ("SOLO bot:opposite --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
         ("SOLO bot:opposite --opening-plies 2", "--opening-plies is for board games (game:NAME)"),
         ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
         ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past self"),
-        ("SOLO bot:opposite --picture x.gif", "--picture: x.gif given, allowed: a file .png, .svg, .pdf"),
-        ("SOLO bot:opposite --games 6", "--games"),
     ],
 )
 def test_mistakes_are_one_line_team_tournament(
