@@ -1,7 +1,4 @@
-"""Go programs as players.
-
-Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score.
-"""
+"""Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ from polyplay.games.boards import Game, Go
 from polyplay.games.go import HASHES, area, longest, play
 from polyplay.games.mcts import Opponent
 from polyplay.games.records import CELLS, GOES_ON, OWN, ROWS, compiled, mover, ply
-
-# The moves of a game of Go, found again: its record keeps a hash of every position. Imports no torch.
 
 
 @compiled
@@ -103,9 +98,7 @@ class GtpProgram:
 
     def __init__(self, command: Sequence[str]):
         started = subprocess.Popen(command, 0, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
-        assert started.stdin is not None
-        assert started.stdout is not None
-        assert started.stderr is not None
+        assert started.stdin is not None and started.stdout is not None and started.stderr is not None  # noqa: PT018
         self._process, self._in, self._out, self._err = started, started.stdin, started.stdout, started.stderr
         self._selector, self._number, self._answer, self._complaint = selectors.DefaultSelector(), 0, b"", b""
         for stream in (self._out, self._err):
@@ -231,8 +224,6 @@ class GtpPlayer:
     def about(self) -> Row:
         """What a record says of its games."""
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
-
-    # ---------------------------------------------------------------------------------------------- its program
 
     def _start(self) -> GtpProgram:
         """Raises UserError: it can't be started, or does not play this game."""
