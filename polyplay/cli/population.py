@@ -243,8 +243,8 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
     across = -(-n // down) if n else 1
     figure = blank_figure("--picture", HIGH + height * down)
     grid = figure.add_gridspec(1 + down, across, height_ratios=[HIGH, *[height] * down])
-    panels = [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
-    return figure, figure.add_subplot(grid[0, :]), panels
+    top = figure.add_subplot(grid[0, :])
+    return figure, top, [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
 
 
 FEW = 8  # agents whose lines have colours of their own

@@ -25,13 +25,14 @@ from polyplay.games.boards import Go, game
 from tests import made
 from tests.games.test_board_rules import legal_of
 
+pytest.importorskip("sgfmill")
 FAKE = Path(__file__).with_name("fake_gtp.py")
 CHAMPION = Path(__file__).parents[2] / "bench" / "champions" / "go9"
 
 
 def command(*words: str) -> str:
     """The name of a fake program: see fake_gtp."""
-    return f"gtp:{shlex.join([sys.executable, '-I', '-S', str(FAKE), *words])}"
+    return f"gtp:{shlex.join([sys.executable, '-I', str(FAKE), *words])}"
 
 
 def go(size: int = 5, more: str = "+komi=0.5") -> Go:
@@ -242,7 +243,7 @@ def test_a_go_program_for_another_game_is_one_line(tmp_path: Path, capsys: pytes
 
 def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: Path):
     program = tmp_path / "program"
-    program.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
+    program.write_text(f"#!{sys.executable} -I\n{FAKE.read_text()}")
     program.chmod(0o755)
     one, two = named_player(f"gtp:{program} genmove:1:die", go(), "--against "), last_legal(go())
     with programs_running([one.moves]):
