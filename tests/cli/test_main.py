@@ -22,6 +22,7 @@ from polyplay.runs import directory
 from polyplay.runs import run as runs
 from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page
+from tests.verbs import refused
 
 Calls = list[tuple[Any, ...]]
 SCORE = {
@@ -185,8 +186,7 @@ def test_every_mistake_is_one_line_on_stderr_and_status_2(
 
 
 def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
-    assert main.main(["train", "impalla"]) == 2
-    assert "did you mean impala?" in capsys.readouterr().err
+    assert "did you mean impala?" in refused(capsys, "train", "impalla")
 
 
 @pytest.fixture

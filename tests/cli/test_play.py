@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.cli import main
 from polyplay.cli import play as verb
 from polyplay.cli.play import MoveList, legal_moves, resign_value
 from polyplay.cli.play_session import LEAVES, PlaySession, leaves_of, verdicts
@@ -27,6 +25,7 @@ from polyplay.runs.directory import read_config
 from polyplay.search import SearchOptions
 from tests import made
 from tests.search.test_policy import policy_of
+from tests.verbs import free_port, refused
 
 ABOUT = {"run": "runs/x", "system": "alphago_zero", "updates": 7, "most": 1000}
 
@@ -64,14 +63,6 @@ def run_of(root: Path, system: str = "alphago_zero", env: str = "game:connect_fo
     return str(root)
 
 
-def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main.main(["play", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("polyplay: error: ")
-    assert said.count("\n") == 1
-    return said
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -87,43 +78,39 @@ def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], says: str):
     run = run_of(tmp_path / "run")
-    assert says in complaint([run, "--trust", *([] if "--port" in options else free_port()), *options], capsys)
-
-
-def free_port() -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return ["--port", str(free.getsockname()[1])]
+    assert says in refused(
+        capsys, "play", run, "--trust", *([] if "--port" in options else ["--port", free_port()]), *options
+    )
 
 
 def test_a_run_is_named_first(capsys: pytest.CaptureFixture[str]):
-    assert "play takes the directory of a run first: polyplay play runs/…" in complaint([], capsys)
-    assert "no run at nowhere" in complaint(["nowhere"], capsys)
+    assert "play takes the directory of a run first: polyplay play runs/…" in refused(capsys, "play")
+    assert "no run at nowhere" in refused(capsys, "play", "nowhere")
 
 
 @pytest.mark.parametrize(("system", "env"), [("ppo", "toy:catch"), ("impala", "ALE/Pong-v5")])
 def test_a_run_without_a_board_game(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str, env: str):
-    said = complaint([run_of(tmp_path / "run", system, env)], capsys)
+    said = refused(capsys, "play", run_of(tmp_path / "run", system, env))
     assert f"play: {tmp_path / 'run'} is a run of {system} on {env}; allowed: a run of alphago_zero" in said
     assert "polyplay train alphago_zero --env game:connect_four" in said
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    said = complaint([run_of(tmp_path / "run")], capsys)
+    said = refused(capsys, "play", run_of(tmp_path / "run"))
     assert "play needs starlette and uvicorn: pip install 'polyplay[watch]'" in said
 
 
 def test_a_run_of_a_board_game_that_does_not_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
-    said = complaint([str(run), *free_port()], capsys)
+    said = refused(capsys, "play", str(run), "--port", free_port())
     assert f"play: {run} is a run of a2c on game:tic_tac_toe; allowed: a run of alphago_zero" in said
 
 
 def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
     player, run = SimpleNamespace(board=SimpleNamespace(placed=False, name="spiel:nim")), run_of(tmp_path / "run")
     monkeypatch.setattr(verb, "open_player", lambda directory, options, config: (player, 1, Path()))
-    said = complaint([run, *free_port()], capsys)
+    said = refused(capsys, "play", run, "--port", free_port())
     assert f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where" in said
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 import polyplay
 from docs.browser import Browser, missing
 from tests.cli.test_gtp import SMALL
+from tests.verbs import free_port
 
 pytest.importorskip("uvicorn")
 pytestmark = [
@@ -33,9 +33,7 @@ KEYS |= {"u": 85, "n": 78, "p": 80, "4": 52}
 @contextmanager
 def served(run: Path, title: str, simulations: int = 25) -> Iterator[str]:
     """The address of the page."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ["play", str(run), "--port", str(port), "--simulations", str(simulations)]
     with subprocess.Popen([sys.executable, "-m", "polyplay", *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

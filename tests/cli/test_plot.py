@@ -12,6 +12,7 @@ import pytest
 from polyplay.cli import main, plot
 from polyplay.cli.plot import Curve, find_runs, names_of, pool_curves, pools_of, read_curve
 from polyplay.core.errors import UserError
+from tests.verbs import refused
 
 
 def make(root: Path, name: str, system: str, rows: list[tuple[int, float, Any]], env: str = "toy:catch") -> Path:
@@ -184,15 +185,13 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, mo
     with pytest.raises(UserError, match="none given"):
         plot.curves([], tmp_path / "x.png")
     empty = make(tmp_path, "a", "a2c", ROWS[:1])
-    assert main.main(["plot", str(empty), "--out", str(tmp_path / "x.png")]) == 2
-    assert "has no finished game yet, in episodes.jsonl or metrics.jsonl: let the run go on" in capsys.readouterr().err
-    assert main.main(["plot", str(tmp_path / "b")]) == 2
-    assert "no run at" in capsys.readouterr().err
+    assert "has no finished game yet, in episodes.jsonl or metrics.jsonl: let the run go on" in refused(
+        capsys, "plot", empty, "--out", tmp_path / "x.png"
+    )
+    assert "no run at" in refused(capsys, "plot", tmp_path / "b")
     full = make(tmp_path, "c", "a2c", ROWS)
-    assert main.main(["plot", str(full), "--out", str(tmp_path / "nodir" / "x.png")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--out: " in line
-    assert "nodir/x.png cannot be written: No such file or directory; name a file in a directory that is" in line
+    line = refused(capsys, "plot", full, "--out", tmp_path / "nodir" / "x.png")
+    assert f"--out: {tmp_path}/nodir/x.png cannot be written: No such file or directory; name a file in a dir" in line
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'polyplay\[plots\]'"):
         plot.curves([full], tmp_path / "x.png")

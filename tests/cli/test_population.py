@@ -36,6 +36,7 @@ from polyplay.runs.population_report import winning_line
 from polyplay.systems import league
 from tests import made
 from tests.populations import MadePopulation, make_population, write_run
+from tests.verbs import refused
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +114,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         ([str(run), "--picture", "p.gif"], "--picture: p.gif given, allowed: a file .png, .svg, .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),
     ):
-        assert main.main(["population", *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert says in line
+        assert says in refused(capsys, "population", *words)
 
 
 def slow_means(x: list[float], y: list[float], window: int) -> list[tuple[float, float]]:
@@ -314,10 +313,12 @@ def test_levels_of_opponents_are_on_the_leagues_scale(run: Path, tmp_path: Path,
     assert list(levels) == ["random", f"{run}:{1 - min(best, 1)}"]
     points = play_tournament([f"{run}:{best}", *levels], TournamentOptions(matches=40))
     assert levels["random"] == pytest.approx(history.elo[-1, best] + points["players"][1]["elo"])
-    assert main.main(["population", str(run), "--levels", "random"]) == 2
-    assert "--levels random given, allowed: with --picture FILE" in capsys.readouterr().err
-    assert main.main(["population", str(run), "--picture", str(tmp_path / "a.png"), "--levels", "bot:nobody"]) == 2
-    assert "--levels: bot:nobody given, allowed for toy:rps: random" in capsys.readouterr().err
+    assert "--levels random given, allowed: with --picture FILE" in refused(
+        capsys, "population", run, "--levels", "random"
+    )
+    assert "--levels: bot:nobody given, allowed for toy:rps: random" in refused(
+        capsys, "population", run, "--picture", tmp_path / "a.png", "--levels", "bot:nobody"
+    )
 
 
 def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -325,8 +326,9 @@ def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: py
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     del lines[0]["agents"]
     (tmp_path / "matches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert main.main(["population", str(tmp_path)]) == 2
-    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in capsys.readouterr().err
+    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(
+        capsys, "population", tmp_path
+    )
 
 
 @pytest.fixture
@@ -360,5 +362,6 @@ def test_table_and_picture_of_rated_versions(rated_run, tmp_path, capsys):
 
 def test_levels_are_for_leagues(rated_run, tmp_path, capsys):
     picture = str(tmp_path / "a.png")
-    assert main.main(["population", str(rated_run), "--picture", picture, "--levels", "random"]) == 2
-    assert "--levels random given, but versions of" in capsys.readouterr().err
+    assert "--levels random given, but versions of" in refused(
+        capsys, "population", rated_run, "--picture", picture, "--levels", "random"
+    )

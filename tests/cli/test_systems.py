@@ -15,6 +15,7 @@ from polyplay.cli import main, systems
 from polyplay.cli.systems import GOOD_FOR
 from polyplay.runs.directory import list_runs
 from tests.runs.test_listing import make_run
+from tests.verbs import refused
 
 
 def test_every_system_is_good_for_something():
@@ -57,8 +58,7 @@ def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
     assert main.main(["runs", str(run), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["run"], row["state"]) == (str(run), "done")
-    assert main.main(["runs", "absent"]) == 2
-    assert "DIR: no directory absent" in capsys.readouterr().err
+    assert "DIR: no directory absent" in refused(capsys, "runs", "absent")
     (tmp_path / "empty").mkdir()
     assert main.main(["runs", "empty"]) == 0
     assert capsys.readouterr().out == "no runs in empty\n"
@@ -87,7 +87,5 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         (["name"], "new takes the file to write, 'name' given"),
         ([], "new takes the file to write, nothing given"),
     ):
-        assert main.main(["new", *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert message in line
+        assert message in refused(capsys, "new", *words)
     assert path.read_text() == "mine"

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from polyplay.cli import main, watch
+from polyplay.cli import watch
 from polyplay.cli.watch import RunReader
 from polyplay.runs.session import lock_holder, take_save_request
+from tests.verbs import free_port, refused
 
 
 def report(steps: int, **more: Any) -> dict[str, Any]:
@@ -263,15 +264,12 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([run], "watch needs starlette and uvicorn: pip install 'polyplay[watch]'"),
     ):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        assert main.main(["watch", *words]) == 2
-        assert line in capsys.readouterr().err
+        assert line in refused(capsys, "watch", *words)
 
 
 def test_it_serves_until_ctrl_c_and_ends_with_130(tmp_path: Path):
     pytest.importorskip("uvicorn")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     call = [sys.executable, "-m", "polyplay", "watch", str(make_run(tmp_path)), "--port", str(port)]
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -29,6 +29,7 @@ from polyplay.search import SearchOptions
 from polyplay.systems import System
 from tests import made
 from tests.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
+from tests.verbs import refused
 
 CHAMPION = Path(__file__).parents[2] / "bench/champions/connect_four"
 
@@ -143,9 +144,7 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
     if "CATCH" in words:
         made.run(tmp_path / "CATCH", network="mlp")
     given = [str(tmp_path / word) if word in ("OTHER", "CATCH") else word for word in words.split()]
-    assert main.main(["evaluate", str(run), *given]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert says in refused(capsys, "evaluate", run, *given)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +159,7 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
     ],
 )
 def test_games_without_a_solver_are_named(env: str, words: str, says: str, tmp_path: Path, capsys):
-    assert main.main(["evaluate", str(small(tmp_path, env)), "--protocol", *words.split()]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert says in refused(capsys, "evaluate", small(tmp_path, env), "--protocol", *words.split())
 
 
 def test_a_policy_with_a_memory_is_refused(tmp_path: Path):

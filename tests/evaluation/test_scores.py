@@ -28,6 +28,7 @@ from polyplay.evaluation.scores import (
     scores_of_runs,
 )
 from polyplay.runs import directory
+from tests.verbs import refused
 
 
 def run(path: Path, env: str = "ALE/Pong-v5", place: str = "final", **scores: float) -> Path:
@@ -150,8 +151,9 @@ def test_the_command_prints_tables_or_json(tmp_path: Path, capsys: pytest.Captur
         assert part in out
     assert main.main(["scores"]) == 0
     assert "apex_humanstarts" in capsys.readouterr().out
-    assert main.main(["scores", path, "--place", "worst"]) == 2
-    assert "--place: 'worst' given, allowed: final, best, training, snapshots" in capsys.readouterr().err
+    assert "--place: 'worst' given, allowed: final, best, training, snapshots" in refused(
+        capsys, "scores", path, "--place", "worst"
+    )
 
 
 def found(name, baselines, pinball="published"):

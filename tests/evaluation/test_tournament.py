@@ -24,6 +24,7 @@ from polyplay.evaluation.tournament import SCALE, TournamentOptions, play_tourna
 from polyplay.games.toys import RockPaperScissors
 from polyplay.runs import load
 from tests import made
+from tests.verbs import refused
 
 
 def twin(points: np.ndarray, anchor: int, sweeps: int = 2_000) -> np.ndarray:
@@ -256,9 +257,9 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
 
 def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.chdir(runs / "LEAGUE" / "checkpoints" / "000000000009-steps-180" / "agents" / "0")
-    assert main.main(["tournament", "policy.safetensors", "random"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in line
+    assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in refused(
+        capsys, "tournament", "policy.safetensors", "random"
+    )
 
 
 @pytest.mark.parametrize(
