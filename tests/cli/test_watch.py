@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.cli import watch
 from polyplay.cli.watch import RunReader
@@ -46,64 +49,42 @@ def make_run(root: Path, name: str = "run", rows: int = 3) -> Path:
     return run
 
 
-def steps(found: dict) -> list[float]:
-    return [point[0] for point in found["curve"]]
-
-
 def test_only_what_is_new_is_read(tmp_path: Path):
     run = make_run(tmp_path)
     watched = RunReader(run)
-    assert steps(watched.state()) == [100, 200, 300]
-    offset = watched.reports.offset
-    assert offset == (run / "metrics.jsonl").stat().st_size
-    assert watched.reports.read() == []
+    assert [point[0] for point in watched.state()["curve"]] == [100, 200, 300]
+    assert watched.reports.offset == (run / "metrics.jsonl").stat().st_size
     write_lines(run / "metrics.jsonl", [report(400)], "a")
     assert watched.reports.read() == [report(400)]
-    assert watched.reports.offset > offset
+    assert watched.reports.read() == []
 
 
-def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path: Path):
-    run = make_run(tmp_path)
-    watched = RunReader(run)
-    line = json.dumps(report(400)) + "\n"
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(line[:30])
-        file.flush()
-        assert steps(watched.state()) == [100, 200, 300]
-        file.write(line[30:])
-    assert steps(watched.state()) == [100, 200, 300, 400]
+JUNK = [b'{"steps": 350}\n', b"[1]\n", b"\xff\xfe\n", b'{"ste\n\n', b"x" * 5000 + b"\n"]
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_a_resumption_cuts_what_was_read(tmp_path: Path, anew: bool):
-    run = make_run(tmp_path, rows=5)
-    watched = RunReader(run)
-    watched.state()
-    rows = [report(100), report(200), *([report(250 + i) for i in range(9)] if anew else [])]
-    path = tmp_path / "new" if anew else run / "metrics.jsonl"
-    write_lines(path, rows)
-    if anew:
-        os.replace(path, run / "metrics.jsonl")
-    found = watched.state()
-    assert steps(found) == [row["steps"] for row in rows]
-    assert found["now"]["steps"] == rows[-1]["steps"]
-
-
-def test_damaged_lines_are_left_out(tmp_path: Path):
-    run = make_run(tmp_path)
-    with (run / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"steps": 350}\n[1]\n\xff\xfe\n{"ste\n\n')
-    write_lines(run / "metrics.jsonl", [report(400)], "a")
-    assert steps(RunReader(run).state()) == [100, 200, 300, 400]
-
-
-def test_a_file_larger_than_a_chunk_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watch, "CHUNK", 1000)
-    run = make_run(tmp_path, rows=50)
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write("x" * 5000 + "\n")
-    write_lines(run / "metrics.jsonl", [report(6000)], "a")
-    assert steps(RunReader(run).state()) == [*range(100, 5001, 100), 6000]
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["lines", "junk", "begun", "cut", "anew"]), st.integers(0, 4)), max_size=12))
+def test_what_is_read_bit_by_bit_is_what_is_read_at_once(changes: list[tuple[str, int]]):
+    """Of a file that grows by lines, some damaged or not whole yet, is cut by a resumption, or made anew."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "CHUNK", 1000)
+        run = make_run(Path(place))
+        log, watched, steps, begun = run / "metrics.jsonl", RunReader(run), 300, b""
+        for what, n in changes:
+            steps, line = steps + 100, json.dumps(report(steps + 100)).encode() + b"\n"
+            with log.open("ab") as file:
+                if what in ("lines", "junk"):
+                    file.write(begun + (line if what == "lines" else JUNK[n]))
+                    begun = b""
+                elif what == "begun" and not begun:
+                    file.write(line[:30])
+                    begun = line[30:]
+            if what in ("cut", "anew"):
+                kept, begun = b"".join(log.read_bytes().splitlines(keepends=True)[:n]), b""
+                (log if what == "cut" else run / "new").write_bytes(kept)
+                if what == "anew":
+                    os.replace(run / "new", log)
+            assert watched.state() == RunReader(run).state()
 
 
 def test_curves_are_thinned_and_end_with_the_newest_report():
