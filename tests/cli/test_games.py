@@ -85,7 +85,7 @@ def test_damaged_lines_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path, "run")
     for words, said in (
-        ([str(run)], f"RUN: {run} has no games: runs of alphago_zero write them down as they end\n"),
+        ([str(run)], f"RUN: {run} has no games: runs of alphago_zero write them down as they end"),
         ([], "games takes the directory of a run first"),
     ):
         assert said in refused(capsys, "games", *words)
