@@ -230,6 +230,7 @@ def test_the_solvers_verdicts_are_shown(browser: Browser):
     assert len(found) == len(state["legal"])
     assert text_of(browser, "solved") == "Every move is solved."
     for place in ("#letters b", "#moves td:nth-child(5)"):
+        browser.wait(f"return [...document.querySelectorAll('{place}')].some(n => n.textContent.length > 1)")
         words = browser.run(f"return [...document.querySelectorAll('{place}')].map(n => n.textContent)")
         kinds = [word.split()[0] for word in words if word not in ("", "–")]
         outcomes = [found[key][0] for key in sorted(found, key=int)]
