@@ -82,7 +82,7 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
     assert main.main(["bench", *words]) == 0
     (row,) = json.loads(file.read_text())["systems"]
     assert row["sps"] > 0
-    assert sum(row["shares"].values()) == pytest.approx(1.0)
+    assert sum(row["shares"].values()) == pytest.approx(1.0, abs=1e-3)  # a run's reports are rounded
     assert row["bottleneck"] in bench.NAMES.values()
     assert row["run"]["processes"] > 2
     assert "a3c" in capsys.readouterr().out
