@@ -1,15 +1,13 @@
-"""bench: its words, settings, table.
-
-`polyplay bench`: how fast each system is on this machine, and where its time goes.
-"""
+"""bench: how fast each on-policy system is on this machine, and where its time goes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich.console import Console
@@ -17,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from polyplay import systems
+from polyplay.cli import bench_measure
 from polyplay.cli.arguments import parse_words
+from polyplay.core import errors, machine
 from polyplay.core.errors import Count, Seconds, UserError
 from polyplay.core.files import Row, write_json
 from polyplay.core.tree import Field, Spec
@@ -31,69 +31,34 @@ from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
 if TYPE_CHECKING:
-    from polyplay.cli.bench_measure import Measures
     from polyplay.learning.learner import LearnerSpec
 
 SCHEMA = 2  # of its JSON document
-
-
-# Where a run's core time goes, what holds it up, and what to change, in a sentence. Pure.
-
-
-class Advised(Protocol):
-    """What advice asks of a system: all its settings, the kind of its pool (memory_estimate.kind_of), its envs."""
-
-    @property
-    def values(self) -> Row: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def envs(self) -> Any: ...
-
-
-NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning"}
-NAMES |= {"overhead": "overhead", "idle": "waiting"}
-# by bottleneck: options that help where a page has them, the first that does, and what they do
-CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
-    "infer": (("agents", "larger acting batches"), ("lanes", "larger acting batches")),
-    "learn": (
-        ("epochs", "fewer passes over a rollout"),
-        ("min_batch", "larger updates"),
-        ("batch", "larger updates"),
-        ("unroll", "larger updates"),
-    ),
-    "overhead": (
-        ("lanes", "more lanes share what a call costs"),
-        ("agents", "more agents share what a call costs"),
-        ("unroll", "longer rollouts share what an update costs"),
-    ),
-    "idle": (
-        ("actors", "more actors, while others wait"),
-        ("agents", "more agents, while others wait"),
-        ("groups", "one group steps while the other is served"),
-        ("lanes", "longer turns between two waits"),
-    ),
+QUIET = 0.1  # cores that other programs may use
+NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead"}
+NAMES |= {"idle": "waiting"}
+CHANGES = {  # by bottleneck: options that help where a page has them, the first that does, and what they do
+    "infer": dict.fromkeys(("agents", "lanes"), "larger acting batches"),
+    "learn": {
+        "epochs": "fewer passes over a rollout",
+        **dict.fromkeys(("min_batch", "batch", "unroll"), "larger updates"),
+    },
+    "overhead": {
+        **{name: f"more {name} share what a call costs" for name in ("lanes", "agents")},
+        "unroll": "longer rollouts share what an update costs",
+    },
+    "idle": {
+        **{name: f"more {name}, while others wait" for name in ("actors", "agents")},
+        "groups": "one group steps while the other is served",
+        "lanes": "longer turns between two waits",
+    },
 }
 
 
-@dataclass(frozen=True)
-class CoreTime:
-    """Shares of all core time. idle: cores that nothing used; others: those that other programs did."""
-
-    env: float
-    infer: float
-    learn: float
-    overhead: float
-    others: float
-    idle: float
-
-    def of(self, name: str) -> float:
-        """One of NAMES."""
-        return float(asdict(self)[name])
-
-
-def split_core_time(times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool) -> CoreTime:
-    """Shares of all core time, by what a run's workers report.
+def split_core_time(
+    times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
+) -> dict[str, float]:
+    """Shares of all core time, by what a run's workers report: of NAMES, and others: what other programs used.
 
     times: shares of their wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the run
     and other programs used; workers: how many there are for each core. What the run used and its workers were not busy
@@ -107,26 +72,23 @@ def split_core_time(times: Mapping[str, float], own: float, others: float, worke
     rest = max(0.0, own - sum(parts.values()))
     outside = min(rest, own - within) if pooled else 0.0
     parts["env"] += outside
-    return CoreTime(**parts, overhead=rest - outside, others=others, idle=1.0 - own - others)
+    return {**parts, "overhead": rest - outside, "others": others, "idle": 1.0 - own - others}
 
 
-def bottleneck(where: CoreTime) -> str:
+def bottleneck(shares: Mapping[str, float]) -> str:
     """One of NAMES: what takes most of the core time."""
-    return max(NAMES, key=where.of)
+    return max(NAMES, key=lambda name: shares[name])
 
 
-def sentence(where: CoreTime, wired: Advised) -> str:
-    """The bottleneck in words, and what to change."""
-    name = bottleneck(where)
-    return f"{NAMES[name]} takes {100 * where.of(name):.0f} % of the core time: {change(name, wired)}"
-
-
-def change(name: str, wired: Advised) -> str:
-    """What to change, an option where the system has one."""
+def change(name: str, values: Row, env: str, kind: str) -> str:
+    """What to change where NAMES' name is the bottleneck. values: all settings; env: its title; kind: of its pool."""
+    if name == "env" and not env.startswith("ALE/"):
+        return f"`polyplay check {env}` measures it; make its step cheaper, or take more cores"
     if name == "env":
-        return _environment(wired)
-    for option, why in CHANGES[name]:
-        value = other(option, wired.values)
+        cheaper = "try --atari baselines: ale-py makes its pictures itself; else more cores"
+        return cheaper if kind == "inline" else "the emulator has no cheaper setting here; more cores make it faster"
+    for option, why in CHANGES[name].items():
+        value = _other(option, values)
         if value is not None:
             return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
     computing = name in ("infer", "learn")
@@ -134,7 +96,7 @@ def change(name: str, wired: Advised) -> str:
     return f"{hint}; this system has no setting for it"
 
 
-def other(option: str, values: Row) -> int | None:
+def _other(option: str, values: Row) -> int | None:
     """Another value of an option that is worth a try; None where there is none."""
     now = values.get(option)
     if not isinstance(now, int) or now < 1:
@@ -144,19 +106,8 @@ def other(option: str, values: Row) -> int | None:
     return {"epochs": now - 1, "actors": now + 1}.get(option, 2 * now) or None
 
 
-def _environment(wired: Advised) -> str:
-    if not wired.envs.title.startswith("ALE/"):
-        return f"`polyplay check {wired.envs.title}` measures it; make its step cheaper, or take more cores"
-    if wired.kind == "inline":
-        return "try --atari baselines: ale-py makes its pictures itself; else more cores"
-    return "the emulator has no cheaper setting here; more cores make it faster"
-
-
-# How `polyplay bench` runs each system: its settings for this number of cores, and the sizes of its wiring.
-#
 # A page's preset `quick` is meant for a small machine; on top of it go the settings below, which were the fastest of
-# those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores. A page without an entry is run
-# as `quick` has it.
+# those tried on 2 cores (bench/results/speed.md, originals.md) and grow with the cores.
 
 
 SETTINGS: dict[str, Callable[[int], dict[str, int]]] = {
@@ -180,7 +131,7 @@ class WiredSystem:
     keywords: Row
     changed: Row  # the settings that are not the preset's
     values: Row  # all settings
-    kind: str  # of its pool, see memory_estimate.kind_of
+    kind: str  # of its pool, see plan.kind_of
     lanes: int  # of a pool that act at once (1 where each goes at its own pace)
     T: int  # rows of a trajectory that is learnt from,
     B: int  # and how many at once
@@ -188,7 +139,6 @@ class WiredSystem:
     reuse: bool  # learning takes from acting what that computed
     workers: int  # that count their time
     envs: Envs
-    system_of: systems.System
     spec: LearnerSpec
 
     @property
@@ -217,20 +167,28 @@ def wire(system: str, given: Row) -> WiredSystem:
     settings, options, _ = config.resolve(page, **given)
     crew = crew_of(options)
     wired = page.build(settings, crew)
-    settings = replace(settings, **wired.resolved)
-    values = config.to_json(settings)
     preset = config.to_json(_presets.settings(page, options.preset))
     named = {k: v for k, v in given.items() if k in preset and k != "env"} | dict(wired.resolved)
-    changed = {k: v for k, v in named.items() if preset[k] != v}
     acts, learner = next(r for r in crew.roles if r.envs or r.agents), _learner(crew)
     envs = acts.agents.envs if acts.agents else acts.envs
     assert envs is not None
     assert learner.spec is not None
-    lanes = 1 if acts.agents else envs.lanes // envs.groups
     T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
-    timed = sum(r.n for r in crew.roles if r.envs or r.agents or r.source)
-    sizes = (lanes, T, B, updates_per_turn(crew), reuses(crew), timed)
-    return WiredSystem(system, dict(given), changed, values, kind_of(envs), *sizes, envs, wired, learner.spec)
+    return WiredSystem(
+        system,
+        dict(given),
+        changed={k: v for k, v in named.items() if preset[k] != v},
+        values=config.to_json(replace(settings, **wired.resolved)),
+        kind=kind_of(envs),
+        lanes=1 if acts.agents else envs.lanes // envs.groups,
+        T=T,
+        B=B,
+        turn=updates_per_turn(crew),
+        reuse=reuses(crew),
+        workers=sum(r.n for r in crew.roles if r.envs or r.agents or r.source),
+        envs=envs,
+        spec=learner.spec,
+    )
 
 
 def updates_per_turn(crew: Crew) -> int:
@@ -251,7 +209,61 @@ def _learner(crew: Crew) -> Role:
     return next(r for r in crew.roles if r.spec is not None)
 
 
-# What `polyplay bench` found, for a terminal: at most 80 columns.
+# What is measured: a run of each system, in order, as one JSON document.
+
+
+def measure(names: Sequence[str], options: BenchOptions) -> Row:
+    """The document. Raises UserError before anything is measured."""
+    cores, begun = machine.cores(), time.monotonic()
+    network = options.network or ("a3c" if pictures(Envs(options.env, 1).spec.obs) else "mlp")
+    wired = [wire(name, keywords(name, options.env, network, options.precision, cores)) for name in names]
+    rows = [_measure_system(one, options.seconds, cores) for one in wired]
+    about = {"env": options.env, "network": network, "precision": options.precision, "seconds": options.seconds}
+    took = {"took_seconds": round(time.monotonic() - begun, 1)}
+    return {
+        **{"schema": SCHEMA, **machine.stamp(), "cores": cores, **about, **took},
+        **{"systems": rows, "notes": list(_doubts(rows))},
+    }
+
+
+def _measure_system(wired: WiredSystem, seconds: float, cores: int) -> Row:
+    """A system's row: its rate, and where the core time went."""
+    row: Row = {"system": wired.system, "settings": wired.changed, "keywords": wired.keywords}
+    print(f"bench: {wired.system}: a run of it …", file=sys.stderr, flush=True)
+    try:
+        run = bench_measure.watched(wired.system, wired.keywords, seconds, wired.turn)
+    except (errors.EnvFailure, errors.WorkerLost) as e:
+        return {**row, "error": str(e)}
+    used, others, workers = (n / cores for n in (run["own_cores"], run["others_cores"], wired.workers))
+    shares = split_core_time(run["time"], used, others, workers, wired.kind == "processes")
+    name = bottleneck(shares)
+    todo = change(name, wired.values, wired.envs.title, wired.kind)
+    return {
+        **row,
+        "pool": wired.kind,
+        "acting_batch": float(wired.lanes if wired.lanes > 1 else run.get("predict_batch") or 1.0),
+        "rows_per_update": wired.T * wired.B,
+        "epochs": wired.epochs,
+        "frames_per_step": wired.envs.spec.frames_per_step,
+        "sps": run["sps"],
+        "shares": shares,
+        "wait_share": run["time"].get("wait", 0.0),
+        "run": run,
+        "bottleneck": NAMES[name],
+        "change": f"{NAMES[name]} takes {100 * shares[name]:.0f} % of the core time: {todo}",
+    }
+
+
+def _doubts(rows: Sequence[Row]) -> Iterator[str]:
+    """What makes figures doubtful."""
+    yield from (f"{row['system']}: {row['error'].splitlines()[0]}" for row in rows if "error" in row)
+    for row in rows:
+        if "run" in row and (others := row["run"]["others_cores"]) > QUIET:
+            disturbed = f"other programs used {others:.1f} cores meanwhile"
+            yield f"{row['system']}: {disturbed}; measure again when it is quiet"
+
+
+# What was found, for a terminal: at most 80 columns.
 
 
 HEADS = {"env": "env", "infer": "acting", "learn": "learn", "overhead": "overhead", "idle": "idle"}
@@ -272,7 +284,7 @@ def print_table(document: Row, console: Console) -> None:
     console.print()
     grid = Table.grid(padding=(0, 2))
     for row in document["systems"]:
-        for i, line in enumerate(lines(row)):
+        for i, line in enumerate(_lines(row)):
             grid.add_row(Text(row["system"] if i == 0 else "", style="bold"), line)
     for note in document["notes"]:
         grid.add_row(Text("note", style="bold yellow"), Text(note))
@@ -280,22 +292,22 @@ def print_table(document: Row, console: Console) -> None:
 
 
 def _systems(rows: Sequence[Row]) -> Table:
-    disturbed = any(r["shares"]["others"] >= 0.01 for r in rows if "error" not in r)
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    made.add_column("system", style="bold", no_wrap=True)
-    shares = [*HEADS, *(["others"] if disturbed else [])]
-    for heading in ("steps/s", *(HEADS.get(k, k) for k in shares), "waits"):
-        made.add_column(heading, justify="right", no_wrap=True)
+    disturbed = any(row["shares"]["others"] >= 0.01 for row in rows if "error" not in row)
+    shares = HEADS | ({"others": "others"} if disturbed else {})
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("system", style="bold", no_wrap=True)
+    for heading in ("steps/s", *shares.values(), "waits"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        if "error" in row:
-            made.add_row(row["system"], "failed")
-            continue
-        parts = [f"{100 * row['shares'][k]:.0f}" for k in shares]
-        made.add_row(row["system"], f"{row['sps']:,.0f}", *parts, f"{row['wait_share']:.0%}")
-    return made
+        cells = ["failed"]
+        if "error" not in row:
+            parts = [f"{100 * row['shares'][k]:.0f}" for k in shares]
+            cells = [f"{row['sps']:,.0f}", *parts, f"{row['wait_share']:.0%}"]
+        table.add_row(row["system"], *cells)
+    return table
 
 
-def lines(row: Row) -> list[Text]:
+def _lines(row: Row) -> list[Text]:
     """A system's bottleneck and settings, in words."""
     if "error" in row:
         return [Text(f"failed: {row['error'].splitlines()[0]}", style="bold red")]
@@ -304,9 +316,6 @@ def lines(row: Row) -> list[Text]:
     passes = f" in {row['epochs']} passes" if row["epochs"] > 1 else ""
     sizes = f"acts for {row['acting_batch']:.3g} at once, learns from {row['rows_per_update']}{passes}"
     return [Text(row["change"]), Text("; ".join([" ".join([*quick, *settings]), sizes]), style="bright_black")]
-
-
-# The verb `polyplay bench`. Imports no torch before its words are read.
 
 
 WIDTH = 100  # columns, at most
@@ -336,13 +345,16 @@ class BenchOptions:
             raise UserError(f"--json: {self.json} given, but there is no directory {folder}; make it first")
 
 
-def command(words: list[str], means: Measures | None = None) -> int:
-    """Prints the tables; the exit status. `means` replaces what measures, for tests."""
+def command(words: list[str]) -> int:
+    """Prints the tables; the exit status."""
     from polyplay.runs.terminal import default_console
+    from polyplay.workers.process import keep_to
 
     about = f"{ABOUT} Systems: {', '.join(MEASURED)}."
     names, options, _ = parse_words(BenchOptions, words, "polyplay bench [SYSTEM …]", about, several=True)
-    document = _measure(names, options, means)
+    _check_systems(names)
+    keep_to(options.cores)  # and so do all that are started from here
+    document = measure(names or MEASURED, options)
     if options.json is not None:
         write_json(Path(options.json), document)
     console = default_console()
@@ -351,23 +363,14 @@ def command(words: list[str], means: Measures | None = None) -> int:
     return int(any("error" in row for row in document["systems"]))
 
 
-def _measure(names: list[str], options: BenchOptions, means: Measures | None) -> Row:
-    from polyplay import systems
-    from polyplay.workers.process import keep_to
-
+def _check_systems(names: Sequence[str]) -> None:
+    """Raises UserError: one that is not measured, or one twice."""
     if len(set(names)) < len(names):
         raise UserError(f"bench takes each system once, {' '.join(names)} given")
-    chosen = names or MEASURED
-    for name in chosen:
-        can = ", ".join(MEASURED)
-        if systems.is_population(systems.load(name)):  # a UserError where there is none
+    for name in names:
+        page, can = systems.load(name), ", ".join(MEASURED)
+        if systems.is_population(page):
             raise UserError(f"bench: {name} given, whose members are runs of other systems; allowed: {can}")
         if name not in MEASURED:
-            replay = "Replay" in systems.load(name).ROW["between"]
-            why = "learns from a replay" if replay else "trains several agents"
+            why = "learns from a replay" if "Replay" in page.ROW["between"] else "trains several agents"
             raise UserError(f"bench: {name} given, which {why}: not measured yet; allowed: {can}")
-    keep_to(options.cores)  # and so do all that are started from here
-    from polyplay.cli.bench_measure import Bench, Measures
-
-    means = means or Measures(report=lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
-    return Bench(chosen, options, means).run()

@@ -1,7 +1,4 @@
-"""bench: what it measures.
-
-How fast a system is: a real run of it, in a process and a directory of its own, watched for a while and ended.
-"""
+"""How fast a system is: a real run of it, in a process and a directory of its own, watched for a while and ended."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,17 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from polyplay.cli import bench
-from polyplay.cli.bench import SCHEMA, BenchOptions, WiredSystem
-from polyplay.core.errors import EnvFailure, UserError, WorkerLost
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, read_lines
-from polyplay.core.machine import cores, stamp
-from polyplay.envs.pool import Envs
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.workers.process import no_main
-
-# CPU, memory and rate of a run, measured from outside.
-
 
 SHARE = 0.02  # of the time that sampling memory may take: with 60 processes it is not free
 
@@ -113,7 +102,7 @@ def spawn(work: Callable[..., None], *given: object) -> tuple[BaseProcess, Conne
 def watched(system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
     """sps, own_cores, others_cores, time (fractions of its workers' wall time), and means of what it reports.
 
-    Raises UserError and WorkerLost, with what the run printed. turn: see process_watch.watched_rate.
+    Raises UserError and WorkerLost, with what the run printed. turn: see watched_rate.
     """
     with tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place:
         run, output = Path(place, "run"), Path(place, "output")
@@ -203,72 +192,3 @@ def train(system: str, keywords: Row, output: Path, pipe: Connection) -> None:
         polyplay.train(system, **keywords)
     except UserError as e:
         pipe.send(e)
-
-
-# What `polyplay bench` measures: a run of each system, in order, as one JSON document. `Measures` does all measuring,
-# so that tests can put numbers in its place.
-
-
-QUIET = 0.1  # cores that others may use
-
-
-@dataclass(frozen=True)
-class Measures:
-    """How things are measured, and where progress is reported."""
-
-    rate: Callable[[str, Row, float, int], Row] = watched
-    report: Callable[[str], None] = lambda text: None
-
-
-class Bench:
-    """One `polyplay bench` of these systems. Raises UserError before anything is measured."""
-
-    def __init__(self, systems: Sequence[str], options: BenchOptions, means: Measures):
-        self.options, self.means, self.cores = options, means, cores()
-        images = bench.pictures(Envs(options.env, 1).spec.obs)
-        self.network = options.network or ("a3c" if images else "mlp")
-        self.wired = [bench.wire(name, self._keywords(name)) for name in systems]
-
-    def _keywords(self, system: str) -> Row:
-        return bench.keywords(system, self.options.env, self.network, self.options.precision, self.cores)
-
-    def run(self) -> Row:
-        """The document."""
-        begun, options = time.monotonic(), self.options
-        rows = [self._system(wired) for wired in self.wired]
-        fixed = {"env": options.env, "network": self.network, "precision": options.precision}
-        about = {"schema": SCHEMA, **stamp(), "cores": self.cores, **fixed, "seconds": options.seconds}
-        took = round(time.monotonic() - begun, 1)
-        return {**about, "took_seconds": took, "systems": rows, "notes": doubts(rows)}
-
-    def _system(self, wired: WiredSystem) -> Row:
-        """A system's row: its rate, and where the core time went."""
-        row: Row = {"system": wired.system, "settings": wired.changed, "keywords": wired.keywords}
-        self.means.report(f"{wired.system}: a run of it …")
-        try:
-            run = self.means.rate(wired.system, wired.keywords, self.options.seconds, wired.turn)
-        except (EnvFailure, WorkerLost) as e:
-            return {**row, "error": str(e)}
-        used, others, workers = (n / self.cores for n in (run["own_cores"], run["others_cores"], wired.workers))
-        where = bench.split_core_time(run["time"], used, others, workers, wired.kind == "processes")
-        sizes = {
-            "pool": wired.kind,
-            "acting_batch": float(wired.lanes if wired.lanes > 1 else run.get("predict_batch") or 1.0),
-            "rows_per_update": wired.T * wired.B,
-            "epochs": wired.epochs,
-            "frames_per_step": wired.envs.spec.frames_per_step,
-        }
-        shares = {"shares": asdict(where), "wait_share": run["time"].get("wait", 0.0)}
-        told = {"bottleneck": bench.NAMES[bench.bottleneck(where)], "change": bench.sentence(where, wired)}
-        return {**row, **sizes, "sps": run["sps"], **shares, "run": run, **told}
-
-
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """What makes figures doubtful."""
-    found = [f"{r['system']}: {r['error'].splitlines()[0]}" for r in rows if "error" in r]
-    for row in rows:
-        others = row["run"]["others_cores"] if "run" in row else 0.0
-        if others > QUIET:
-            disturbed = f"other programs used {others:.1f} cores meanwhile"
-            found.append(f"{row['system']}: {disturbed}; measure again when it is quiet")
-    return found

@@ -1,9 +1,7 @@
-"""doctor: what a bug report needs.
-
-`polyplay doctor`: what a bug report needs, and whether the things that Polyplay stands on work here.
+"""doctor: what a bug report needs, and whether the things that Polyplay stands on work here.
 
 It reads no file of the user's and prints no path and no name of a user or machine, but of those that `--hosts` asks
-for. Imports no torch at the top.
+for.
 """
 
 from __future__ import annotations
@@ -27,16 +25,163 @@ from typing import Any
 
 import numpy as np
 
+from polyplay import __version__
 from polyplay.cli.arguments import print_findings
 from polyplay.core.errors import Finding, UserError, as_json, status
 from polyplay.core.machine import cores, stamp, version
-from polyplay.core.shared_memory import Semaphores
-from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.engines import OPENING, Engine, MachineInfo
-from polyplay.workers.hosts.link import BEAT, CLOSE, DATA, ECHO, HEAD, Link, LinkLost, prove, read_exactly
+from polyplay.core.shared_memory import Semaphores, SharedBlock
+from polyplay.envs.pool import Envs
+from polyplay.workers.hosts import agent, engines, link
 from polyplay.workers.hosts.mirrors import Frame, ObjectMirror
 
-# What `polyplay doctor` says of another machine: an agent is opened there, and its link measured. Imports no torch.
+NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
+EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
+SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
+FILES = 1024  # descriptors: a process pool takes about 5 per environment process
+STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
+PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
+GB = 2**30
+REPORT = "report it, with all of these lines"
+
+
+def _limit(name: str, text: str, fix: str) -> Finding:
+    """A warning where there is something to do about it."""
+    return Finding(name, "warning" if fix else "ok", text, fix)
+
+
+def versions() -> Iterator[Finding]:
+    python = platform.python_implementation()
+    yield Finding("polyplay", "ok", f"{__version__}, Python {platform.python_version()} ({python})")
+    found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
+    lost = " ".join(name for name in NEEDED if not found[name])
+    installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
+    yield Finding("packages", "failed" if lost else "ok", installed, f"pip install {lost}" if lost else "")
+    if absent := [name for name in EXTRAS if not found[name]]:
+        extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
+        yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
+
+
+def machine() -> Iterator[Finding]:
+    yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
+    quota, fix = cpu_quota(_read("/sys/fs/cgroup/cpu.max")), ""
+    text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
+    if quota is not None and quota < cores():
+        fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
+        text += f", for {quota:g} cores' time"
+    yield _limit("cpu", text, fix)
+    yield memory()
+
+
+def cpu_quota(text: str) -> float | None:
+    """Cores' worth of time that a control group allows: of its cpu.max, "200000 100000" or "max 100000"."""
+    words = text.split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
+
+
+def memory() -> Finding:
+    import psutil
+
+    there = psutil.virtual_memory()
+    text, free = f"{there.total / GB:.1f} GB, {there.available / GB:.1f} GB of it available", there.available
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdigit() and int(limit) < there.total:
+        text += f"; the container's limit is {int(limit) / GB:.1f} GB"
+        free = min(free, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
+    fix = "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" if free < GB else ""
+    return _limit("memory", text, fix)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def limits() -> Iterator[Finding]:
+    import resource
+
+    yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    if Path("/dev/shm").is_dir():
+        free = shutil.disk_usage("/dev/shm").free
+        text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
+        yield _limit("/dev/shm", text, "" if free > 2**26 else "docker run --shm-size=1g …")
+    free = shutil.disk_usage(".").free
+    fix = "" if free > GB else "free some, or put the run elsewhere with --run"
+    yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
+    given = ", ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
+    yield Finding("settings", "ok", given or "no thread or device settings in the environment")
+
+
+def open_files(soft: int, hard: int) -> Finding:
+    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
+    return _limit("open files", f"{soft:,} (at most {hard:,})", fix)
+
+
+def torch_build() -> Iterator[Finding]:
+    import torch
+
+    words = torch.__config__.show().replace(",", " ").split()
+    blas = next((word.split("=")[1] for word in words if word.startswith("BLAS_INFO=")), "unknown")
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
+    threads = f"{torch.get_num_threads()} threads"
+    yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
+    if torch.cuda.is_available():
+        cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+        yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
+    else:
+        driver = Path("/proc/driver/nvidia").exists()
+        hint = "; a driver is there: install the torch that fits it to compute on the GPU" if driver else ""
+        yield Finding("gpu", "ok", f"none that torch can use{hint}")
+
+
+def shared_memory() -> Iterator[Finding]:
+    semaphore, block = Semaphores(1)[0], SharedBlock(1 << 20).array(1 << 20, "uint8")
+    semaphore.post()
+    block[:] = 1
+    if semaphore.wait(1.0) and not semaphore.wait(0.0) and int(block.sum()) == 1 << 20:
+        kind = "memfd" if sys.platform == "linux" else "an unlinked file"
+        yield Finding("shared memory", "ok", f"blocks by {kind}, semaphores count")
+    else:
+        yield Finding("shared memory", "failed", "a semaphore or a block does not hold what was put there", REPORT)
+
+
+def environments() -> Iterator[Finding]:
+    """An environment process is forked from its server, steps, and ends."""
+    with closing(Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)) as pool:
+        lanes, _ = pool.recv(60.0)
+        pool.send(lanes, np.zeros(1, np.int64))
+        pool.recv(60.0)
+    yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
+
+
+def atari() -> Iterator[Finding]:
+    if version("ale-py"):
+        actions = Envs("ALE/Pong-v5", 1).spec.describe["actions"]
+        yield Finding("atari", "ok", f"the ROM of Pong opens: {actions}")
+    else:
+        yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
+
+
+def training() -> Iterator[Finding]:
+    """A short run by the command itself, in a directory that is removed."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        words = f"-m polyplay train a2c --env toy:catch --network mlp --steps {STEPS} --run".split()
+        command = [sys.executable, *words, os.path.join(place, "run")]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
+        if done.returncode:
+            text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
+            yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
+            return
+        summary = json.loads(Path(place, "run", "summary.json").read_text("utf-8"))
+    seconds = f"{summary['wall_seconds']:.1f} s, start and end of its workers included"
+    yield Finding("training", "ok", f"a2c on toy:catch: {summary['steps']:,} steps in {seconds}")
+
+
+CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
+
+
+# Another machine: an agent is opened there, and its link measured.
 
 
 SIZE, TIMES, TRIPS = 16 * 2**20, 8, 20  # bytes of a frame, frames, round trips
@@ -58,217 +203,47 @@ class ProbeMirror(ObjectMirror):
         """Nothing is to be done with it."""
 
 
-def measure_machine(engine: Engine, info: MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
+def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
     """What its agent says; its link's `round_trip` (seconds) and `bandwidth` (bytes a second). Raises UserError."""
     secret = secrets.token_bytes(32)
     config = {"secret": secret.hex(), "address": info.address, "timeout": timeout, "threads": 0}
     handle = engine.open(info, config)
+    where = handle.about["address"], handle.about["port"]
     try:
         handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
-        with socket.create_connection((handle.about["address"], handle.about["port"]), OPENING) as sock:
-            prove(sock, secret, away=False)
+        with socket.create_connection(where, engines.OPENING) as sock:
+            link.prove(sock, secret, away=False)
             sock.settimeout(timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = Link(sock, [ProbeMirror()], Semaphores(1)[0], timeout, None)
+            there = link.Link(sock, [ProbeMirror()], Semaphores(1)[0], timeout, None)
             block = np.zeros(SIZE, np.uint8)
-            trips = [_echo(link, []) for _ in range(TRIPS)]
-            _echo(link, [block])  # its pages are there from now on
-            took = _echo(link, [block] * TIMES)
-            link.send(CLOSE)
+            trips = [_echo(there, []) for _ in range(TRIPS)]
+            _echo(there, [block])  # its pages are there from now on
+            took = _echo(there, [block] * TIMES)
+            there.send(link.CLOSE)
         return {**handle.about, "round_trip": statistics.median(trips), "bandwidth": SIZE * TIMES / took}
-    except (OSError, LinkLost) as e:
-        there = f"{handle.about['address']}:{handle.about['port']}"
-        raise UserError(f"no link to {there}: {e}; is a firewall between them?") from None
+    except (OSError, link.LinkLost) as e:
+        raise UserError(f"no link to {where[0]}:{where[1]}: {e}; is a firewall between them?") from None
     finally:
         handle.end()
 
 
-def _echo(link: Link, blocks: list[np.ndarray]) -> float:
+def _echo(there: link.Link, blocks: list[np.ndarray]) -> float:
     """Seconds until the other side answers a beat that comes after these blocks."""
     began = time.perf_counter()
     for block in blocks:
-        link.send(DATA, 0, 0, [block])
-    link.send(BEAT)
+        there.send(link.DATA, 0, 0, [block])
+    there.send(link.BEAT)
     while True:
-        _, kind, _, _, n = HEAD.unpack(read_exactly(link.sock, HEAD.size))
-        read_exactly(link.sock, n)
-        if kind == ECHO:
+        _, kind, _, _, n = link.HEAD.unpack(link.read_exactly(there.sock, link.HEAD.size))
+        link.read_exactly(there.sock, n)
+        if kind == link.ECHO:
             return time.perf_counter() - began
 
 
-NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
-EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
-FILES = 1024  # descriptors: a process pool takes about 5 per environment process
-STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
-PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
-GB = 2**30
-
-
-def versions() -> Iterator[Finding]:
-    from polyplay import __version__
-
-    python = f"{platform.python_version()} ({platform.python_implementation()})"
-    yield Finding("polyplay", "ok", f"{__version__}, Python {python}")
-    found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
-    installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
-    missing = [name for name in NEEDED if not found[name]]
-    yield Finding(
-        "packages", "failed" if missing else "ok", installed, f"pip install {' '.join(missing)}" if missing else ""
-    )
-    absent = [name for name in EXTRAS if not found[name]]
-    if absent:
-        extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
-        yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
-
-
-def machine() -> Iterator[Finding]:
-    yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
-    quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
-    text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
-    fix = ""
-    if quota is not None and quota < cores():
-        fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
-        text += f", for {quota:g} cores' time"
-    yield _limit("cpu", text, fix)
-    yield memory()
-
-
-def cpu_quota(text: str) -> float | None:
-    """Cores' worth of time that a control group allows: of its cpu.max, "200000 100000" or "max 100000"."""
-    words = text.split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
-
-
-def memory() -> Finding:
-    import psutil
-
-    free = psutil.virtual_memory()
-    text = f"{free.total / GB:.1f} GB, {free.available / GB:.1f} GB of it available"
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    least = free.available
-    if limit.isdigit() and int(limit) < free.total:
-        text += f"; the container's limit is {int(limit) / GB:.1f} GB"
-        least = min(least, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
-    fix = "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" if least < GB else ""
-    return _limit("memory", text, fix)
-
-
-def _limit(name: str, text: str, fix: str) -> Finding:
-    """A warning where there is something to do about it."""
-    return Finding(name, "warning" if fix else "ok", text, fix)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except OSError:
-        return ""
-
-
-def limits() -> Iterator[Finding]:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield open_files(soft, hard)
-    if Path("/dev/shm").is_dir():
-        free = shutil.disk_usage("/dev/shm").free
-        text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
-        fix = "" if free > 2**26 else "docker run --shm-size=1g …"
-        yield _limit("/dev/shm", text, fix)
-    free = shutil.disk_usage(".").free
-    fix = "" if free > GB else "free some, or put the run elsewhere with --run"
-    yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
-    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    yield Finding("settings", "ok", ", ".join(given) or "no thread or device settings in the environment")
-
-
-def open_files(soft: int, hard: int) -> Finding:
-    text = f"{soft:,} (at most {hard:,})"
-    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
-    return _limit("open files", text, fix)
-
-
-def torch_build() -> Iterator[Finding]:
-    import torch
-
-    config = torch.__config__.show()
-    blas = next((w.split("=")[1] for w in config.replace(",", " ").split() if w.startswith("BLAS_INFO=")), "unknown")
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
-    threads = f"{torch.get_num_threads()} threads"
-    yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
-    if torch.cuda.is_available():
-        cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-        yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
-    else:
-        driver = Path("/proc/driver/nvidia").exists()
-        hint = "; a driver is there: install the torch that fits it to compute on the GPU" if driver else ""
-        yield Finding("gpu", "ok", f"none that torch can use{hint}")
-
-
-def shared_memory() -> Iterator[Finding]:
-    from polyplay.core.shared_memory import Semaphores, SharedBlock
-
-    semaphores = Semaphores(1)
-    semaphores[0].post()
-    works = semaphores[0].wait(1.0) and not semaphores[0].wait(0.0)
-    block = SharedBlock(1 << 20).array(1 << 20, "uint8")
-    block[:] = 1
-    kind = "memfd" if hasattr(os, "memfd_create") else "an unlinked file"
-    if not works or int(block.sum()) != 1 << 20:
-        yield Finding("shared memory", "failed", "a semaphore or a block does not hold what was put there", REPORT)
-    else:
-        yield Finding("shared memory", "ok", f"blocks by {kind}, semaphores count")
-
-
-def environments() -> Iterator[Finding]:
-    """An environment process is forked from its server, steps, and ends."""
-    import numpy as np
-
-    from polyplay.envs import Envs
-
-    with closing(Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)) as pool:
-        lanes, _ = pool.recv(60.0)
-        pool.send(lanes, np.zeros(1, np.int64))
-        pool.recv(60.0)
-    yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
-
-
-def atari() -> Iterator[Finding]:
-    from polyplay.envs import Envs
-
-    if not version("ale-py"):
-        yield Finding("atari", "warning", "ale-py is not installed", "pip install 'polyplay[atari]', for ALE/… games")
-        return
-    spec = Envs("ALE/Pong-v5", 1).spec
-    yield Finding("atari", "ok", f"the ROM of Pong opens: {spec.describe['actions']}")
-
-
-def training() -> Iterator[Finding]:
-    """A short run by the command itself, in a directory that is removed."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        run = os.path.join(place, "run")
-        words = ["train", "a2c", "--env", "toy:catch", "--network", "mlp", "--steps", str(STEPS), "--run", run]
-        command = [sys.executable, "-m", "polyplay", *words]
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
-        if done.returncode:
-            text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
-            yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
-            return
-        summary = json.loads(Path(run, "summary.json").read_text("utf-8"))
-    seconds = f"{summary['wall_seconds']:.1f} s, start and end of its workers included"
-    yield Finding("training", "ok", f"a2c on toy:catch: {summary['steps']:,} steps in {seconds}")
-
-
-REPORT = "report it, with all of these lines"
-CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
-
-
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Each, by an agent that is started there and a link to it."""
-    from polyplay.core.errors import UserError
+    """Each, by an agent that is started there and a link to it. Raises UserError: wrong hosts."""
     from polyplay.runs.load import engine_of
-    from polyplay.workers.hosts.engines import needed_versions
 
     engine = engine_of(hosts)
     machines = engine.machines()
@@ -276,23 +251,23 @@ def other_machines(hosts: str) -> Iterator[Finding]:
         yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
     for info in machines:
         try:
-            there = measure_machine(engine, info)
+            yield _compare_machine(info, measure_machine(engine, info))
         except UserError as e:
             yield Finding(info.name, "failed", f"{info.address}: {e}", "see docs/guides/many_machines.md")
-            continue
-        gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
-        link = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
-        text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {link}"
-        ours = needed_versions()
-        other = [f"{name} {there['versions'].get(name)}" for name in ours if there["versions"].get(name) != ours[name]]
-        if other:
-            here = ", ".join(f"{name} {ours[name]}" for name in ours)
-            yield Finding(
-                info.name, "failed", f"{text}; it has {', '.join(other)}", f"install the same as here: {here}"
-            )
-        else:
-            yield Finding(info.name, "ok", text)
     engine.close()
+
+
+def _compare_machine(info: engines.MachineInfo, there: dict[str, Any]) -> Finding:
+    """What it has, and which versions differ from ours."""
+    gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
+    speed = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
+    text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {speed}"
+    ours = engines.needed_versions()
+    other = [f"{name} {there['versions'].get(name)}" for name in ours if there["versions"].get(name) != ours[name]]
+    if not other:
+        return Finding(info.name, "ok", text)
+    here = ", ".join(f"{name} {ours[name]}" for name in ours)
+    return Finding(info.name, "failed", f"{text}; it has {', '.join(other)}", f"install the same as here: {here}")
 
 
 def examine(hosts: str | None = None) -> list[Finding]:
@@ -302,10 +277,9 @@ def examine(hosts: str | None = None) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as e:
-            text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
-            found.append(
-                Finding(check.__name__.replace("_", " "), "failed", text.replace(str(Path.home()), "~"), REPORT)
-            )
+            name, why = check.__name__.replace("_", " "), " ".join(str(e).split())[:400]
+            text = f"{type(e).__name__}: {why}".replace(str(Path.home()), "~")
+            found.append(Finding(name, "failed", text, REPORT))
     return found
 
 

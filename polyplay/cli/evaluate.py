@@ -1,24 +1,21 @@
-"""evaluate, verify, starts, scores, export.
-
-`polyplay evaluate`.
-"""
+"""evaluate, verify, starts, scores, export: what comes of a run's weights."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from polyplay.cli.arguments import parse_words, print_findings, print_result, run_and_options
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError, status
 from polyplay.core.files import Row
+from polyplay.evaluation.agent import open_run
 from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, evaluate
 from polyplay.evaluation.gtp import program_line
-from polyplay.evaluation.scores import ScoresOptions, compare_runs, list_published
-from polyplay.evaluation.verify import StartsOptions, record_starts
-from polyplay.runs import options as run_options
-from polyplay.runs.load import choose_agent, choose_checkpoint, crew_of, load_run
+from polyplay.evaluation.scores import ScoresOptions, compare_runs, list_published, print_scores
+from polyplay.evaluation.verify import StartsOptions, record_starts, verify
+from polyplay.runs.load import choose_agent
 from polyplay.workers import process
 
 
@@ -89,8 +86,6 @@ class VerifyOptions:
 def command_verify(words: list[str]) -> int:
     """Prints a finding per rule; the exit status."""
     directory, options, _ = run_and_options(VerifyOptions, words, "verify")
-    from polyplay.evaluation.verify import verify
-
     findings = verify(directory, options.evaluation, options.starts, options.trust)
     print_findings(f"verify {directory}", findings, {}, "rule")
     return status(findings)
@@ -119,8 +114,6 @@ def command_scores(words: list[str]) -> None:
     if options.json:
         print(json.dumps(result, indent=2))
     else:
-        from polyplay.evaluation.scores import print_scores
-
         print_scores(result)
 
 
@@ -155,15 +148,13 @@ def export(directory: Path, file: Path, which: str | None = None, trust: bool = 
     from polyplay.nets import onnx
 
     onnx.check_export(file)
-    page, settings, options, config = load_run(directory, trust)
-    found = choose_checkpoint(directory, which)
-    wired = page.build(settings, crew_of(replace(options, device="cpu")))
+    wired, found, config = open_run(directory, which, trust)
     process.tune(1)
     spec = wired.envs.spec
     about = {
         "polyplay": config["versions"].get("polyplay"),
         "system": config["system"],
-        "env": run_options.to_json(settings)["env"],
+        "env": config["config"]["env"],
         "environment": dict(spec.describe),
         "checkpoint": found.name,
         "counters": checkpoint.manifest(found)["counters"],

@@ -1,7 +1,4 @@
-"""The Go Text Protocol's engine.
-
-The commands of the Go Text Protocol, version 2, and of its analyzing extensions, for an agent that searches.
-"""
+"""The commands of the Go Text Protocol, version 2, and of its analyzing extensions, for an agent that searches."""
 
 from __future__ import annotations
 
@@ -31,9 +28,6 @@ from polyplay.games.boards import GO_LETTERS, KO, Go
 from polyplay.games.records import NEVER, OWN, PLIES
 from polyplay.search.search import Finished, Search, SearchPolicy
 
-# A game of Go as GTP has it: stones of any colour in any order, taken back at will, any komi. Imports no torch.
-
-
 BLACK, WHITE = 1, 2
 PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
 
@@ -43,7 +37,9 @@ class GtpError(Exception):
 
 
 class GtpBoard:
-    """Positions so far, the present one last. A second pass does not end it: the position is as after the first. Nor
+    """A game of Go as GTP has it: stones of any colour in any order, taken back at will, any komi.
+
+    Positions so far, the present one last. A second pass does not end it: the position is as after the first. Nor
     does its length: a record that has used three quarters of its plies forgets the oldest ones, and then superko too.
     """
 
@@ -156,12 +152,14 @@ class GtpBoard:
                 raise GtpError(f"the stone {'-BW'[colour]} {self.name(cell)}: {e}") from None
         self.records, self.moves, self.told = [self.position(to_move)], [], None
 
-    # ------------------------------------------------------------------------------------------------- handicap
+    @property
+    def most_stones(self) -> int:
+        """Of a fixed handicap."""
+        return 0 if self.size < 7 else 4 if self.size % 2 == 0 or self.size == 7 else 9
 
     def handicap(self, stones: int) -> list[int]:
         """The cells of a fixed handicap (the protocol's section 4.1.1). Raises GtpError: not that many."""
-        most = 0 if self.size < 7 else 4 if self.size % 2 == 0 or self.size == 7 else 9
-        if not 2 <= stones <= most:
+        if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
         edge = 3 if self.size >= 13 else 2
         lines = (edge, self.size // 2, self.size - 1 - edge)
@@ -176,8 +174,6 @@ class GtpBoard:
         if len(cells) < 2 or len(set(cells)) < len(cells) or len(cells) >= self.board.cells:
             raise GtpError("bad vertex list")
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
-
-    # ------------------------------------------------------------------------------------------------ its words
 
     def vertex(self, word: str) -> int:
         """Raises GtpError."""
@@ -242,7 +238,10 @@ def read_game(path: str, size: int, until: int | None = None) -> ReadGame:
         told = _to_move(node) or told
         if mover:
             first, told = first or told or mover, None
-            moves.append((mover, _move(node, len(moves), size)))
+            try:
+                moves.append((mover, _action(node.get_move()[1], size)))
+            except ValueError:
+                raise GtpError(f"move {len(moves) + 1} is no point of the board") from None
     setup = [(colour, cell) for side in (BLACK, WHITE) for cell, colour in sorted(board.items()) if colour == side]
     handicap = bool(setup) and WHITE not in board.values()
     komi, unread = _komi(line[0], size)
@@ -308,14 +307,6 @@ def _to_move(node: Any) -> int | None:
     return SIDES.get(found.strip()[:1].lower())
 
 
-def _move(node: Any, moves: int, size: int) -> int:
-    """Raises GtpError."""
-    try:
-        return _action(node.get_move()[1], size)
-    except ValueError:
-        raise GtpError(f"move {moves + 1} is no point of the board") from None
-
-
 def _action(point: tuple[int, int] | None, size: int) -> int:
     """sgfmill counts rows from the bottom."""
     return size * size if point is None else (size - 1 - point[0]) * size + point[1]
@@ -339,9 +330,6 @@ def _point(action: int, game: GtpBoard) -> str:
     """A point by its column and its row from the top; nothing: a pass."""
     row, column = divmod(action, game.size)
     return "" if action == game.board.cells else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-# Lines of an analysis, as Leela Zero and KataGo write them.
 
 
 class Form(NamedTuple):
@@ -381,9 +369,6 @@ def analysis_line(search: Search, name: Callable[[int], str], form: Form) -> str
     return " ".join(parts) + "\n" if parts else ""
 
 
-# From a search's result to an answer: its move, a pass where no move gains anything, or giving up.
-
-
 HOPELESS = -0.9  # a value below it: after the other's pass, moves into an area that has an owner are not tried
 
 
@@ -414,9 +399,6 @@ def move_or_pass(game: GtpBoard, colour: int, search: Search, found: Finished) -
     if not behind or not useful.any():
         return a_pass
     return int(np.where(useful, found.visits[0, :a_pass] + found.priors[0, :a_pass], -1.0).argmax())
-
-
-# The time that a GTP engine has for a move. Imports no torch.
 
 
 LEFT = 40  # moves that the rest of the time is for, at least
@@ -515,8 +497,6 @@ class GtpEngine:
         game.play(WHITE, 0)
         game.owners()
 
-    # --------------------------------------------------------------------------------------- what it is
-
     def do_protocol_version(self, words: list[str]) -> str:
         return "2"
 
@@ -536,8 +516,6 @@ class GtpEngine:
         self.over = True
         return ""
 
-    # ------------------------------------------------------------------------------------- what is played
-
     def do_boardsize(self, words: list[str]) -> str:
         if _integer(words) != self.game.size:
             raise GtpError("unacceptable size")  # its network knows one
@@ -554,9 +532,8 @@ class GtpEngine:
         return ""
 
     def do_play(self, words: list[str]) -> str:
-        if len(words) < 2:
-            raise GtpError("syntax error")
-        self.game.play(_colour(words[0]), self.game.vertex(words[1]))
+        _need(words, 2)
+        self.game.play(_colour(words), self.game.vertex(words[1]))
         return ""
 
     def do_undo(self, words: list[str]) -> str:
@@ -569,19 +546,7 @@ class GtpEngine:
         return " ".join(map(self.game.name, cells))
 
     def do_place_free_handicap(self, words: list[str]) -> str:
-        stones = _integer(words)
-        if stones < 2:
-            raise GtpError("invalid number of stones")
-        most = max((n for n in range(2, min(stones, 9) + 1) if self._has_handicap(n)), default=0)
-        if not most:
-            raise GtpError("invalid number of stones")
-        return self.do_fixed_handicap([str(most)])
-
-    def _has_handicap(self, stones: int) -> bool:
-        try:
-            return bool(self.game.handicap(stones))
-        except GtpError:
-            return False
+        return self.do_fixed_handicap([str(min(_integer(words), self.game.most_stones))])
 
     def do_set_free_handicap(self, words: list[str]) -> str:
         cells = [self.game.vertex(word) for word in words]
@@ -591,8 +556,7 @@ class GtpEngine:
         return ""
 
     def do_loadsgf(self, words: list[str]) -> str:
-        if not words:
-            raise GtpError("syntax error")
+        _need(words, 1)
         *before, last = words
         until = _integer([last]) if before and last.isdecimal() else None
         path = " ".join(words if until is None else before)
@@ -628,35 +592,29 @@ class GtpEngine:
         """Nothing to do: every search begins with an empty tree."""
         return ""
 
-    # ------------------------------------------------------------------------------------------- time
-
     def do_time_settings(self, words: list[str]) -> str:
-        if len(words) < 3:
-            raise GtpError("syntax error")
+        _need(words, 3)
         main, byo, stones = _seconds(words[0]), _seconds(words[1]), _integer(words[2:])
         self.clock, self.left = Clock(main, byo, stones, not (byo > 0 and stones == 0)), {}
         return ""
 
     def do_time_left(self, words: list[str]) -> str:
-        if len(words) < 3:
-            raise GtpError("syntax error")
-        self.left[_colour(words[0])] = _seconds(words[1], late=True), _integer(words[2:])
+        _need(words, 3)
+        self.left[_colour(words)] = _seconds(words[1], late=True), _integer(words[2:])
         return ""
 
-    # ----------------------------------------------------------------------------------- its own moves
-
     def do_genmove(self, words: list[str]) -> str:
-        colour, begun = _colour(words[0] if words else ""), time.monotonic()
+        colour, begun = _colour(words), time.monotonic()
         return self._make(colour, self._choose(colour), begun)
 
     def do_reg_genmove(self, words: list[str]) -> str:
-        return self._name(self._choose(_colour(words[0] if words else "")))
+        return self._name(self._choose(_colour(words)))
 
     def do_lz__genmove_analyze(self, words: list[str]) -> Iterator[str]:
-        return self._analyze_move(words, LEELA)
+        return self._lines_of_move(*self._asked(words), LEELA)
 
     def do_kata__genmove_analyze(self, words: list[str]) -> Iterator[str]:
-        return self._analyze_move(words, KATA)
+        return self._lines_of_move(*self._asked(words), KATA)
 
     def _choose(self, colour: int) -> int:
         *_, search = self._think(colour)
@@ -691,10 +649,6 @@ class GtpEngine:
     def _name(self, action: int) -> str:
         return "resign" if action == GIVES_UP else self.game.name(action)
 
-    def _analyze_move(self, words: list[str], form: Form) -> Iterator[str]:
-        colour, every = self._asked(words)
-        return self._lines_of_move(colour, every, form)
-
     def _lines_of_move(self, colour: int, every: float, form: Form) -> Iterator[str]:
         """A line whenever the interval is over and at the end, then the move."""
         begun = shown = time.monotonic()
@@ -709,8 +663,6 @@ class GtpEngine:
         if (self.policy.simulations, self.policy.options.leaves) != (simulations, leaves_of(simulations)):
             self.policy.simulate(simulations, leaves_of(simulations))
 
-    # ------------------------------------------------------------------------------------- how it stands
-
     def do_final_score(self, words: list[str]) -> str:
         lead = self.game.lead()
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
@@ -724,8 +676,6 @@ class GtpEngine:
 
     def do_showboard(self, words: list[str]) -> str:
         return "\n" + self.game.drawing()
-
-    # ------------------------------------------------------------------------------------- analysis
 
     def do_lz__analyze(self, words: list[str]) -> Iterator[str]:
         return self._lines(*self._asked(words), LEELA)
@@ -769,10 +719,17 @@ class GtpEngine:
                 yield ""
 
 
-def _colour(word: str) -> int:
-    if word.lower() not in COLOURS:
-        raise GtpError("syntax error" if not word else "invalid color")
-    return COLOURS[word.lower()]
+def _need(words: list[str], n: int) -> None:
+    """Raises GtpError: there are fewer words."""
+    if len(words) < n:
+        raise GtpError("syntax error")
+
+
+def _colour(words: list[str]) -> int:
+    _need(words, 1)
+    if words[0].lower() not in COLOURS:
+        raise GtpError("invalid color")
+    return COLOURS[words[0].lower()]
 
 
 def _integer(words: list[str]) -> int:

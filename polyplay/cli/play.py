@@ -1,12 +1,9 @@
-"""play: its words, moves of a game.
-
-The command line of `polyplay play`. Its page needs polyplay[watch].
-"""
+"""play: its words, and the moves of a game. Its page needs polyplay[watch]."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from polyplay.cli.play_session import PlaySession
     from polyplay.search.search import SearchPolicy
 
-# The moves of a game so far, with the position before each. Imports no torch.
-
 
 def legal_moves(board: Game, record: np.ndarray) -> list[int]:
     room = np.zeros(board.actions, np.int16)
@@ -36,7 +31,7 @@ def legal_moves(board: Game, record: np.ndarray) -> list[int]:
 
 
 class MoveList:
-    """A game from its start."""
+    """The moves of a game from its start, with the position before each."""
 
     def __init__(self, board: Game):
         self.board = board
@@ -208,13 +203,11 @@ def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySess
 def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, Path]:
     """The agent, its simulations and its checkpoint. Raises UserError: none is usable, or the agent does not search."""
     from polyplay.acting.play import load_player
-    from polyplay.runs.load import choose_checkpoint, crew_of, load_run, wire_system
+    from polyplay.evaluation.agent import open_run
     from polyplay.search.search import SearchPolicy
     from polyplay.workers import process
 
-    page, settings, run_options, _ = load_run(directory, options.trust)
-    found = choose_checkpoint(directory, options.checkpoint)
-    system = wire_system(page, settings, crew_of(replace(run_options, device="cpu")))
+    system, found, _ = open_run(directory, options.checkpoint, options.trust)
     process.tune(1)
     player = load_player(system, found)
     if not isinstance(player, SearchPolicy):

@@ -1,14 +1,11 @@
-"""plot: learning curves.
-
-Learning curves of runs: `polyplay plot RUN… --out curve.png`. Needs polyplay[plots].
-"""
+"""plot: learning curves of runs, and the look of all pictures. Needs polyplay[plots]."""
 
 from __future__ import annotations
 
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -27,12 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Learning curves from the files of runs: the runs that a name stands for, and the curve of each.
-
-
 POINTS = 1000  # of a curve at most
 WINDOW = 100  # games that a run's reports are over
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
+FILES = ("config.json", GAMES, REPORTS)  # a run has one of them; runs made by hand have no configuration
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +43,13 @@ class Curve:
 
 def find_runs(place: Path) -> list[Path]:
     """The run at `place`, or else those in it: its seeds, in order. Raises UserError: there is none."""
-    if has_run_files(place):
+    if any((place / name).is_file() for name in FILES):
         return [place]
-    inside = {path.parent for name in ("config.json", GAMES, REPORTS) for path in _inside(place, name)}
+    names = [f"{pattern}/{name}" for pattern in ("*", "*/seed-*") for name in FILES]
+    inside = {path.parent for name in names for path in place.glob(name)}
     if not inside:
         read_config(place)  # says what is missing
     return sorted(inside, key=_natural)
-
-
-def has_run_files(place: Path) -> bool:
-    """Whether it has a configuration, games or reports. Runs made by hand have no configuration."""
-    return any((place / name).is_file() for name in ("config.json", GAMES, REPORTS))
-
-
-def _inside(place: Path, name: str) -> Iterator[Path]:
-    for pattern in ("*", "*/seed-*"):
-        yield from place.glob(f"{pattern}/{name}")
 
 
 def _natural(path: Path) -> list[tuple[str, int]]:
@@ -104,9 +90,11 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     if not rows:
         cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
         raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
-    kept = _kept([row["frames"] for row in rows])
-    across = {name: np.array([row[name] for row in rows], float)[kept] for name in _columns(rows)}
-    minutes = np.array([row["wall_seconds"] for row in rows], float)[kept] / 60
+    counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
+    across = {name: np.array([row[name] for row in rows], float) for name in counted}
+    kept = thin(across["frames"], POINTS)
+    across = {name: x[kept] for name, x in across.items()}
+    minutes = across.pop("wall_seconds") / 60
     return Curve(
         label=config["system"],
         env=str(config["config"].get("env", "")),
@@ -122,15 +110,10 @@ def _own_name(run: Path) -> str:
     return run.parent.name if run.name.startswith("seed-") else run.name
 
 
-def _columns(rows: list[Row]) -> list[str]:
-    return [name for name in ("frames", "steps") if all(name in row for row in rows)]
-
-
-def _kept(frames: list[float]) -> np.ndarray:
+def thin(x: np.ndarray, most: int) -> np.ndarray:
     """Which points are drawn: the last of those at one place, evenly thinned, with the first and the last of all."""
-    x = np.asarray(frames, float)
-    last = np.flatnonzero(np.append(x[1:] != x[:-1], True))
-    return np.unique(last[np.linspace(0, len(last) - 1, min(POINTS, len(last))).astype(int)])
+    last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
+    return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
 
 # Curves of runs that differ only in their seed, as one mean with a band.
@@ -175,11 +158,8 @@ def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
 def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
     others = [h for h in heads if (h.label, h.env) == (head.label, head.env)]
     names = [k for k, v in head.settings.items() if any(h.settings.get(k) != v for h in others)]
-    return [f"{name.replace('_', ' ')} {_text(head.settings[name])}" for name in names[:3]]
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    values = ((name, head.settings[name]) for name in names[:3])
+    return [f"{name.replace('_', ' ')} {f'{v:g}' if isinstance(v, float) else v}" for name, v in values]
 
 
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
@@ -200,7 +180,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
-COUNTS = ("frames", "steps")
 FONTS, MOST = (10, 8, 6), 0.4  # sizes of the legend; the part of a panel that it may take
 
 
@@ -278,17 +257,16 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
         raise UserError("plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE")
     figure = blank_figure("plot", 4)
     by_run = [read_curves(Path(run), options.games) for run in runs]
-    title = options.title or _title([curve for found in by_run for curve in found])
+    envs = {curve.env for found in by_run for curve in found}
+    title = options.title or (envs.pop() if len(envs) == 1 else "")
     axes = ["frames", "minutes"] if options.x is None else [options.x]
     pools = pools_of([curve for found in _labelled(by_run, options.label) for curve in found])
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
         for name, colour, group in zip(names_of(pools), cycle(COLOURS), pools, strict=False):
             _draw(panel, axis, name, colour, group, options.pool)
-        dress(panel, ACROSS[axis], title if panel is panels[0] else "")
-        if axis in COUNTS:
-            panel.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
-    panels[0].set_ylabel(f"mean return of the last {options.games} full games", color=INK)
+        up = f"mean return of the last {options.games} full games" if panel is panels[0] else ""
+        dress(panel, ACROSS[axis], title if up else "", up, counts=axis in ("frames", "steps"))
     place_legend(figure, panels[0])
     return figure
 
@@ -339,11 +317,6 @@ def blank_figure(what: str, height: float) -> Figure:
     return Figure(figsize=(10, height), dpi=160, layout="constrained", facecolor="white")
 
 
-def _title(found: Sequence[Curve]) -> str:
-    envs = {c.env for c in found}
-    return envs.pop() if len(envs) == 1 else ""
-
-
 def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
     if lacking := next((run for run in runs if axis not in run.across), None):
         allowed = ", ".join(name for name in ("frames", "steps", "hours") if name in lacking.across)
@@ -360,12 +333,15 @@ def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve],
         line.set(linewidth=1.6, label="" if i else label)
 
 
-def dress(axes: Axes, across: str, title: str = "", from_zero: bool = True) -> None:
-    """The house's look. from_zero: where the axis across begins."""
+def dress(axes: Axes, across: str, title: str = "", up: str = "", from_zero: bool = True, counts: bool = False) -> None:
+    """The house's look. across, up: labels. from_zero: where the axis across begins. counts: its numbers, in short."""
     axes.set_xlabel(across, color=INK)
+    axes.set_ylabel(up, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)
     if from_zero:
         axes.set_xlim(left=0)
+    if counts:
+        axes.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=INK, length=0)

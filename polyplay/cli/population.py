@@ -1,7 +1,4 @@
-"""population: tables and pictures.
-
-The command line of `polyplay population`.
-"""
+"""population: tables and pictures of members, leagues and rated versions."""
 
 from __future__ import annotations
 
@@ -12,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich import box
+from rich.table import Table
 from rich.text import Text
 
 from polyplay.cli.arguments import run_and_options
-from polyplay.cli.plot import COLOURS, INK, blank_figure, check_name, dress, print_picture
+from polyplay.cli.plot import COLOURS, INK, blank_figure, check_name, dress, print_picture, thin
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
@@ -25,14 +24,11 @@ from polyplay.population.ratings import RatedVersion, read_rated, read_reference
 from polyplay.population.store import Segment, Store, best_member, read_lineage
 from polyplay.runs.directory import current_rows, read_config, read_population
 from polyplay.runs.population_report import member_name, population_report, population_title, winning_line
-from polyplay.runs.terminal import default_console, print_all, short_count
+from polyplay.runs.terminal import default_console, print_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# What the picture of a population draws: members' scores and hyperparameters over their agent steps.
-
 
 GAMES = 10  # of a mean, at least: as many as a score is of
 WINDOWS = 40  # means of a member's curve that have no game in common, at most
@@ -73,11 +69,9 @@ def running_mean(piece: Piece, window: int) -> Piece:
     """Means of the last `window` games, or of as many as there are from GAMES on (of all if there are fewer); one for
     games that ended at the same step.
     """
-    n = len(piece.x)
-    first = max(0, min(GAMES, n) - 1)
+    first = max(0, min(GAMES, len(piece.x)) - 1)
     x, means = piece.x[first:], trailing_means(piece.y, window)[first:]
-    last = np.flatnonzero(np.append(x[1:] != x[:-1], True)) if n else np.arange(0)
-    kept = np.unique(last[np.linspace(0, len(last) - 1, min(POINTS, len(last))).astype(int)])
+    kept = thin(x, POINTS)
     return Piece(x[kept], means[kept])
 
 
@@ -89,9 +83,6 @@ def value_steps(rows: Sequence[Row], member: Row, name: str) -> list[tuple[int, 
     return [part for part in parts if part[0] < part[1]]
 
 
-# Scores of a population's members over their agent steps, who copied whom, and the winner's line.
-
-
 GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
 THIN, STRONG = 0.8, 2.2
 CLOSE = 0.01  # of the steps of who copies: the donor was there too
@@ -100,7 +91,7 @@ Curves = Mapping[int, Sequence[Piece]]  # by member
 
 
 def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves: Curves) -> None:
-    """line: the winner's."""
+    """Scores of members over their agent steps, and who copied whom. line: the winner's."""
     for pieces in curves.values():
         for piece in pieces:
             axes.plot(piece.x, piece.y, color=GREY, linewidth=THIN, zorder=1)
@@ -109,14 +100,11 @@ def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves
     for row in copies:
         _draw_copy(axes, row, own=(row["member"], row["steps"]) in joints)
     for segment in line:
-        for piece in _parts(curves, segment):
+        parts = [piece.between(segment.begin, segment.end) for piece in curves[segment.member]]
+        for piece in parts:
             axes.plot(piece.x, piece.y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
-    _name_ancestors(axes, line, curves)
+        _name_ancestor(axes, segment, parts)
     _explain(axes, line, copies)
-
-
-def _parts(curves: Curves, segment: Segment) -> list[Piece]:
-    return [piece.between(segment.begin, segment.end) for piece in curves[segment.member]]
 
 
 def _draw_copy(axes: Axes, row: Row, own: bool) -> None:
@@ -133,19 +121,16 @@ def _draw_copy(axes: Axes, row: Row, own: bool) -> None:
     axes.plot(row["steps"], low, marker="o", markersize=3, markeredgewidth=0, **look)
 
 
-def _name_ancestors(axes: Axes, line: Sequence[Segment], curves: Curves) -> None:
-    """The member's number above each part of the winner's line."""
-    from matplotlib.patheffects import Normal, Stroke
+def _name_ancestor(axes: Axes, segment: Segment, parts: Sequence[Piece]) -> None:
+    """The member's number above its part of the winner's line."""
+    from matplotlib.patheffects import withStroke
 
-    for segment in line:
-        parts = _parts(curves, segment)
-        x, y = np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts])
-        if not len(x):
-            continue
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    if len(x):
         at = (float(x[len(x) // 2]), float(y[len(x) // 2]))
         text = axes.annotate(member_name(segment.member), at, (0, 7), textcoords="offset points", ha="center")
         text.set(color=WINNER, fontsize=9, fontweight="bold", zorder=5)
-        text.set_path_effects([Stroke(linewidth=2.5, foreground="white"), Normal()])
+        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
 
 def _explain(axes: Axes, line: Sequence[Segment], copies: Sequence[Row]) -> None:
@@ -157,16 +142,9 @@ def _explain(axes: Axes, line: Sequence[Segment], copies: Sequence[Row]) -> None
     if copies:
         arrow: dict[str, Any] = {"color": COPY, "marker": "^", "markersize": 5, "linewidth": THIN}
         apart = any(abs(row["donor_steps"] - row["steps"]) > CLOSE * row["steps"] for row in copies)
-        label = "copies another's weights"
-        axes.plot([], [], label=f"{label}{' (dots: of another step)' * apart}", **arrow)
+        axes.plot([], [], label=f"copies another's weights{' (dots: of another step)' * apart}", **arrow)
     place: dict[str, Any] = {"ncols": 3, "loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0.2}
     axes.legend(frameon=False, labelcolor=INK, fontsize=9, columnspacing=1.5, **place)
-
-
-# One hyperparameter of a population's members: over their agent steps, or, if it never changes, scores over it.
-
-
-RANGES = ("log:", "uniform:")
 
 
 class ValueAxis:
@@ -176,7 +154,7 @@ class ValueAxis:
         prior = str(population["vary"][name])
         self.log = prior.startswith("log:")
         found = {str(row["new"][name]): row["new"][name] for row in rows if name in row["new"]}
-        order = [] if prior.startswith(RANGES) else prior.split(",")
+        order = [] if prior.startswith(("log:", "uniform:")) else prior.split(",")
         self.entries = [word for word in order if word in found] + [w for w in found if order and w not in order]
 
     def place(self, value: Any) -> float:
@@ -192,200 +170,139 @@ class ValueAxis:
 
 
 def draw_values(axes: Axes, population: Row, rows: Sequence[Row], line: Sequence[Segment], name: str) -> None:
-    """Steps: every member thin, the winner's line strong."""
+    """A hyperparameter over agent steps: every member thin, the winner's line strong."""
     values = ValueAxis(population, rows, name)
     for member in population["members"]:
         parts = value_steps(rows, member, name)
-        for begin, end, value in parts:
-            axes.plot([begin, end], [values.place(value)] * 2, color=GREY, linewidth=THIN, zorder=1)
-        for (_, end, value), (_, _, then) in pairwise(parts):
-            both = [values.place(value), values.place(then)]
-            axes.plot([end, end], both, color=GREY, linewidth=THIN, alpha=0.35, zorder=1)
-    for segment in line:
-        y = [values.place(segment.values[name])] * 2
-        axes.plot([segment.begin, segment.end], y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
-    for before, after in pairwise(line):
-        both = [values.place(part.values[name]) for part in (before, after)]
-        same = abs(after.begin - before.end) < CLOSE * after.begin
-        axes.plot(
-            [before.end, after.begin], both, color=WINNER, linewidth=1.2, linestyle="-" if same else ":", zorder=3
-        )
-    dress(axes, "")
-    axes.set_ylabel(name, color=INK)
+        _draw_steps(axes, [(begin, end, values.place(value)) for begin, end, value in parts], GREY, THIN)
+    own = [(segment.begin, segment.end, values.place(segment.values[name])) for segment in line]
+    for begin, end, value in own:
+        axes.plot([begin, end], [value] * 2, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
+    for (_, end, before), (begin, _, value) in pairwise(own):
+        style = "-" if abs(begin - end) < CLOSE * begin else ":"
+        axes.plot([end, begin], [before, value], color=WINNER, linewidth=1.2, linestyle=style, zorder=3)
+    dress(axes, "", up=name)
     values.mark(axes.yaxis, axes.set_yscale, axes.set_ylim)
 
 
+def _draw_steps(axes: Axes, parts: Sequence[tuple[int, int, float]], color: str, width: float) -> None:
+    """parts: from where to where there was what value."""
+    if parts:
+        begins, ends, values = zip(*parts, strict=True)
+        axes.hlines(values, begins, ends, color=color, linewidth=width, zorder=1)
+        axes.vlines(ends[:-1], values[:-1], values[1:], color=color, linewidth=THIN, alpha=0.35, zorder=1)
+
+
 def draw_trials(axes: Axes, population: Row, rows: Sequence[Row], winner: Row, name: str) -> None:
-    """A point for every member that has a score."""
+    """Scores over a hyperparameter that never changes: a point for every member that has a score."""
     values = ValueAxis(population, rows, name)
     for member in population["members"]:
         if member["score"] is not None:
             best = member["member"] == winner["member"]
             (point,) = axes.plot(values.place(member["values"][name]), member["score"], marker="o", markeredgewidth=0)
             point.set(color=WINNER if best else GREY, markersize=8 if best else 5, zorder=4 if best else 1)
-    dress(axes, name, from_zero=False)
-    axes.set_ylabel("score", color=INK)
+    dress(axes, name, up="score", from_zero=False)
     values.mark(axes.xaxis, axes.set_xscale, axes.set_xlim)
 
 
-# The picture of a population: scores, who copied whom, and hyperparameters over agent steps. Needs polyplay[plots].
-
-
-HIGH, LOW, SQUARE = 3.4, 1.7, 2.4  # inches: heights of the scores, of a hyperparameter, and of one that never changes
-ACROSS = 4  # of those in a row
+HIGH, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Every member thin, the winner's line strong through its ancestors. If no value ever changed, scores over values
-    instead of values over steps. Raises UserError: nothing to draw yet.
+    """Every member thin, the winner's line strong through its ancestors; hyperparameters below. If no value ever
+    changed, scores over values instead of values over steps. Raises UserError: nothing to draw yet.
     """
     winner = best_member(population["members"])
     if winner is None:
         raise UserError(f"--picture: no member of {directory} has a score yet: let the population go on")
-    line = winning_line(winner, rows)
-    names = list(population["vary"])
-    changed = any(row["old"] and row["new"] != row["old"] for row in rows)
-    figure, scores, panels = (_stacked if changed else _beside)(len(names))
+    line, names = winning_line(winner, rows), list(population["vary"])
     found = {m["member"]: score_pieces(directory, population, rows, m["member"]) for m in population["members"]}
+    changed = any(row["old"] and row["new"] != row["old"] for row in rows)
+    figure, scores, panels = _panels(len(names), 1 if changed else 4, LOW if changed else SQUARE)
     draw_scores(scores, rows, line, found)
-    what = "evaluations" if population["score"] == "evaluations" else "running mean of games"
-    scores.set_ylabel(f"score ({what})", color=INK)
-    for axes, name in zip(panels, names, strict=False):
+    for axes, name in zip(panels, names, strict=True):
         if changed:
+            axes.sharex(scores)
             draw_values(axes, population, rows, line, name)
         else:
             draw_trials(axes, population, rows, winner, name)
-    dress(scores, "agent steps of a member" if not (changed and panels) else "")
-    scores.set_title(_title(directory, population), loc="left", color=INK, fontsize=11, pad=24)
-    scores.xaxis.set_major_formatter(lambda steps, _: short_count(steps, 6))
-    if changed and panels:
-        panels[-1].set_xlabel("agent steps of a member", color=INK)
+    what = "evaluations" if population["score"] == "evaluations" else "running mean of games"
+    env = read_config(directory, population=True)["config"].get("env", "")
+    dress(scores, "", up=f"score ({what})", counts=True)
+    scores.set_title(f"{population_title(population)} · {env}", loc="left", color=INK, fontsize=11, pad=24)
+    stacked = [scores, *panels] if changed else [scores]
+    stacked[-1].set_xlabel("agent steps of a member", color=INK)
+    for axes in stacked[:-1]:
+        axes.tick_params(labelbottom=False)
     return figure
 
 
-def _stacked(n: int) -> tuple[Figure, Axes, Sequence[Axes]]:
-    """Panels below the scores, over the same steps."""
-    heights = [HIGH, *[LOW] * n]
-    figure = blank_figure("--picture", sum(heights))
-    scores, *panels = figure.subplots(1 + n, 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    return figure, scores, panels
-
-
-def _beside(n: int) -> tuple[Figure, Axes, Sequence[Axes]]:
-    """Panels below the scores, beside each other."""
-    down = -(-n // ACROSS)
+def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
+    """A figure with a panel over its whole width and n below it, at most so many beside each other."""
+    down = -(-n // across)
     across = -(-n // down) if n else 1
-    figure = blank_figure("--picture", HIGH + SQUARE * down)
-    grid = figure.add_gridspec(1 + down, across, height_ratios=[HIGH, *[SQUARE] * down])
-    scores = figure.add_subplot(grid[0, :])
-    panels = [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
-    return figure, scores, panels
+    figure = blank_figure("--picture", HIGH + height * down)
+    grid = figure.add_gridspec(1 + down, across, height_ratios=[HIGH, *[height] * down])
+    top = figure.add_subplot(grid[0, :])
+    return figure, top, [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
 
 
-def _title(directory: Path, population: Row) -> str:
-    return f"{population_title(population)} · {read_config(directory, population=True)['config'].get('env', '')}"
-
-
-# The picture of a league: ratings and copies over matches, and below the agents' hyperparameters. Needs
-# polyplay[plots].
-
-
-LEAGUE_PICTURE_HIGH, LEAGUE_PICTURE_LOW, LEAGUE_PICTURE_ACROSS = (
-    3.4,
-    1.9,
-    3,
-)  # inches: heights of the ratings, and of a hyperparameter; of these in a row
 FEW = 8  # agents whose lines have colours of their own
 
 
 def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], levels: Mapping[str, float]) -> Figure:
-    """first: hyperparameters that each agent began with, {} where they are not known. levels: Elo of opponents."""
+    """Ratings and copies over matches, and below the agents' hyperparameters. first: those that each agent began with,
+    {} where they are not known. levels: Elo of opponents.
+    """
     names = list(first[0]) if first else []
-    down = -(-len(names) // LEAGUE_PICTURE_ACROSS)
-    figure = blank_figure("--picture", LEAGUE_PICTURE_HIGH + LEAGUE_PICTURE_LOW * down)
-    grid = figure.add_gridspec(
-        1 + down, LEAGUE_PICTURE_ACROSS, height_ratios=[LEAGUE_PICTURE_HIGH, *[LEAGUE_PICTURE_LOW] * down]
-    )
-    _draw_ratings(figure.add_subplot(grid[0, :]), directory, history, levels)
-    for i, name in enumerate(names):
-        _draw_values(
-            figure.add_subplot(grid[1 + i // LEAGUE_PICTURE_ACROSS, i % LEAGUE_PICTURE_ACROSS]), history, first, name
-        )
+    figure, ratings, panels = _panels(len(names), 3, LOW)
+    agents, end = history.elo.shape[1], max(1, int(history.matches[-1]))
+    colours = [COLOURS[agent % len(COLOURS)] if agents <= FEW else "#888888" for agent in range(agents)]
+    for agent, colour in enumerate(colours):
+        ratings.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
+    for copy in history.copies:
+        ends = [copy["before"]["elo"], copy["donor_elo"]]
+        ratings.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
+    draw_levels(ratings, levels)
+    if agents <= FEW:
+        ratings.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
+    env = read_config(directory)["config"].get("env", "")
+    title = f"{agents} agents, {len(history.copies)} copies (dotted) · {env}"
+    dress(ratings, "matches", title, "Elo", from_zero=False, counts=True)
+    for axes, name in zip(panels, names, strict=True):
+        found = list[float]()
+        for agent, row in enumerate(first):
+            parts = values_over(history.copies, agent, row, end)
+            steps = [(begin, until, float({**row, **values}[name])) for begin, until, values in parts]
+            _draw_steps(axes, steps, colours[agent], 1.5)
+            found += [value for _, _, value in steps]
+        dress(axes, "", name, from_zero=False, counts=True)
+        if min(found) > 0 and max(found) > 4 * min(found):
+            axes.set_yscale("log")
+    for axes in (ratings, *panels):
+        axes.set_xlim(0, end)
     return figure
 
 
-def _colour(agent: int, agents: int) -> str:
-    return COLOURS[agent % len(COLOURS)] if agents <= FEW else "#888888"
-
-
-def _draw_ratings(axes: Axes, directory: Path, history: LeagueHistory, levels: Mapping[str, float]) -> None:
-    agents = history.elo.shape[1]
-    for agent in range(agents):
-        axes.plot(history.matches, history.elo[:, agent], color=_colour(agent, agents), label=f"agent {agent}")
-    for copy in history.copies:
-        at = [copy["before"]["elo"], copy["donor_elo"]]
-        axes.plot([copy["match"]] * 2, at, color=INK, linewidth=0.8, linestyle=":")
-    for name, elo in levels.items():
-        axes.axhline(elo, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
-        axes.annotate(
-            name, (1, elo), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom", color=INK
-        )
-    dress(axes, "matches", from_zero=False)
-    axes.set_ylabel("Elo", color=INK)
-    axes.set_xlim(0, max(1, int(history.matches[-1])))
-    axes.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
-    if agents <= FEW:
-        axes.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
-    env = read_config(directory)["config"].get("env", "")
-    axes.set_title(
-        f"{agents} agents, {len(history.copies)} copies (dotted) · {env}", loc="left", color=INK, fontsize=10
-    )
-
-
-def _draw_values(axes: Axes, history: LeagueHistory, first: Sequence[Row], name: str) -> None:
-    """A hyperparameter of every agent, from one copy to the next."""
-    end, found = max(1, int(history.matches[-1])), list[float]()
-    for agent, row in enumerate(first):
-        colour = _colour(agent, len(first))
-        held = values_over(history.copies, agent, row, end)
-        parts = [(begin, until, float({**row, **values}[name])) for begin, until, values in held]
-        for begin, until, value in parts:
-            axes.plot([begin, until], [value, value], color=colour, linewidth=1.5)
-            found.append(value)
-        for (_, at, before), (_, _, then) in pairwise(parts):
-            axes.plot([at, at], [before, then], color=colour, linewidth=0.8, alpha=0.4)
-    dress(axes, "", from_zero=False)
-    axes.set_title(name, loc="left", color=INK, fontsize=9)
-    axes.set_xlim(0, end)
-    axes.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
-    if found and min(found) > 0 and max(found) > 4 * min(found):
-        axes.set_yscale("log")
-
-
-# The picture of rated versions: TrueSkill over agent steps, and references as lines. Needs polyplay[plots].
-
-
-RATING_PICTURE_HIGH = 4.2  # inches
+def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
+    """Dashed lines with names, of who is no agent of the run."""
+    for name, level in levels.items():
+        axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+        text = axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+        text.set(color=INK, fontsize=8)
 
 
 def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Mapping[str, float]) -> Figure:
-    """A band is μ ± 2σ."""
-    figure = blank_figure("--picture", RATING_PICTURE_HIGH)
-    axes = figure.subplots()
-    steps = [version.steps for version in rated]
-    mu, spread = [version.skill[0] for version in rated], [2 * version.skill[1] for version in rated]
-    low, high = ([m + sign * s for m, s in zip(mu, spread, strict=True)] for sign in (-1, 1))
-    axes.fill_between(steps, low, high, color=COLOURS[0], alpha=0.18, linewidth=0)
+    """TrueSkill of versions over agent steps, and references as lines. A band is μ ± 2σ."""
+    figure = blank_figure("--picture", 4.2)
+    axes, steps = figure.subplots(), [version.steps for version in rated]
+    mu, sigma = np.array([version.skill for version in rated]).T
+    axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLOURS[0], alpha=0.18, linewidth=0)
     axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    for name, skill in references.items():
-        axes.axhline(skill, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
-        axes.annotate(
-            name, (1, skill), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom", color=INK
-        )
+    draw_levels(axes, references)
     matches, env = sum(version.matches for version in rated), read_config(directory)["config"].get("env", "")
-    dress(axes, "agent steps", f"{len(rated)} versions, {matches:,} matches · {env}")
-    axes.set_ylabel("TrueSkill, ± 2σ", color=INK)
-    axes.xaxis.set_major_formatter(lambda n, _: short_count(n, 6))
+    title = f"{len(rated)} versions, {matches:,} matches · {env}"
+    dress(axes, "agent steps", title, "TrueSkill, ± 2σ", counts=True)
     return figure
 
 
@@ -430,9 +347,6 @@ def command(words: list[str]) -> None:
 
 
 def _show_ratings(directory: Path, rated: Sequence[RatedVersion], options: RankingOptions) -> None:
-    from rich import box
-    from rich.table import Table
-
     if options.levels:
         given = f"--levels {' '.join(options.levels)} given, but versions of {directory} are rated against references"
         raise UserError(f"{given}, which the picture shows: leave it out")
@@ -450,9 +364,6 @@ def _show_ratings(directory: Path, rated: Sequence[RatedVersion], options: Ranki
 
 
 def _show_league(directory: Path, options: RankingOptions) -> None:
-    from rich import box
-    from rich.table import Table
-
     history, console = read_history(directory), default_console()
     agents, rated = history.elo.shape[1], int(history.matches[-1])
     print_all(console, [Text(f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", style="bold")])

@@ -1,7 +1,4 @@
-"""systems, diagram, runs, check, new: what there is.
-
-`polyplay systems`: what each is good for, and where there is room the six choices that make it.
-"""
+"""systems, diagram, runs, check, new: what there is."""
 
 from __future__ import annotations
 
@@ -51,12 +48,8 @@ GOOD_FOR = {
 
 def command(words: list[str]) -> None:
     """Prints the table of systems."""
-    from rich import box
-    from rich.table import Table
-
     from polyplay import systems
     from polyplay.runs import flags
-    from polyplay.runs.terminal import default_console
 
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
@@ -81,12 +74,10 @@ def command(words: list[str]) -> None:
 
 def command_diagram(words: list[str]) -> None:
     """Prints the figure of a system."""
-    from polyplay.runs import options
+    from polyplay.runs import options, run
 
     system, page, rest = page_and_words(words, "diagram")
     settings, chosen, sources = options.parse(page, rest, "diagram")
-    from polyplay.runs import run
-
     print(run.diagram(system, settings, chosen, sources))
 
 

@@ -1,7 +1,4 @@
-"""train, resume, reproduce, surgery.
-
-`polyplay train`.
-"""
+"""train, resume, reproduce, surgery: what makes runs and goes on with them."""
 
 from __future__ import annotations
 
@@ -18,20 +15,7 @@ from rich import box
 from rich.table import Table
 
 from polyplay.cli.arguments import page_and_words, print_result, run_and_options
-from polyplay.core.errors import (
-    Count,
-    EnvFailure,
-    NonNegative,
-    NotFinite,
-    Positive,
-    Seconds,
-    SomeWorkers,
-    UserError,
-    Whole,
-    Width,
-    Widths,
-    WorkerLost,
-)
+from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console
@@ -53,10 +37,10 @@ def parse_seeds(words: Sequence[str]) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             hint = f"; a range goes up: {match[2]}..{match[1]}" if match else ""
-            raise UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}{hint}")
+            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}{hint}")
         seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
     if not seeds:
-        raise UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")
+        raise errors.UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")
     return list(seeds)
 
 
@@ -69,7 +53,7 @@ def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directo
     for seed in seeds:
         try:
             run = runs[seed] = train(seed)
-        except (EnvFailure, WorkerLost, NotFinite) as e:
+        except (errors.EnvFailure, errors.WorkerLost, errors.NotFinite) as e:
             runs[seed], status = None, max(status, 1)
             print("\n".join([f"polyplay: failed: {e}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
             continue
@@ -136,7 +120,8 @@ def command(words: list[str]) -> int:
         return run.train(system, settings, chosen, sources).exit_code
 
     if sources["seed"] == "command line":
-        raise UserError(f"--seed {chosen.seed} and --seeds {' '.join(seeds)} contradict each other: give one of them")
+        both = f"--seed {chosen.seed} and --seeds {' '.join(seeds)}"
+        raise errors.UserError(f"{both} contradict each other: give one of them")
     several = parse_seeds(seeds)
 
     def train(seed: int) -> RunResult:
@@ -171,7 +156,7 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 
 def _one(values: Sequence[str]) -> str:
     if len(values) != 1:
-        raise UserError(f"--config: '{' '.join(values)}' given, allowed: one file, or the directory of a run")
+        raise errors.UserError(f"--config: '{' '.join(values)}' given, allowed: one file, or the directory of a run")
     return values[0]
 
 
@@ -182,32 +167,32 @@ def _one(values: Sequence[str]) -> str:
 class ResumeOptions:
     """Continues a run from its newest checkpoint. Options that are not given are unchanged."""
 
-    frames: Count | None = None
+    frames: errors.Count | None = None
     """stop after this many frames, counted from the start of the run"""
-    steps: Count | None = None
+    steps: errors.Count | None = None
     """stop after this many agent steps, counted from the start of the run (also --total-timesteps, -n)"""
-    minutes: Seconds | None = None
+    minutes: errors.Seconds | None = None
     """stop after this many minutes of wall time, counted from the start of the run"""
     until_return: float | None = None
     """stop when the mean return of the last 100 full games reaches this"""
-    learning_rate: Positive | None = None
+    learning_rate: errors.Positive | None = None
     """learning rate from now on; if it falls over the run, it falls from this value"""
-    entropy_cost: NonNegative | None = None
+    entropy_cost: errors.NonNegative | None = None
     """weight of the entropy bonus from now on"""
-    lanes: Count | None = None
+    lanes: errors.Count | None = None
     """parallel environments of each worker from now on; they begin new episodes"""
-    actors: SomeWorkers | None = None
+    actors: errors.SomeWorkers | None = None
     """workers that act from now on; lanes begin new episodes"""
-    learners: SomeWorkers | None = None
+    learners: errors.SomeWorkers | None = None
     """workers that learn from now on; lanes begin new episodes"""
     change: tuple[str, ...] = ()
     """values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run
     has (empty: none)"""
-    report_every: Seconds | None = None
+    report_every: errors.Seconds | None = None
     """seconds between reports"""
-    checkpoint_every: Seconds | None = None
+    checkpoint_every: errors.Seconds | None = None
     """seconds between checkpoints"""
-    keep: Count | None = None
+    keep: errors.Count | None = None
     """how many of the newest checkpoints to keep; the best one is always kept"""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """where learners and replicas compute from now on"""
@@ -217,9 +202,9 @@ class ResumeOptions:
     """which workers are on which machine, as in `polyplay train`"""
     ship: str | None = None
     """folder whose modules are taken along to other machines"""
-    host_timeout: Seconds | None = None
+    host_timeout: errors.Seconds | None = None
     """a machine that is silent for so many seconds is lost"""
-    host_wait: Seconds | None = None
+    host_wait: errors.Seconds | None = None
     """seconds that workers of a lost machine wait for another one"""
     quiet: bool = False
     """print warnings, errors and the last line only"""
@@ -247,7 +232,7 @@ def command_resume(words: list[str]) -> int:
 class ReproduceOptions:
     """Repeats an asynchronous run from its log of deliveries, in one thread; a debugger works."""
 
-    updates: Count | None = None
+    updates: errors.Count | None = None
     """stop after this many updates (none: all logged updates)"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
@@ -271,9 +256,9 @@ class SurgeryOptions:
 
     out: str | None = None
     """directory of the run to write"""
-    core_size: Width | None = None
+    core_size: errors.Width | None = None
     """width of the recurrent core"""
-    hidden: Widths = ()
+    hidden: errors.Widths = ()
     """sizes of the network's hidden layers, as many as it has"""
     network: str | None = None
     """the network, with larger layers"""
@@ -283,9 +268,9 @@ class SurgeryOptions:
     """keyword arguments of the environment, as NAME=VALUE, instead of those it has"""
     wrapper: tuple[str, ...] = ()
     """wrappers of the environment, instead of those it has"""
-    lanes: Count | None = None
+    lanes: errors.Count | None = None
     """lanes (num-envs) of each actor, where the new game's seats need another number"""
-    settle: Whole = 0
+    settle: errors.Whole = 0
     """the learning rate is 0 until so many more agent steps were learnt from"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
@@ -295,7 +280,7 @@ def command_surgery(words: list[str]) -> None:
     """Prints what changed."""
     directory, options, given = run_and_options(SurgeryOptions, words, "surgery")
     if options.out is None:
-        raise UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")
+        raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")
     from polyplay.runs.surgery import grow_run
 
     changes = {name: getattr(options, name) for name in given - {"out", "settle", "trust"}}

@@ -1,7 +1,4 @@
-"""watch: reads a run's directory for its page.
-
-Reads a run's directory for the page: only what is new since the last time, in bounded memory. Imports no torch.
-"""
+"""watch: reads a run's directory for its page: only what is new since the last time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 from polyplay.cli import bench
@@ -26,9 +22,6 @@ from polyplay.evaluation.scores import read_scores
 from polyplay.runs.directory import METRICS, WIRING, read_config
 from polyplay.runs.session import lock_holder
 
-# What limits a run, by its own reports, with the advice of `polyplay bench`. Imports no torch.
-
-
 BARS = {  # by what limits: its name on the page, and its number in a report
     "env": ("environment", "time_env"),
     "infer": ("acting", "time_infer"),
@@ -36,15 +29,6 @@ BARS = {  # by what limits: its name on the page, and its number in a report
     "overhead": ("replay", "time_replay"),
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
-
-
-@dataclass(frozen=True)
-class ReportedSystem:
-    """What advice asks of a system, from the files of its run."""
-
-    values: Row
-    kind: str
-    envs: Any
 
 
 def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
@@ -57,10 +41,10 @@ def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
     return shares
 
 
-def core_time(row: Row, crowd: float = 1.0) -> bench.CoreTime | None:
-    """Where the time of all cores goes, if other programs took none: cores are idle where the workers wait, or where
-    there are fewer workers than cores; otherwise they do what the workers do, in proportion. crowd: workers per core.
-    None where a number is missing.
+def core_time(row: Row, crowd: float = 1.0) -> dict[str, float] | None:
+    """Where the time of all cores goes, as bench.split_core_time, if other programs took none: cores are idle where
+    the workers wait, or where there are fewer workers than cores; otherwise they do what the workers do, in
+    proportion. crowd: workers per core. None where a number is missing.
     """
     if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
         return None
@@ -69,9 +53,8 @@ def core_time(row: Row, crowd: float = 1.0) -> bench.CoreTime | None:
     if busy <= 0.0:
         return None
     used = min(1.0, max(row["cpu"], busy * crowd))
-    part = {k: used * times[k] / busy for k in KINDS}
-    parts = {k: part[k] for k in ("env", "infer", "learn")}
-    return bench.CoreTime(**parts, overhead=part["replay"], others=0.0, idle=1.0 - used)
+    parts = {name: used * times[column.removeprefix("time_")] / busy for name, (_, column) in BARS.items()}
+    return {**parts, "others": 0.0, "idle": 1.0 - used}
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
@@ -83,11 +66,10 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     where = core_time(row, workers / cores() if workers else 1.0)
     if where is None:
         return ""
-    name, title = bench.bottleneck(where), str(config.get("env", ""))
-    wired = ReportedSystem(config, str(wiring.get("pool", "")), SimpleNamespace(title=title))
-    change = bench.change(name, wired)
+    name = bench.bottleneck(where)
+    change = bench.change(name, config, str(config.get("env", "")), str(wiring.get("pool", "")))
     if name == "idle":
-        return f"cores are idle for {100 * where.idle:.0f} % of the time: {change}"
+        return f"cores are idle for {100 * where['idle']:.0f} % of the time: {change}"
     word, share = BARS[name]
     return f"{word} takes {100 * row[share]:.0f} % of the workers' time: {change}"
 

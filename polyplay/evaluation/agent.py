@@ -1,6 +1,4 @@
-"""A trained policy to act with.
-
-A trained policy to act with: what `polyplay.load` gives.
+"""A trained policy to act with: what `polyplay.load` gives.
 
 It stands alone: it needs the run's directory and neither workers nor the environment, whose spaces are in spaces.json.
 """
@@ -24,16 +22,7 @@ from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import make, pool, spaces
 from polyplay.envs.pool import Envs, EnvSpec, Factory
-from polyplay.runs.load import (
-    check_spaces,
-    choose_agent,
-    choose_checkpoint,
-    crew_of,
-    load_run,
-    split_checkpoint,
-    weights_digest,
-    wire_system,
-)
+from polyplay.runs import load
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -68,13 +57,13 @@ def load_agent(
         raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
     path = Path(path)
     if checkpoint is None:
-        path, checkpoint = split_checkpoint(path)
-    page, settings, options, config = load_run(path, trust)
-    found = choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
+        path, checkpoint = load.split_checkpoint(path)
+    page, settings, options, config = load.load_run(path, trust)
+    found = load.choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     with _known_spaces(path):
-        wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
+        wired = load.wire_system(page, settings, load.crew_of(replace(options, device="cpu")))
         assert wired.envs.spec
-    whose = choose_agent(path, found, None if agent is None else str(agent), "agent")
+    whose = load.choose_agent(path, found, None if agent is None else str(agent), "agent")
     return Agent(path, found, wired, config, seed, epsilon, whose)
 
 
@@ -260,6 +249,13 @@ def _stacked(rows: list[Any]) -> Any:
     return np.stack(rows)
 
 
+def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
+    """A run's system, on the CPU, its checkpoint (None: the newest) and its configuration. Raises UserError."""
+    page, settings, options, config = load.load_run(directory, trust)
+    found = load.choose_checkpoint(directory, checkpoint)
+    return load.wire_system(page, settings, load.crew_of(replace(options, device="cpu"))), found, config
+
+
 # Agents of runs by name: of a run, of one of its checkpoints, of the file of a past self.
 
 
@@ -281,7 +277,7 @@ class RunAgent:
         if self.weights.suffix == checkpoint.ARRAYS:
             digest = checkpoint.describe_file(self.weights)["sha256"]
         else:
-            digest = weights_digest(self.weights, self.agent)
+            digest = load.weights_digest(self.weights, self.agent)
         return {"checkpoint": self.weights.name, "checkpoint_sha256": digest}
 
 
@@ -302,17 +298,17 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     folder = path.absolute().parent
     if alone and folder.name != FOLDER:
         raise UserError(f"{name} given, allowed: the file of a past self where its run has it, in RUN/selves")
-    run, which = (folder.parent, None) if alone else split_checkpoint(path)
-    page, settings, options, _ = load_run(run, trust)
-    found = path if alone else choose_checkpoint(run, which)
-    wired = wire_system(page, settings, crew_of(replace(options, device="cpu")))
-    check_spaces(run, wired.envs)
+    run, which = (folder.parent, None) if alone else load.split_checkpoint(path)
+    page, settings, options, _ = load.load_run(run, trust)
+    found = path if alone else load.choose_checkpoint(run, which)
+    wired = load.wire_system(page, settings, load.crew_of(replace(options, device="cpu")))
+    load.check_spaces(run, wired.envs)
     if alone:
         return [RunAgent(name, wired, found)]
     there = checkpoint.agents_of(found)
     if agent is None and len(there) > 1:
         return [RunAgent(f"{name}:{n}", wired, found, n) for n in there]
-    return [RunAgent(name, wired, found, choose_agent(run, found, agent, name))]
+    return [RunAgent(name, wired, found, load.choose_agent(run, found, agent, name))]
 
 
 def find_agent(name: str, trust: bool = False) -> RunAgent:

@@ -1,6 +1,4 @@
-"""Scores of checkpoints by a protocol; videos, windows.
-
-Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
+"""Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
 
 Every evaluation is a file of its own in the run's directory, `evaluation-….json`; `scores.json` gathers them in three
 places that are never mixed: "final" (the run's last weights), "best" (its best snapshot) and "training" (the returns of
@@ -45,9 +43,6 @@ from polyplay.workers import process
 if TYPE_CHECKING:
     from polyplay.acting.play import PlayedGame, Watch
     from polyplay.nets.policy import Policy
-
-# How far an evaluation is, shown on standard error; and its end before all games are over.
-
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
@@ -116,15 +111,14 @@ def _receiver(watch: GamesWatch) -> processes.Handler:
     return receive
 
 
-# What a game looks like: for a video, or a window. `option` is what asked for it.
-
-
 ATARI_RATE = 15.0  # pictures per second: one of four frames
 SCALE = 4  # of a picture that the network sees
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """`envs` so that a step has a picture: Gymnasium's render in our own process. Raises UserError."""
+    """`envs` so that a step has a picture: Gymnasium's render in our own process. option: what asked for it. Raises
+    UserError.
+    """
     if envs.title.startswith(("ALE/", "arena:", "toy:", "game:", "envpool:")):
         return envs
     shown = replace(envs, inline=True, options={**envs.options, "render_mode": "rgb_array"})
@@ -157,9 +151,6 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
     return array, rate
-
-
-# A game as a video.
 
 
 DRIVER = "SDL_VIDEODRIVER"  # of pygame, which draws many environments
@@ -247,14 +238,7 @@ def without_a_screen() -> Iterator[None]:
             os.environ.pop(DRIVER)
 
 
-# Games in a window while they are played.
-
-
 UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
-
-
-def asked_for(driver: str) -> bool:
-    return os.environ.get("SDL_VIDEODRIVER") == driver
 
 
 class Window:
@@ -274,7 +258,8 @@ class Window:
         try:
             pygame.display.init()
             driver = pygame.display.get_driver()
-            why = f"SDL found only its driver {driver!r}" if driver in UNSEEN and not asked_for(driver) else ""
+            unseen = driver in UNSEEN and os.environ.get(DRIVER) != driver
+            why = f"SDL found only its driver {driver!r}" if unseen else ""
         except pygame.error as e:
             why = str(e)
         if why:
@@ -313,11 +298,8 @@ class Window:
         self._pygame.display.quit()
 
 
-# Options of the protocols of board games, checked before anything heavy is loaded.
-
-
 def check_board_options(options: EvaluateOptions) -> None:
-    """Raises UserError: options that do not belong to the protocol."""
+    """Raises UserError: options that do not belong to the protocol. Nothing heavy is loaded."""
     name, board = options.protocol, atari.protocol(options.protocol).board
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
@@ -460,7 +442,9 @@ def play_and_score(
     film = Film(video) if video else None
     with ExitStack() as stack:
         step = stack.enter_context(screen)
-        viewers = [stack.enter_context(closing(viewer)) for viewer in _viewers(wired, options, film)]
+        viewers: list[Film | Window] = [stack.enter_context(closing(film))] if film else []
+        if options.render:
+            viewers.append(stack.enter_context(closing(Window(f"polyplay {wired.envs.title}"))))
         stack.enter_context(nullcontext() if options.render else without_a_screen())
         for viewer in viewers:
             envs = viewer.shown(envs)
@@ -500,14 +484,6 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     told: Row = {"device": where if where == "cpu" else device.device_name(where)}
     told |= {} if options.agent is None else {"agent": whose}
     return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
-
-
-def _viewers(wired: System, options: EvaluateOptions, film: Film | None) -> Iterator[Film | Window]:
-    """What is shown every step."""
-    if film:
-        yield film
-    if options.render:
-        yield Window(f"polyplay {wired.envs.title}")
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:

@@ -1,16 +1,14 @@
-"""Go programs as players.
-
-Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score.
-"""
+"""Go programs as players of matches, `gtp:COMMAND`. Our rules decide which moves are legal, and the score."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import shlex
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +16,6 @@ from subprocess import PIPE
 
 import numpy as np
 
-from polyplay.acting.play import GIVES_UP
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.games import board_rules
@@ -26,8 +23,6 @@ from polyplay.games.boards import Game, Go
 from polyplay.games.go import HASHES, area, longest, play
 from polyplay.games.mcts import Opponent
 from polyplay.games.records import CELLS, GOES_ON, OWN, ROWS, compiled, mover, ply
-
-# The moves of a game of Go, found again: its record keeps a hash of every position. Imports no torch.
 
 
 @compiled
@@ -103,14 +98,17 @@ class GtpProgram:
     """Raises OSError: it can't be started."""
 
     def __init__(self, command: Sequence[str]):
-        started = subprocess.Popen(command, 0, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
-        assert started.stdin is not None
-        assert started.stdout is not None
-        assert started.stderr is not None
-        self._process, self._in, self._out, self._err = started, started.stdin, started.stdout, started.stderr
-        self._selector, self._number, self._answer, self._complaint = selectors.DefaultSelector(), 0, b"", b""
-        for stream in (self._out, self._err):
-            self._selector.register(stream, selectors.EVENT_READ)
+        with ExitStack() as opened:
+            self._complaints = opened.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                command, stdin=PIPE, stdout=PIPE, stderr=self._complaints, start_new_session=True, bufsize=0
+            )
+            opened.pop_all()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        self._poll, self._number, self._answer = select.poll(), 0, b""
+        self._poll.register(self._out, select.POLLIN)
         self.lost = False  # whether it has been ended
 
     def ask(self, command: str) -> str:
@@ -138,41 +136,28 @@ class GtpProgram:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._selector.close()
-        for stream in (self._out, self._err):
-            stream.close()
+        self._out.close()
+        self._complaints.close()
 
     def _read(self, command: str) -> str:
         """An answer with its status: what stands before an empty line."""
-        until, self._answer = time.monotonic() + SECONDS, self._answer.replace(b"\r", b"").lstrip(b"\n")
+        until, self._answer = time.monotonic() + SECONDS, self._answer.lstrip(b"\n")
         while b"\n\n" not in self._answer:
             if len(self._answer) > LONGEST:
                 raise GtpFault(CRASH, command, self._answer[:TOLD].decode(errors="replace"))
-            left = until - time.monotonic()
-            ready = self._selector.select(left) if left > 0 else []
-            if not ready:
+            if not self._poll.poll(1000 * max(until - time.monotonic(), 0)):
                 raise GtpFault(TIMEOUT, command, "")
-            for key, _ in ready:
-                self._take(key.fileobj is self._out, os.read(key.fd, 1 << 16), command)
+            found = os.read(self._out.fileno(), 1 << 16)
+            if not found:
+                raise GtpFault(CRASH, command, self._last_words())
+            self._answer = (self._answer + found.replace(b"\r", b"")).lstrip(b"\n")
         answer, _, self._answer = self._answer.partition(b"\n\n")
         return answer.decode(errors="replace")
 
-    def _take(self, answer: bool, found: bytes, command: str) -> None:
-        if answer and not found:
-            raise GtpFault(CRASH, command, self._last_words())
-        if answer:
-            self._answer = (self._answer + found.replace(b"\r", b"")).lstrip(b"\n")
-        elif found:
-            self._complaint = (self._complaint + found)[-4096:]
-        else:
-            self._selector.unregister(self._err)
-
     def _last_words(self) -> str:
         """Its last line on standard error."""
-        os.set_blocking(self._err.fileno(), False)
-        with contextlib.suppress(OSError):
-            self._complaint += self._err.read(1 << 16) or b""
-        lines = self._complaint.decode(errors="replace").split("\n")
+        file, tail = self._complaints.fileno(), 4096
+        lines = os.pread(file, tail, max(0, os.fstat(file).st_size - tail)).decode(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def _parse(self, command: str, answer: str) -> str:
@@ -233,8 +218,6 @@ class GtpPlayer:
         """What a record says of its games."""
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
-    # ---------------------------------------------------------------------------------------------- its program
-
     def _start(self) -> GtpProgram:
         """Raises UserError: it can't be started, or does not play this game."""
         given = f"{self.option}{self.name}"
@@ -272,6 +255,8 @@ class GtpPlayer:
         return program
 
     def _move(self, record: np.ndarray, game: int) -> int:
+        from polyplay.acting.play import GIVES_UP  # it loads torch
+
         try:
             command = f"genmove {COLORS[mover(record)]}"
             answer = self._tell(record).ask(command)

@@ -1,13 +1,10 @@
-"""Who plays in matches: runs, opponents, programs.
-
-Who plays in a tournament, and how two of them meet: at a board game, or on an environment with two teams.
-"""
+"""Who plays in matches (runs, opponents, Go programs), and how two of them meet: at a board game, or as two teams."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -16,18 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from polyplay.acting.play import (
-    MatchStarts,
-    MatchWatch,
-    PlayOptions,
-    TeamPlayer,
-    load_player,
-    match,
-    play_both_sides,
-    policy_player,
-    random_player,
-    scripted_player,
-)
+from polyplay.acting import play
+from polyplay.acting.play import MatchStarts, MatchWatch, PlayOptions, TeamPlayer, load_player
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval
@@ -37,7 +24,7 @@ from polyplay.envs.atari import is_board
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs
 from polyplay.evaluation.agent import RunAgent, find_agent, find_agents, is_run
-from polyplay.evaluation.evaluate import GamesWatch, on_screen
+from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, on_screen
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import TournamentOptions
 from polyplay.games import board_rules, records
@@ -48,13 +35,8 @@ from polyplay.nets import device
 from polyplay.systems import System
 
 if TYPE_CHECKING:
-    from polyplay.acting.play import Watch as GamesEnded
-    from polyplay.evaluation.evaluate import EvaluateOptions
     from polyplay.nets.policy import Policy
     from polyplay.search.search import SearchPolicy
-
-# Who plays in matches of a board game: runs and their checkpoints, opponents by name, and Go programs.
-
 
 MORE = ", or the directory of a run"  # beside opponents by name
 
@@ -98,7 +80,6 @@ class PolicyPlayer:
             )
 
     def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-        from polyplay.acting.play import choose_actions
         from polyplay.search.search import SearchPolicy
 
         n = len(at)
@@ -107,7 +88,7 @@ class PolicyPlayer:
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
         show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
         policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
-        action, _ = choose_actions(self.spec, policy, self.how, at, step, {}, self.acts)
+        action, _ = play.choose_actions(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
         return np.asarray(action, np.int64)
 
@@ -126,16 +107,12 @@ class PlayerOptions:
 
 def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
-    from polyplay.acting.play import PlayOptions
-
     moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
     return BoardPlayer(name, moves.board, moves, about)
 
 
 def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
     """Raises UserError: its run plays no board game."""
-    from polyplay.acting.play import load_player
-
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
     policy = load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
@@ -180,7 +157,7 @@ def play_match(
         for program in programs:
             program.over(records, at)
 
-    return match(player.board, player.moves, other.moves, starts, seed, watch, 1 if programs else None, over)
+    return play.match(player.board, player.moves, other.moves, starts, seed, watch, 1 if programs else None, over)
 
 
 # The protocol of board games, `versus`: how a run's player is measured, and what a record says of it.
@@ -202,7 +179,11 @@ def play_board_protocol(
     asked = options.episodes or atari.protocol(options.protocol).episodes
     mine.max_steps, begun = options.max_steps, time.monotonic()
     with on_screen(mine, asked) if watch else nullcontext(mine.step) as step:
-        returns, about = _play(player, asked, options, how, _watching(step))
+
+        def ended(found: Mapping[int, float], moves: int) -> bool:
+            return step([play.PlayedGame(points, 0, number) for number, points in found.items()], moves)
+
+        returns, about = _play(player, asked, options, how, ended)
     if not returns:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     return {
@@ -213,12 +194,6 @@ def play_board_protocol(
         **{"returns": returns, "interval": mean_interval(returns)},
         **({"ended": mine.ended, "asked": asked} if len(returns) < asked else {}),
     }
-
-
-def _watching(step: GamesEnded) -> MatchWatch:
-    from polyplay.acting.play import PlayedGame
-
-    return lambda ended, moves: step([PlayedGame(ret, 0, number) for number, ret in ended.items()], moves)
 
 
 def _play(
@@ -345,9 +320,6 @@ def _game(envs: Envs) -> str:
     return f"{envs.title} {json.dumps(dict(envs.options), default=str)}" if envs.options else envs.title
 
 
-# ------------------------------------------------------------------------------------------ board games
-
-
 def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
     board, plies = board_of(envs), PLIES if options.opening_plies is None else options.opening_plies
 
@@ -359,15 +331,12 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
     players = [player(i, entrant) for i, entrant in enumerate(entrants)]
 
-    def play(i: int, j: int) -> float:
+    def points(i: int, j: int) -> float:
         starts = both_colors(board, options.matches, plies, options.seed)
         return float(play_match(players[i], players[j], starts, options.seed).sum())
 
     about, moves = [player.about for player in players], [player.moves for player in players]
-    return RoundRobin(f"game:{board.name}", about, play, plies, moves)
-
-
-# ------------------------------------------------------------------------------------------- two teams
+    return RoundRobin(f"game:{board.name}", about, points, plies, moves)
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
@@ -377,7 +346,7 @@ def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOp
     return RoundRobin(
         envs.title,
         about,
-        lambda i, j: float(play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum()),
+        lambda i, j: float(play.play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum()),
     )
 
 
@@ -401,10 +370,10 @@ def _team_player(entrant: Entrant, seed: int, envs: Envs, options: TournamentOpt
     if entrant.agent:
         found = entrant.agent
         policy = load_player(found.wired, found.weights, where, agent=found.agent)
-        return policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
+        return play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
     if entrant.name == "random":
-        return random_player(seed)
+        return play.random_player(seed)
     bots = {f"bot:{name}": name for name in envs.spec.bots}
     if entrant.name in bots:
-        return scripted_player(load_bot(envs.spec, bots[entrant.name]))
+        return play.scripted_player(load_bot(envs.spec, bots[entrant.name]))
     raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")

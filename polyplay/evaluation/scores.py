@@ -1,7 +1,4 @@
-"""Published scores and runs beside them.
-
-Published scores, or runs beside them: per game, and aggregates. Every row names its protocol and its baselines.
-"""
+"""Published scores, and runs beside them: per game, and aggregates. Every row names its protocol and its baselines."""
 
 from __future__ import annotations
 
@@ -70,12 +67,16 @@ class Baselines:
     pinball: float | None = 0.0  # what random[video_pinball] is taken as; None: as the table says
 
 
-_SETS = (
-    Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
-    Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
-    Baselines("human-starts", "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016", "_humanstarts"),
-)
-BASELINES = {b.name: b for b in _SETS}
+BASELINES = {
+    found.name: found
+    for found in (
+        Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
+        Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
+        Baselines(
+            "human-starts", "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016", "_humanstarts"
+        ),
+    )
+}
 TRAP = (
     "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
     "published 57-game aggregates only come out with 0, so that is taken here (--pinball table: as the tables say)"
@@ -156,32 +157,19 @@ PLACES = ("final", "best", "training", "snapshots")
 WINDOW = 100  # games of training that its score is over, as in reports
 
 
-@dataclass(frozen=True)
-class Score:
-    env: str
-    game: str | None  # the ROM's name of an Atari game
-    protocol: str
-    label: str  # the protocol, with the kind of its start states where they are no human's
-    mean: float
-    interval: Sequence[float] | None
-    episodes: int
-    epsilon: float | None
-    actions: str | None  # sampled or greedy; None: of training
-    origin: Mapping[str, str | None]  # the run, the hash of its configuration, the machine that it was measured on
-
-
-def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Score]:
-    """One score per run: of several evaluations the newest. Raises UserError: none, or of several protocols."""
+def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
+    """One entry of scores.json per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of
+    several evaluations the newest. Raises UserError: none, or of several protocols.
+    """
     found = [_newest(run, place, protocol) for run in runs]
-    labels = sorted({s.label for s in found})
+    labels = sorted({score["label"] for score in found})
     if len(labels) > 1:
         raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
     return found
 
 
-def _newest(run: Path, place: str, protocol: str | None) -> Score:
-    env = read_config(run)["config"]["env"]
-    entries = _entries(run, place)
+def _newest(run: Path, place: str, protocol: str | None) -> Row:
+    env, entries = str(read_config(run)["config"]["env"]), _entries(run, place)
     names = ", ".join(sorted({e["protocol"] for e in entries}))
     wanted = [e for e in entries if protocol in (None, e["protocol"])]
     if not wanted:
@@ -191,19 +179,8 @@ def _newest(run: Path, place: str, protocol: str | None) -> Score:
     if len({e["protocol"] for e in wanted}) > 1:
         raise UserError(f"--protocol: {run} has {place} scores of {names}; name one")
     entry = max(wanted, key=lambda e: str(e.get("finished", "")))
-    cpu = (entry.get("machine") or {}).get("cpu")
-    return Score(
-        env=env,
-        game=rom(env) if isinstance(env, str) and env.startswith("ALE/") else None,
-        protocol=entry["protocol"],
-        label=str(entry.get("label", entry["protocol"])),
-        mean=entry["episodic_return_mean"],
-        interval=entry.get("interval"),
-        episodes=entry["episodes"],
-        epsilon=entry.get("epsilon"),
-        actions=entry.get("actions"),
-        origin={"run": str(run), "config_hash": entry.get("config_hash"), "machine": cpu},
-    )
+    game = rom(env) if env.startswith("ALE/") else None
+    return {"label": entry["protocol"], **entry, "run": str(run), "env": env, "game": game}
 
 
 def training_score(directory: Path) -> Row:
@@ -303,15 +280,15 @@ def list_published(options: ScoresOptions) -> Row:
 def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
     scores = scores_of_runs(runs, options.place, options.protocol)
-    label, name = scores[0].label, scores[0].protocol
+    label, name = scores[0]["label"], scores[0]["protocol"]
     names = options.published or (BESIDE.get(name, ()) if label == name else ())
     columns = [column(n) for n in names]
     baselines = _baselines(name, options)
     ends = baseline_scores(baselines, options.pinball)
-    games = sorted({s.game for s in scores if s.game})
-    by_game = {g: [s for s in scores if s.game == g] for g in games}
+    games = sorted({s["game"] for s in scores if s["game"]})
+    by_game = {g: [s for s in scores if s["game"] == g] for g in games}
     rows = [_row(game, of, ends, columns) for game, of in by_game.items()]
-    rows += [_row(s.env, [s], {}, []) for s in scores if not s.game]
+    rows += [_row(s["env"], [s], {}, []) for s in scores if not s["game"]]
     notes = [NOTES[name]] if name in NOTES else []
     notes += [f"{label}: no published score was measured so"] if label != name else []
     notes += [TRAP] if PINBALL in by_game and baselines.pinball is not None else []
@@ -332,34 +309,38 @@ def _baselines(protocol: str, options: ScoresOptions) -> Baselines:
     return BASELINES[name]
 
 
-def _row(game: str, of: Sequence[Score], ends: Ends, columns: Sequence[ScoreColumn]) -> Row:
-    scores = [s.mean for s in of]
-    mean = sum(scores) / len(scores)
-    estimate = aggregate({game: scores})["mean"]
-    interval = list(of[0].interval) if len(of) == 1 and of[0].interval else [estimate.low, estimate.high]
+def _row(game: str, of: Sequence[Row], ends: Ends, columns: Sequence[ScoreColumn]) -> Row:
+    means = [score["episodic_return_mean"] for score in of]
+    mean, estimate = sum(means) / len(means), aggregate({game: means})["mean"]
+    interval = of[0].get("interval") if len(of) == 1 else None
     low, high = ends.get(game, (None, None))
-    normal = None if low is None or high is None else round(normalised(mean, low, high), 1)
     return {
         "game": game,
         "runs": len(of),
-        "episodes": sum(s.episodes for s in of),
-        "epsilon": sorted({s.epsilon for s in of if s.epsilon is not None}),
-        "actions": sorted({s.actions for s in of if s.actions}),
+        "episodes": sum(score["episodes"] for score in of),
+        "epsilon": sorted({score["epsilon"] for score in of if score.get("epsilon") is not None}),
+        "actions": sorted({score["actions"] for score in of if score.get("actions")}),
         "score": round(mean, 2),
-        "interval": interval,  # of one run: of its games' mean; of several: of the mean over runs
-        "normalised": normal,
+        "interval": list(interval or (estimate.low, estimate.high)),  # of one run: of its games' mean
+        "normalised": None if low is None or high is None else round(normalised(mean, low, high), 1),
         "random": low,
         "human": high,
-        "published": {c.name: c.scores.get(game) for c in columns},
-        "of": [s.origin for s in of],
+        "published": {column.name: column.scores.get(game) for column in columns},
+        "of": [_origin(score) for score in of],
     }
 
 
+def _origin(score: Row) -> Row:
+    """The run, the hash of its configuration, the machine that it was measured on."""
+    machine = (score.get("machine") or {}).get("cpu")
+    return {"run": score["run"], "config_hash": score.get("config_hash"), "machine": machine}
+
+
 def _aggregates(
-    by_game: Mapping[str, Sequence[Score]], columns: Sequence[ScoreColumn], ends: Ends, seed: int
+    by_game: Mapping[str, Sequence[Row]], columns: Sequence[ScoreColumn], ends: Ends, seed: int
 ) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
-    own = {g: [normalised(s.mean, *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
+    own = {g: [normalised(s["episodic_return_mean"], *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
     agents = {"these runs": own}
     for column in columns:
         agents[column.name] = {g: [normalised(column.scores[g], *ends[g])] for g in own if g in column.scores}
@@ -368,9 +349,6 @@ def _aggregates(
         for agent, of in agents.items()
         if of
     ]
-
-
-# Scores as tables for a terminal.
 
 
 WIDEST = 400
@@ -398,40 +376,31 @@ def _score_table(words: Sequence[str], numbers: Sequence[str]) -> Table:
 def _columns(result: Row) -> tuple[str, Table]:
     table = _score_table(["column", "protocol", "baselines"], ["games", *STATISTICS])
     for row in result["columns"]:
-        numbers = (f"{row[k]:,.1f}" for k in STATISTICS)
-        table.add_row(row["column"], row["protocol"], row["baselines"], str(row["games"]), *numbers)
+        words = (str(row[name]) for name in ("column", "protocol", "baselines", "games"))
+        table.add_row(*words, *(_number(row[name]) for name in STATISTICS))
     return "Published scores, human-normalised (%)", table
 
 
 def _games(result: Row) -> tuple[str, Table]:
     rows, base = result["games"], result["baselines"]
-    title = f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}"
     names = list(rows[0]["published"]) if rows else []
-    table = _score_table(
-        ["game", "actions"], ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names]
-    )
+    numbers = ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names]
+    table = _score_table(["game", "actions"], numbers)
     for row in rows:
         epsilon = " ".join(f"{e:g}" for e in row["epsilon"]) or "–"
-        counts = (str(row["runs"]), str(row["episodes"]), epsilon)
-        numbers = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
-        table.add_row(
-            row["game"],
-            " ".join(row["actions"]) or "–",
-            *counts,
-            _number(row["score"]),
-            _between(*row["interval"]),
-            *map(_number, numbers),
-        )
-    return title, table
+        words = (row["game"], " ".join(row["actions"]) or "–", str(row["runs"]), str(row["episodes"]), epsilon)
+        found = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
+        table.add_row(*words, _number(row["score"]), _between(*row["interval"]) or "–", *map(_number, found))
+    return f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}", table
 
 
 def _aggregate_table(result: Row) -> tuple[str, Table]:
     title = f"Aggregates over the same games, % of {result['baselines']['name']}; in brackets 95 % over runs"
     table = _score_table(["agent"], ["games", *STATISTICS])
     for row in result["aggregates"]:
-        estimates = (row[k] for k in STATISTICS)
-        cells = [_number(e["value"]) + _bracket(e["low"], e["high"]) for e in estimates]
-        table.add_row(row["agent"], str(row["games"]), *cells)
+        cells = [(row[name]["value"], _between(row[name]["low"], row[name]["high"])) for name in STATISTICS]
+        found = (_number(value) + (f" [{between}]" if between else "") for value, between in cells)
+        table.add_row(row["agent"], str(row["games"]), *found)
     return title, table
 
 
@@ -440,8 +409,5 @@ def _number(x: float | None) -> str:
 
 
 def _between(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{low:,.1f} … {high:,.1f}"
-
-
-def _bracket(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" [{_between(low, high)}]"
+    """Nothing where there is no interval."""
+    return "" if low is None or high is None else f"{low:,.1f} … {high:,.1f}"

@@ -22,13 +22,13 @@ from polyplay.core.errors import Count, Finding, Fraction, Seed, UserError
 from polyplay.core.files import Row, is_number
 from polyplay.core.numbers import aggregates_agree
 from polyplay.envs import atari
-from polyplay.envs import atari as starts
-from polyplay.envs.atari import Atari, actions_of, rom
+from polyplay.envs.atari import Atari, actions_of, rom, spelled, written
 from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.evaluation import evaluate
+from polyplay.evaluation.agent import open_run
 from polyplay.runs.directory import check_program, config_hash
 from polyplay.runs.flags import TYPE_NAMES, check_value, option_types
-from polyplay.runs.load import choose_checkpoint, crew_of, load_run, weights_digest
+from polyplay.runs.load import crew_of, load_run, weights_digest
 from polyplay.workers import process
 
 NEEDED = (
@@ -203,7 +203,6 @@ def _compare(record: Row, now: Row) -> str:
 # Each is another game of the run's policy, up to a frame drawn evenly from its first `frames` frames.
 
 
-Games = Iterator[tuple[np.ndarray, np.ndarray]]  # step by step: actions, and whose game is over
 AT_ONCE = 16  # games
 SEED = 30_000_001  # other games than those of training and evaluation
 # whole games from the reset on, nothing random but the policy:
@@ -234,9 +233,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     """The bytes of the file. Raises UserError: no Atari run."""
     from polyplay.acting import play
 
-    page, settings, run_options, config = load_run(directory, options.trust)
-    found = choose_checkpoint(directory, options.checkpoint)
-    wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
+    wired, found, config = open_run(directory, options.checkpoint, options.trust)
     title = atari.game(wired.envs)
     if title is None:
         raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
@@ -246,30 +243,28 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     rows = []
     for first in range(0, options.number, AT_ONCE):
         how = play.PlayOptions(min(AT_ONCE, options.number - first), options.seed, epsilon=options.epsilon)
-        games = play.actions_of_games(envs, policy, how, first, options.seed + SEED)
-        rows += _starts_of_games(envs, games, options, first, how.episodes)
+        played: list[list[int]] = [[] for _ in range(how.episodes)]
+        for actions, over in play.actions_of_games(envs, policy, how, first, options.seed + SEED):
+            for i in np.flatnonzero(~over).tolist():
+                played[i].append(int(actions[i]))
+        rows += _starts_of_games(envs, played, options, first)
     source = (
         f"play of an agent of {config['system']}, no human's: "
         f"checkpoint {found.name}, config {config_hash(config)}, "
         f"epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
     )
-    return starts.written(title, "substitute", source, rows)
+    return written(title, "substitute", source, rows)
 
 
-def _starts_of_games(envs: Envs, games: Games, options: StartsOptions, first: int, lanes: int) -> list[Row]:
-    """Start states number `first` … of as many games at once."""
-    game, atari = rom(envs.title), Atari(**envs.options)
+def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
+    """Start states number `first` … of as many games, whose actions were these."""
+    game, atari, rows = rom(envs.title), Atari(**envs.options), list[Row]()
     names = actions_of(game, atari.full_actions)
-    played: list[list[int]] = [[] for _ in range(lanes)]
-    for actions, over in games:
-        for i in np.flatnonzero(~over).tolist():
-            played[i].append(int(actions[i]))
-    rows = []
-    for i, u in enumerate(np.random.default_rng((options.seed, first)).random(lanes)):
+    for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
         steps = min(len(played[i]), options.frames // atari.frameskip)
         buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(atari.frameskip)]
         env_seed = int(lane_seeds(options.seed + SEED, first + i, 1)[0])
-        rows.append({"actions": starts.spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
+        rows.append({"actions": spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
     return rows
 
 

@@ -1,38 +1,196 @@
-"""Options and table of `polyplay bench`."""
+"""`polyplay bench`: shares of core time, the option to try, sizes of systems, the document and its table."""
 
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from polyplay import systems
 from polyplay.cli import bench, bench_measure, main
-from polyplay.cli.bench import BenchOptions
-from polyplay.cli.bench_measure import Bench
-from polyplay.core.errors import UserError
-from tests.cli import bench_fakes as fakes
+from polyplay.cli.bench import MEASURED, NAMES, BenchOptions, bottleneck, change, split_core_time
+from polyplay.core import machine
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.tree import Field
+
+TIMES = {"env": 0.5, "infer": 0.2, "learn": 0.2, "wait": 0.1}
+RUN: dict[str, Any] = {"sps": 2000.0, "own_cores": 1.0, "others_cores": 0.0, "time": TIMES, "predict_batch": 3.5}
+PONG = "ALE/Pong-v5"
+
+
+# Where the time goes, and what to change.
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "says"),
+    [
+        ("infer", {"lanes": 32, "unroll": 5, "groups": 1}, "try --lanes 64 (larger acting batches; it changes what"),
+        ("learn", {"lanes": 32, "unroll": 5}, "try --unroll 10 (larger updates"),
+        ("overhead", {"lanes": 32, "unroll": 5}, "try --lanes 64 (more lanes share what a call costs"),
+        ("idle", {"lanes": 32, "groups": 1}, "try --groups 2 (one group steps while the other is served"),
+        ("learn", {"lanes": 16, "unroll": 128, "epochs": 3}, "try --epochs 2 (fewer passes over a rollout"),
+        ("learn", {"epochs": 1, "min_batch": 40}, "try --min-batch 80 "),
+        ("idle", {"actors": 2, "lanes": 16}, "try --actors 3 (more actors, while others wait"),
+        ("infer", {"workers": 2, "unroll": 20}, "a smaller --network, or more cores; this system has no setting"),
+        ("idle", {"workers": 2}, "nothing that an option could change; this system has no setting for it"),
+    ],
+)
+def test_an_option_that_the_page_has(name: str, values: dict[str, int], says: str):
+    assert change(name, values, PONG, "ale").startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("env", "kind", "says"),
+    [
+        (PONG, "ale", "the emulator has no cheaper setting here; more cores make it faster"),
+        (PONG, "inline", "try --atari baselines: ale-py makes its pictures itself; else more cores"),
+        ("CartPole-v1", "processes", "`polyplay check CartPole-v1` measures it; make its step cheaper, or take more"),
+    ],
+)
+def test_environments_have_no_option(env: str, kind: str, says: str):
+    assert change("env", {}, env, kind).startswith(says)
+
+
+def test_the_bottleneck_takes_most_of_what_is_the_runs():
+    for name in NAMES:
+        assert bottleneck({**dict.fromkeys(NAMES, 0.1), "others": 0.9, name: 0.2}) == name
+
+
+@pytest.mark.parametrize(
+    ("times", "own", "others", "workers", "pooled", "expected"),
+    [
+        # as many workers as cores are busy for 90 % of their time
+        (TIMES, 0.9, 0.04, 1.0, False, {"env": 0.5, "infer": 0.2, "learn": 0.2, "overhead": 0.0, "idle": 0.06}),
+        # half as many, busy for 0.45 of all core time: the rest is overhead, or of environments in processes
+        (TIMES, 0.9, 0.0, 0.5, False, {"env": 0.25, "infer": 0.1, "learn": 0.1, "overhead": 0.45, "idle": 0.1}),
+        (TIMES, 0.9, 0.0, 0.5, True, {"env": 0.7, "infer": 0.1, "learn": 0.1, "overhead": 0.0, "idle": 0.1}),
+        # a replay is overhead, and more workers than cores share these
+        (
+            {"env": 0.2, "infer": 0.1, "learn": 0.3, "replay": 0.4},
+            *(0.5, 0.0, 4.0, True),
+            {"env": 0.1, "infer": 0.05, "learn": 0.15, "overhead": 0.2, "idle": 0.5},
+        ),
+    ],
+)
+def test_where_the_core_time_goes(times, own, others, workers, pooled, expected):
+    assert split_core_time(times, own, others, workers, pooled) == pytest.approx({**expected, "others": others})
+
+
+@pytest.mark.parametrize(("own", "others"), [(1.3, 0.2), (0.9, 0.5), (0.0, 0.0)])
+def test_shares_are_of_all_the_core_time_there_is(own: float, others: float):
+    assert sum(split_core_time(TIMES, own, others, 1.0, pooled=False).values()) == pytest.approx(1.0)
+    assert sum(split_core_time({"wait": 1.0}, own, others, 1.0, pooled=True).values()) == pytest.approx(1.0)
+
+
+# Systems as they are run.
+
+
+def wire(system: str, env: str = "toy:catch", network: str = "mlp", cores: int = 2) -> bench.WiredSystem:
+    return bench.wire(system, bench.keywords(system, env, network, "float32", cores))
+
+
+SIZES: dict[str, tuple[Any, ...]] = {  # lanes acted for at once, T, B, passes, workers: of preset quick and SETTINGS
+    "a2c": (16, 8, 16, 1, 2),
+    "accel": (16, 32, 32, 3, 2),
+    "appo": (32, 20, 32, 2, 3),
+    "a3c": (1, 20, 1, 1, 2),
+    "ga3c": (1, 10, 16, 1, 2),
+    "impala": (32, 10, 32, 1, 3),
+    "ppo": (8, 32, 8, 3, 2),
+}
+
+
+@pytest.mark.parametrize("system", SIZES)
+def test_sizes_as_worked_out_by_hand(system: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(systems.load(system), "cores", lambda: 2, raising=False)
+    wired = wire(system)
+    assert sorted(SIZES) == MEASURED
+    assert (wired.lanes, wired.T, wired.B, wired.epochs, wired.workers) == SIZES[system]
+    assert (wired.kind, wired.values["network"]) == ("toy", "mlp")
+    assert {key: wired.values[key] for key in bench.SETTINGS[system](2)} == bench.SETTINGS[system](2)
+    for cores in (1, 3, 64):
+        assert 1 <= wire(system, cores=cores).workers <= 64
+
+
+def test_who_acts_and_learns_in_turns_or_from_what_acting_computed():
+    wired = {system: wire(system) for system in SIZES}
+    assert {s: w.turn for s, w in wired.items() if w.turn > 1} == {"ppo": 12, "accel": 12}  # 3 passes in 4 parts
+    assert {s for s, w in wired.items() if w.reuse} == {"a2c", "accel"}
+    assert not bench.wire("a2c", {**wired["a2c"].keywords, "reuse": False}).reuse
+    for system, more in (("accel", {"sync": "chunked"}), ("ppo", {"target_kl": 0.01})):
+        assert bench.wire(system, {**wired[system].keywords, **more}).turn == 1
+
+
+def test_pictures_keep_what_the_preset_says_of_them():
+    assert bench.pictures(Field((4, 84, 84), "uint8"))
+    assert not bench.pictures(Field((4, 84, 84), "float32"))
+    assert not bench.pictures({"a": Field((4, 84, 84), "uint8")})
+    assert "inputs" not in bench.keywords("a2c", "toy:still", "a3c", "float32", 2)
+    assert bench.keywords("a2c", "toy:catch", "mlp", "float32", 2)["inputs"] == "raw"
+
+
+# The document and the table, with the same numbers for every system; ga3c fails.
 
 
 @pytest.fixture
-def document(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(bench_measure, "cores", lambda: 2)
-    asked = BenchOptions(env="toy:catch", precision="float32")
-    monkeypatch.setitem(fakes.RUN, "others_cores", 0.25)
-    return Bench(["a2c", "ga3c", "ppo"], asked, fakes.means()).run()
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Systems that were measured."""
+    found = list[str]()
+
+    def watched(system: str, keywords: Any, seconds: float, turn: int) -> dict[str, Any]:
+        found.append(system)
+        if system == "ga3c":
+            raise WorkerLost("ga3c: its run gave no reports (exit status 1):\nTraceback")
+        return {**RUN}
+
+    monkeypatch.setattr(bench_measure, "watched", watched)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    return found
 
 
-def shown(document: dict[str, Any], width: int) -> list[str]:
-    file = io.StringIO()
-    bench.print_table(document, Console(file=file, width=width, highlight=False))
-    return file.getvalue().splitlines()
+def document_of(*names: str, **options: Any) -> dict[str, Any]:
+    return bench.measure(names, BenchOptions(**{"env": "toy:catch", "precision": "float32", **options}))
+
+
+def test_a_document_by_hand(measured: list[str], capsys: pytest.CaptureFixture):
+    document = document_of("a2c", "ppo", "ga3c")
+    assert document["schema"] == bench.SCHEMA
+    assert {"machine", "versions", "commit", "started"} <= document.keys()
+    assert (document["cores"], document["network"], document["env"]) == (2, "mlp", "toy:catch")
+    a2c, ppo, ga3c = document["systems"]
+    # 1 of 2 cores used; 2 workers are busy for 90 % of it: environments have 5/9 of that core, acting and learning 2/9
+    assert a2c["sps"] == 2000.0
+    shares = {"env": 5 / 18, "infer": 2 / 18, "learn": 2 / 18, "overhead": 0.0, "others": 0.0, "idle": 0.5}
+    assert a2c["shares"] == pytest.approx(shares)
+    assert (a2c["bottleneck"], a2c["wait_share"], a2c["acting_batch"]) == ("waiting", 0.1, 16.0)
+    assert a2c["change"].startswith("waiting takes 50 % of the core time: try --groups 2 ")
+    assert ppo["epochs"] == 3
+    assert ga3c["error"].startswith("ga3c: its run gave no reports")
+    assert document["notes"] == ["ga3c: ga3c: its run gave no reports (exit status 1):"]
+    assert capsys.readouterr().err.splitlines() == [f"bench: {name}: a run of it …" for name in measured]
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_the_network_fits_the_observations(measured: list[str]):
+    assert document_of("a2c", env="toy:still")["network"] == "a3c"
+    document = document_of("a2c", env="toy:still", network="nature")
+    assert document["systems"][0]["keywords"]["network"] == "nature"
+    assert len(measured) == 2
+    with pytest.raises(UserError, match="'nature' takes one image"):
+        document_of("a2c", network="nature")
+    assert len(measured) == 2, "mistakes come before anything is measured"
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_table_fits(document: dict[str, Any], width: int):
-    lines = shown(document, width)
+def test_the_table_fits(measured: list[str], monkeypatch: pytest.MonkeyPatch, width: int):
+    monkeypatch.setitem(RUN, "others_cores", 0.25)
+    file = io.StringIO()
+    bench.print_table(document_of("a2c", "ga3c", "ppo"), Console(file=file, width=width, highlight=False))
+    lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert "\x1b" not in "\n".join(lines)
     (a2c,) = [x.split() for x in lines if x.split()[:2] == ["a2c", "2,000"]]
@@ -43,23 +201,19 @@ def test_the_table_fits(document: dict[str, Any], width: int):
     assert "waiting takes 38 % of the core time: try --groups 2" in text
     assert "--preset quick --lanes 32 --replicas 2 --inputs raw; acts for 16 at once, learns from 128" in text
     assert "in 3 passes" in text
-    assert "note a2c: other programs used 0.2 cores meanwhile" in text
+    assert "note a2c: other programs used 0.2 cores meanwhile; measure again when it is quiet" in text
 
 
 def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     asked: list[Any] = []
 
-    class Listening:
-        def __init__(self, names: Any, options: Any, means: Any):
-            asked.append((list(names), options))
+    def measure(names: Any, options: Any) -> Any:
+        asked.append((list(names), options))
+        raise UserError("heard")
 
-        def run(self) -> Any:
-            raise UserError("heard")
-
-    monkeypatch.setattr(bench_measure, "Bench", Listening)
+    monkeypatch.setattr(bench, "measure", measure)
     assert main.main(["bench"]) == main.main(["bench", "ppo", "a2c", "--network", "a3c"]) == 2
-    assert asked[0] == (bench.MEASURED, BenchOptions())
-    assert asked[1] == (["ppo", "a2c"], BenchOptions(network="a3c"))
+    assert asked == [(MEASURED, BenchOptions()), (["ppo", "a2c"], BenchOptions(network="a3c"))]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +222,7 @@ def test_without_systems_all_are_measured(monkeypatch: pytest.MonkeyPatch, capsy
         ("bench a2d", "SYSTEM: 'a2d' given, allowed: "),
         ("bench dqn", "bench: dqn given, which learns from a replay: not measured yet; allowed: a2c, a3c, "),
         ("bench league", "bench: league given, which trains several agents: not measured yet; allowed: a2c, a3c, "),
+        ("bench pbt", "bench: pbt given, whose members are runs of other systems; allowed: a2c, a3c, "),
         ("bench a2c a2c", "bench takes each system once, a2c a2c given"),
         ("bench --seconds x", "--seconds: 'x' given, allowed: a number above 0, at most 1e9"),
         ("bench --precision half", "--precision: 'half' given, allowed: float32, bfloat16, auto"),

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from polyplay.cli import games, main
-from polyplay.core.files import Row
+from polyplay.cli.games import rules_of
+from polyplay.cli.gtp import read_game
+from polyplay.core.files import Row, read_lines
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Game, Go
+from polyplay.games.boards import game as game_of
+from polyplay.search.self_play import GameNotes
 from tests.runs.test_listing import make_run
+from tests.search.test_game_records import found
+from tests.verbs import refused
 
 GO = {"wall_seconds": 9.5, "steps": 123_456_789, "updates": 700_001, "kind": "gate", "game": "go+size=9+komi=7"}
 GO |= {"name": "gate-700000-399", "black": 700_000, "white": 699_000, "outcome": -1, "margin": 3.5, "resigned": False}
@@ -71,11 +84,11 @@ def test_damaged_lines_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path, "run")
-    assert main.main(["games", str(run)]) == 2
-    said = capsys.readouterr().err
-    assert said == f"polyplay: error: RUN: {run} has no games: runs of alphago_zero write them down as they end\n"
-    assert main.main(["games"]) == 2
-    assert "games takes the directory of a run first" in capsys.readouterr().err
+    for words, said in (
+        ([str(run)], f"RUN: {run} has no games: runs of alphago_zero write them down as they end"),
+        ([], "games takes the directory of a run first"),
+    ):
+        assert said in refused(capsys, "games", *words)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +103,164 @@ def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 )
 def test_results_are_written_as_in_sgf(more: Row, text: str):
     assert games.result_of({"resigned": False, **more}) == text
+
+
+GNUGO = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
+
+
+def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
+    """A line of games.jsonl; one that is cut off after so many moves is resigned. The first move was not searched."""
+    random, notes, record, result = np.random.default_rng(seed), GameNotes(board, 1), board.new(), records.GOES_ON
+    room, n, at = np.zeros(board.actions, np.int16), 0, np.array([0])
+    while result == records.GOES_ON and n < moves:
+        action = int(random.choice(room[: board_rules.legal(board.numbers, record, room)]))
+        result, n = board_rules.play(board.numbers, record, action), n + 1
+        visits = np.eye(1, board.actions, action, np.int32) * n
+        notes.add(at, np.array([action]), found(visits, -n / 1000))
+        if n == 1:
+            notes.begin(0, notes.action[0, :1].copy())
+    outcome = {records.WON: 1, records.DRAWN: 0, records.LOST: -1}.get(result, 1) * (-1) ** (n - 1)
+    about = {"steps": 10 * seed, "kind": "gate", "name": f"gate-20-{seed}", "black": 20, "white": 10}
+    return about | notes.row(0, outcome)
+
+
+def actions_of(board: Game, row: Row) -> list[int]:
+    names = {board.move_name(action): action for action in range(board.actions)}
+    return [names[move] for move in row["moves"]]
+
+
+def exported(root: Path, *rows: Row, words: tuple[str, ...] = ()) -> list[Path]:
+    out = root / "games"
+    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out), *words]) == 0
+    return sorted(out.iterdir())
+
+
+BOARDS = [game_of(name) for name in ("go+size=5+komi=24.5", "go+size=9+komi=7", "go+size=13+ko=situational")]
+
+
+def test_go_comes_back_as_the_same_games(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("sgfmill")
+    boards = [*BOARDS, game_of("go+size=3+suicide"), BOARDS[0]]
+    rows = [random_game(board, seed, 40 if seed == 4 else 1000) for seed, board in enumerate(boards)]
+    files = exported(tmp_path, *rows)
+    assert capsys.readouterr().out == f"5 games written to {tmp_path / 'games'}\n"
+    assert [file.name for file in files] == [f"{i + 1:05d}-gate-20-{i}.sgf" for i in range(5)]
+    for board, row, file in zip(boards, rows, files, strict=True):
+        assert isinstance(board, Go)
+        read = read_game(str(file), board.rows)
+        assert (read.komi, read.setup) == (board.halves / 2, [])
+        assert read.moves == [(1 + i % 2, action) for i, action in enumerate(actions_of(board, row))]
+
+
+def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path):
+    sgf = pytest.importorskip("sgfmill.sgf")
+    board = game_of("go+size=5+komi=0.5+ko=simple+suicide")
+    rows = [random_game(board, 1), random_game(board, 2, 3)]
+    whole, resigned = (sgf.Sgf_game.from_bytes(file.read_bytes()) for file in exported(tmp_path, *rows))
+    root = whole.get_root()
+    assert root.get_raw("FF") == b"4"
+    assert (whole.get_size(), whole.get_komi()) == (5, 0.5)
+    assert root.get("RU") == "area scoring, simple ko, suicide allowed"
+    assert (whole.get_player_name("b"), whole.get_player_name("w")) == ("run, update 20", "run, update 10")
+    assert root.get("RE") == f"{'B' if rows[0]['outcome'] > 0 else 'W'}+{rows[0]['margin']:g}"
+    assert resigned.get_root().get("RE") == "B+R"
+    first, second, third = list(resigned.get_main_sequence())[1:]
+    assert not first.has_property("C")
+    assert [node.get("C") for node in (second, third)] == [
+        "value -0.002, 2 of 2 visits",
+        "value -0.003, 3 of 3 visits",
+    ]
+    assert rules_of(game_of("go")) == "area scoring, positional superko, suicide forbidden"  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(GNUGO is None, reason="GNU Go")
+def test_gnu_go_reads_the_same_games(tmp_path: Path):
+    pytest.importorskip("sgfmill")
+    rows = [random_game(board, seed, 500) for seed, board in enumerate(BOARDS)]  # it remembers no more moves
+    rows.append(random_game(BOARDS[1], 9, 30))
+    files = exported(tmp_path, *rows)
+    asked = ("loadsgf {}", "move_history", "list_stones black", "list_stones white", "get_komi")
+    lines = "".join(line.format(file) + "\n" for file in files for line in asked)
+    done = subprocess.run([str(GNUGO), "--mode", "gtp"], input=lines, capture_output=True, text=True, timeout=60)
+    answers = [answer.strip() for answer in done.stdout.strip().split("\n\n")]
+    assert all(answer.startswith("=") for answer in answers)
+    for i, row in enumerate(rows):
+        board, record = game_of(row["game"]), game_of(row["game"]).new()
+        assert isinstance(board, Go)
+        for action in actions_of(board, row):
+            board_rules.play(board.numbers, record, action)
+        _, history, black, white, komi = (answer[1:].split() for answer in answers[5 * i : 5 * i + 5])
+        moves = [move.upper() for move in row["moves"]]
+        assert history[1::2][::-1] == moves
+        assert history[::2][::-1] == [("black", "white")[n % 2] for n in range(len(moves))]
+        stones = record[records.CELLS : records.CELLS + board.cells]
+        for stone, seen in ((1, black), (2, white)):
+            assert sorted(seen) == sorted(board.move_name(int(cell)) for cell in np.flatnonzero(stones == stone))
+        assert float(komi[0]) == board.halves / 2
+
+
+def test_other_games_are_lists_of_moves(tmp_path: Path):
+    rows = [random_game(game_of(name), 3) for name in ("connect_four", "othello+size=4")]
+    rows[0] |= {"outcome": -1, "resigned": True}
+    first, second = exported(tmp_path, *rows, words=("--numbers", "1..2"))
+    assert (first.name, second.name) == ("00001-gate-20-3.txt", "00002-gate-20-3.txt")
+    lines = dict(line.split(": ", 1) for line in first.read_text().splitlines())
+    assert lines.pop("moves").split() == rows[0]["moves"]
+    assert lines == {
+        "game": "connect_four",
+        "name": "gate-20-3",
+        "first": "run, update 20",
+        "second": "run, update 10",
+        "result": "the second player wins by resignation",
+    }
+    assert "result: the " in second.read_text() or "result: a draw" in second.read_text()
+
+
+def failed(root: Path, out: Path, capsys: pytest.CaptureFixture[str], *rows: Any) -> str:
+    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out)]) == 2
+    return capsys.readouterr().err
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").write_text("kept")
+    row = random_game(game_of("tic_tac_toe"), 1)
+    for i, out in enumerate((tmp_path / "there", tmp_path / "there" / "mine")):
+        said = failed(tmp_path / str(i), out, capsys, row)
+        allowed = "allowed: a new or an empty directory"
+        assert said == f"polyplay: error: --export: {out} is there and not empty; {allowed}\n"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"moves": ["Z9"]}, "vertex is off board: 'z9'"),
+        ({"moves": [3]}, "invalid vertex"),
+        ({"values": ["?"]}, "Unknown format code"),
+        ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
+        ({"game": "connect_four", "outcome": 2}, "2"),
+    ],
+)
+def test_a_damaged_game_is_named_and_nothing_is_written(
+    more: Row, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("sgfmill")
+    row, out = random_game(game_of("go+size=5"), 1, 1), tmp_path / "out"
+    said = failed(tmp_path, out, capsys, row, row | more)
+    assert said.startswith(f"polyplay: error: RUN: game 2 of games.jsonl is damaged: {why}")
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_missing_library_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setitem(sys.modules, "sgfmill", None)
+    said = failed(tmp_path, tmp_path / "out", capsys, random_game(game_of("go+size=5"), 1, 1))
+    assert said == "polyplay: error: --export: Go needs the package sgfmill; `pip install 'polyplay[go]'`\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_line_is_json_that_comes_back(tmp_path: Path):
+    row = random_game(BOARDS[0], 2)
+    (tmp_path / "a").write_text(json.dumps(row) + "\n")
+    assert list(read_lines(tmp_path / "a")) == [row]

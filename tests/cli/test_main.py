@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import polyplay
 from polyplay import systems
 from polyplay.cli import arguments, evaluate, main
+from polyplay.cli.arguments import listen
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.processes import Stopped
 from polyplay.evaluation.evaluate import EvaluateOptions
@@ -20,6 +22,7 @@ from polyplay.runs import directory
 from polyplay.runs import run as runs
 from polyplay.runs.options import RunOptions
 from tests.fakepage import Config, page
+from tests.verbs import refused
 
 Calls = list[tuple[Any, ...]]
 SCORE = {
@@ -125,22 +128,18 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
     [
         ("trian fake", "unknown verb trian; did you mean train?"),
         ("zzz", "unknown verb zzz; there are train, resume, surgery, evaluate, play, games, plot, runs, watch"),
-        ("play", "play takes the directory of a run first"),
         ("train", "train takes a system first, nothing given: polyplay train ppo --env CartPole-v1; begin with ppo"),
         (
             "train --env x",
             "takes a system first, '--env' given: polyplay train ppo --env x; begin with ppo (any actions)",
         ),
-        ("train --env=x --lanes 3", "given: polyplay train ppo --env=x --lanes 3; begin with ppo"),
         ("train --env x", "or impala (many cores); allowed: fake"),
         ("train fake --lanse 3", "unknown option --lanse for polyplay train fake; did you mean --lanes?"),
         ("train fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
         ("train fake --network x", "--network: 'x' given, allowed: nature, impala, mlp"),
         ("train fake --preset x", "--preset: 'x' given, allowed for fake: auto, paper, quick"),
         ("train fake Breakout", "did you mean --env Breakout?"),
-        ("diagram fake --lanes x", "--lanes: 'x' given, allowed: a whole number"),
         ("resume", "resume takes the directory of a run first"),
-        ("resume --frames 3", "resume takes the directory of a run first"),
         ("resume nowhere", "no run at nowhere (it has no config.json)"),
         (
             "resume RUN --unroll 3",
@@ -149,35 +148,27 @@ def test_systems_and_diagram(calls: Calls, capsys: pytest.CaptureFixture, monkey
         ("surgery", "surgery takes the directory of a run first"),
         ("surgery RUN", "surgery takes the directory to write: polyplay surgery RUN --out RUN2"),
         ("surgery RUN --out x --core-size 1", "--core-size: '1' given, allowed: a whole number from 2"),
-        ("surgery RUN --settle x", "--settle: 'x' given"),
         ("surgery RUN --gamma 1", "unknown option --gamma for polyplay surgery RUN"),
-        ("evaluate nowhere", "no run at nowhere"),
         ("evaluate RUN --episodes 0", "--episodes: '0' given, allowed: a whole number from 1 to 1e12, or none for"),
         ("evaluate RUN --episode", "did you mean --episodes?"),
         ("evaluate RUN --epsilon 2", "--epsilon: '2' given, allowed: a number from 0 to 1, or none for the default"),
         ("evaluate RUN --protocol no-op", "--protocol: 'no-op' given, allowed: run, null-op, null-op-30min"),
         ("verify", "verify takes the directory of a run first"),
-        ("verify nowhere", "no run at nowhere"),
         ("verify RUN", "has no evaluation to verify; `polyplay evaluate"),
         ("starts", "starts takes the directory of a run first"),
         ("starts RUN", "starts takes the file to write"),
-        ("scores nowhere", "no run at nowhere"),
         ("check", "check takes an environment first: polyplay check CartPole-v1"),
-        ("check --steps 3", "check takes an environment first"),
-        ("check CartPole-v1 --step 3", "did you mean --steps?"),
         ("check CartPoel-v1", "ENV: unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'?"),
         ("doctor now", "unexpected 'now' for polyplay doctor"),
         ("systems now", "unexpected 'now' for polyplay systems: it takes no options"),
         ("check CartPole-v1 now", "unexpected 'now' for polyplay check ENV: options begin with --"),
-        ("evaluate RUN RUN", "for polyplay evaluate RUN: options begin with --"),
         ("plot", "plot takes the directory of at least one run, none given: polyplay plot RUN … --out FILE"),
-        ("plot RUN --out curve.txt", "--out: curve.txt given, allowed: a file .png, .svg, .pdf"),
         (
             "plot RUN --y TIME",
             "unknown option --y for polyplay plot RUN …; it takes --out, --title, --label, --x, --games",
         ),
+        ("plot RUN --out curve.txt", "--out: curve.txt given, allowed: a file .png, .svg, .pdf"),
         ("plot RUN --x TIME", "--x: 'TIME' given, allowed: frames, steps, hours, or none for the default"),
-        ("plot nowhere", "no run at nowhere"),
         ("export", "export takes the directory of a run first"),
         ("export RUN", "export takes the file to write: polyplay export RUN --onnx FILE"),
     ],
@@ -195,60 +186,50 @@ def test_every_mistake_is_one_line_on_stderr_and_status_2(
 
 
 def test_an_unknown_system_names_the_nearest(capsys: pytest.CaptureFixture):
-    assert main.main(["train", "impalla"]) == 2
-    assert "did you mean impala?" in capsys.readouterr().err
+    assert "did you mean impala?" in refused(capsys, "train", "impalla")
+
+
+@pytest.fixture
+def failing(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """From now on training raises that."""
+
+    def raising(raised: BaseException) -> None:
+        def fail(*_: Any) -> None:
+            raise raised
+
+        monkeypatch.setattr(runs, "train", fail)
+
+    return raising
+
+
+NOTED = UserError("--step: too\nmany")
+NOTED.add_note("`polyplay resume run` goes on from the last checkpoint")
 
 
 @pytest.mark.parametrize(
     ("raised", "status", "says"),
     [
-        (UserError("--env: one\nline"), 2, "polyplay: error: --env: one line\n"),
-        (EnvFailure("lane 3\nTraceback"), 1, "polyplay: failed: lane 3\nTraceback\n"),
-        (WorkerLost("actor 0: signal 9"), 1, "polyplay: failed: actor 0: signal 9\n"),
-        (NotFinite("loss is NaN"), 1, "polyplay: failed: loss is NaN\n"),
-        (
-            OSError(28, "No space left on device"),
-            1,
-            "polyplay: failed: No space left on device; the disk is full: free some space\n",
-        ),
-        (KeyboardInterrupt(), 130, "polyplay: ended by SIGINT\n"),
-        (Stopped(signal.SIGHUP), 129, "polyplay: ended by SIGHUP\n"),
+        (UserError("--env: one\nline"), 2, "error: --env: one line\n"),
+        (NOTED, 2, "error: --step: too many\n`polyplay resume run` goes on from the last checkpoint\n"),
+        (EnvFailure("lane 3\nTraceback"), 1, "failed: lane 3\nTraceback\n"),
+        (WorkerLost("actor 0: signal 9"), 1, "failed: actor 0: signal 9\n"),
+        (NotFinite("loss is NaN"), 1, "failed: loss is NaN\n"),
+        (OSError(28, "No space"), 1, "failed: No space; the disk is full: free some space\n"),
+        (KeyboardInterrupt(), 130, "ended by SIGINT\n"),
+        (Stopped(signal.SIGHUP), 129, "ended by SIGHUP\n"),
         (SystemExit(5), 5, ""),
     ],
 )
 def test_what_a_run_raises_becomes_a_status(
-    calls: Calls,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-    raised: BaseException,
-    status: int,
-    says: str,
+    failing: Any, capsys: pytest.CaptureFixture, raised: BaseException, status: int, says: str
 ):
-    def fail(*_: Any) -> None:
-        raise raised
-
-    monkeypatch.setattr(runs, "train", fail)
+    failing(raised)
     assert main.main(["train", "fake"]) == status
-    assert capsys.readouterr().err == says
+    assert capsys.readouterr().err == (f"polyplay: {says}" if says else "")
 
 
-def test_the_notes_of_a_mistake_in_mid_run_are_printed(calls: Calls, monkeypatch, capsys: pytest.CaptureFixture):
-    def fail(*_: Any) -> None:
-        e = UserError("--step: too\nmany")
-        e.add_note("`polyplay resume run` goes on from the last checkpoint")
-        raise e
-
-    monkeypatch.setattr(runs, "train", fail)
-    assert main.main(["train", "fake"]) == 2
-    said = "polyplay: error: --step: too many\n`polyplay resume run` goes on from the last checkpoint\n"
-    assert capsys.readouterr().err == said
-
-
-def test_a_bug_shows_its_traceback(calls: Calls, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(runs, "train", fail)
+def test_a_bug_shows_its_traceback(failing: Any):
+    failing(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         main.main(["train", "fake"])
 
@@ -257,7 +238,6 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
     for line, says in {
         "": "usage: polyplay VERB",
         "--help": "evaluate RUN            play full games",
-        "-h": "systems",
         "train --help": "polyplay train ppo --env CartPole-v1",
         "train fake --help": "step size (default: 0.0006)",
         "train fake --preset quick -h": "step size (default: 0.001)",
@@ -274,9 +254,7 @@ def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixtur
         "bench --help": "the systems' network",
         "scores --help": "random and human scores for normalization",
         "starts --help": "the file to write",
-        "evaluate RUN --help": "how many full games",
         "check --help": "longest allowed time of a step or a reset",
-        "check CartPole-v1 -h": "steps per trial",
         "doctor --help": "What a bug report needs.",
     }.items():
         assert main.main(line.replace("RUN", run).split()) == 0
@@ -336,3 +314,11 @@ def test_a_reader_that_leaves_is_no_error():
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=150)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_port_in_use_names_the_option():
+    with listen(0) as first:
+        port = first.getsockname()[1]
+        assert first.getsockname()[0] == "127.0.0.1"
+        with pytest.raises(UserError, match=rf"^--port: {port} is in use; name another, such as --port"):
+            listen(port)

@@ -1,18 +1,55 @@
+"""Games against an agent that has learnt nothing."""
+
 from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
-import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from polyplay.cli import main
-from polyplay.cli.play import resign_value
+from polyplay.cli import play as verb
+from polyplay.cli.play import MoveList, legal_moves, resign_value
+from polyplay.cli.play_session import LEAVES, PlaySession, leaves_of, verdicts
 from polyplay.core import checkpoint
-from polyplay.games.records import NEVER
+from polyplay.games import board_rules, records
+from polyplay.games.boards import Game, game
+from polyplay.games.records import DRAWN, GOES_ON, NEVER, WON
 from polyplay.runs.directory import read_config
+from polyplay.search import SearchOptions
+from tests import made
+from tests.search.test_policy import policy_of
+from tests.verbs import free_port, refused
+
+ABOUT = {"run": "runs/x", "system": "alphago_zero", "updates": 7, "most": 1000}
+
+
+@contextmanager
+def session_of(name: str, simulations: int = 32, **options: Any) -> Iterator[PlaySession]:
+    session = PlaySession(policy_of(game(name), SearchOptions(simulations, **options)), simulations, ABOUT)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def wait(done: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def settle(session: PlaySession) -> None:
+    """Until the agent has nothing to think of."""
+    wait(lambda: not session.state()["thinking"])
+
 
 CHAMPION = Path(__file__).parents[2] / "bench" / "champions" / "connect_four"
 
@@ -24,14 +61,6 @@ def run_of(root: Path, system: str = "alphago_zero", env: str = "game:connect_fo
     root.mkdir(exist_ok=True)
     (root / "config.json").write_text(json.dumps({**config, **more}))
     return str(root)
-
-
-def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main.main(["play", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("polyplay: error: ")
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.mark.parametrize(
@@ -49,63 +78,40 @@ def complaint(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], says: str):
     run = run_of(tmp_path / "run")
-    assert says in complaint([run, "--trust", *([] if "--port" in options else free_port()), *options], capsys)
-
-
-def free_port() -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return ["--port", str(free.getsockname()[1])]
+    assert says in refused(
+        capsys, "play", run, "--trust", *([] if "--port" in options else ["--port", free_port()]), *options
+    )
 
 
 def test_a_run_is_named_first(capsys: pytest.CaptureFixture[str]):
-    assert "play takes the directory of a run first: polyplay play runs/…" in complaint([], capsys)
-    assert "no run at nowhere" in complaint(["nowhere"], capsys)
+    assert "play takes the directory of a run first: polyplay play runs/…" in refused(capsys, "play")
+    assert "no run at nowhere" in refused(capsys, "play", "nowhere")
 
 
 @pytest.mark.parametrize(("system", "env"), [("ppo", "toy:catch"), ("impala", "ALE/Pong-v5")])
 def test_a_run_without_a_board_game(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str, env: str):
-    said = complaint([run_of(tmp_path / "run", system, env)], capsys)
+    said = refused(capsys, "play", run_of(tmp_path / "run", system, env))
     assert f"play: {tmp_path / 'run'} is a run of {system} on {env}; allowed: a run of alphago_zero" in said
     assert "polyplay train alphago_zero --env game:connect_four" in said
 
 
-def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert f"--port: {port} is in use" in complaint([run_of(tmp_path / "run"), "--port", str(port)], capsys)
-
-
 def test_a_missing_extra_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    said = complaint([run_of(tmp_path / "run")], capsys)
+    said = refused(capsys, "play", run_of(tmp_path / "run"))
     assert "play needs starlette and uvicorn: pip install 'polyplay[watch]'" in said
 
 
 def test_a_run_of_a_board_game_that_does_not_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    import polyplay
-
-    run = tmp_path / "run"
-    polyplay.train("ppo", env="game:tic_tac_toe", steps=200, run=str(run), quiet=True, tensorboard=False)
-    said = complaint([str(run), *free_port()], capsys)
-    assert f"play: {run} is a run of ppo on game:tic_tac_toe; allowed: a run of alphago_zero" in said
-    shutil.rmtree(run)
+    run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
+    said = refused(capsys, "play", str(run), "--port", free_port())
+    assert f"play: {run} is a run of a2c on game:tic_tac_toe; allowed: a run of alphago_zero" in said
 
 
-def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    import polyplay
-
-    pytest.importorskip("pyspiel")
-    run, small = tmp_path / "run", {"blocks": 1, "filters": 4, "simulations": 4, "start": 50, "batch": 16}
-    settings = {"env": "game:spiel:nim", "preset": "tic_tac_toe", "steps": 100, "serial": True, "tensorboard": False}
-    polyplay.train("alphago_zero", run=str(run), **settings, **small)
-    capsys.readouterr()
-    said = complaint([str(run), *free_port()], capsys)
-    assert (
-        f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where they are" in said
-    )
+def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    player, run = SimpleNamespace(board=SimpleNamespace(placed=False, name="spiel:nim")), run_of(tmp_path / "run")
+    monkeypatch.setattr(verb, "open_player", lambda directory, options, config: (player, 1, Path()))
+    said = refused(capsys, "play", run, "--port", free_port())
+    assert f"play: {run} plays game:spiel:nim, whose moves are no cells of a board; allowed: games where" in said
 
 
 @pytest.mark.parametrize(
@@ -121,3 +127,285 @@ def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_champion_resigns_as_it_learned_to(champion: str, given: str, value: float):
     (found,) = checkpoint.everything(CHAMPION.parent / champion)
     assert resign_value(given, found) == value
+
+
+def played(name: str, *moves: int) -> MoveList:
+    found = MoveList(game(name))
+    for move in moves:
+        found.play(move)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "moves", "winner", "line"),
+    [
+        ("connect_four", (0, 6, 1, 6, 2, 6, 3), 0, [35, 36, 37, 38]),
+        ("connect_four", (0, 1, 0, 1, 0, 1, 0), 0, [14, 21, 28, 35]),
+        ("connect_four", (0, 1, 1, 2, 2, 3, 2, 3, 3, 6, 3), 0, [17, 23, 29, 35]),
+        ("connect_four", (0, 6, 1, 6, 2, 5, 4, 5, 3), 0, [35, 36, 37, 38, 39]),
+        ("tic_tac_toe", (0, 1, 2, 4, 8, 3, 6, 7), 1, [1, 4, 7]),
+        ("tic_tac_toe", (1, 3, 2, 5, 4, 7, 8, 6, 0), 0, [0, 1, 2, 4, 8]),  # two at once
+        ("tic_tac_toe", (0, 1, 2, 4, 3, 5, 7, 6, 8), None, []),
+    ],
+)
+def test_the_cells_of_the_line_that_won(name: str, moves: tuple[int, ...], winner: int | None, line: list[int]):
+    found = played(name, *moves)
+    assert (found.result, found.winner) == (DRAWN if winner is None else WON, winner)
+    assert (found.line(), found.legal) == (line, [])
+    found.undo(2)
+    assert (found.result, found.moves, found.mover) == (GOES_ON, list(moves[:-2]), len(moves) % 2)
+    assert (found.record == played(name, *moves[:-2]).record).all()
+
+
+def test_a_full_column_is_refused():
+    found = played("connect_four", 0, 0, 0, 0, 0, 0)
+    assert found.legal == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match="not legal"):
+        found.play(0)
+
+
+def test_the_agent_answers_and_every_position_has_a_search():
+    with session_of("tic_tac_toe") as session:
+        session.move(4, 0)
+        settle(session)
+        state = session.state()
+        assert (len(state["moves"]), state["mover"], state["person"]) == (2, 0, 0)
+        assert state["moves"][1] in state["before"]["legal"]
+        assert state["before"]["visits"][state["moves"][1]] == max(state["before"]["visits"])
+        for search, plies in ((state["before"], 1), (state["now"], 2)):
+            assert (search["asked"], search["done"], search["over"]) == (32, 32, True)
+            assert sum(search["visits"]) == 32
+            assert search["mover"] == plies % 2
+            assert search["variation"][0] == int(np.argmax(search["visits"]))
+            assert sum(search["priors"]) == pytest.approx(1, abs=1e-3)
+        assert None not in state["values"][1:], "the first, where the person did not wait for it"
+
+
+def test_a_game_to_its_end_and_back():
+    with session_of("tic_tac_toe", 8) as session:
+        session.restart(1)
+        while not session.state()["over"]:
+            settle(session)
+            state = session.state()
+            if not state["over"]:
+                session.move(state["legal"][0], len(state["moves"]))
+        state = session.state()
+        assert (state["legal"], state["thinking"]) == ([], False)
+        result = {None: 0.0, 0: 1.0, 1: -1.0}[state["winner"]]
+        assert state["values"][-1] == result
+        assert bool(state["line"]) == (state["winner"] is not None)
+        with pytest.raises(ValueError, match="not your turn"):
+            session.move(0, len(state["moves"]))
+        session.undo()
+        after = session.state()
+        assert (after["over"], after["mover"]) == (False, 1)
+        assert state["moves"][: len(after["moves"])] == after["moves"]
+
+
+def test_undo_takes_back_both_moves_and_only_the_agents_first_stays():
+    with session_of("tic_tac_toe", 4) as session:
+        with pytest.raises(ValueError, match="no move of yours"):
+            session.undo()
+        session.move(4, 0)
+        settle(session)
+        session.undo()
+        assert session.state()["moves"] == []
+        session.restart(1)
+        wait(lambda: len(session.state()["moves"]) == 1)
+        assert not session.state()["undo"]
+
+
+def test_who_takes_the_other_side_lets_the_agent_move():
+    with session_of("tic_tac_toe", 4) as session:
+        session.take_side(1)
+        wait(lambda: len(session.state()["moves"]) == 1)
+        settle(session)
+        assert (session.state()["mover"], session.state()["person"]) == (1, 1)
+
+
+def test_no_move_out_of_turn_twice_or_onto_a_stone():
+    with session_of("tic_tac_toe", 4) as session:
+        session.move(4, 0)
+        settle(session)
+        for action, ply, why in ((0, 0, "not your turn"), (0, 1, "not your turn"), (4, 2, "not legal")):
+            with pytest.raises(ValueError, match=why):
+                session.move(action, ply)
+        assert len(session.state()["moves"]) == 2
+
+
+def test_a_search_grows_and_a_new_number_begins_it_again():
+    with session_of("connect_four", 1000) as session:
+        wait(lambda: session.state()["now"])
+        seen = []
+        wait(lambda: seen.append(session.state()["now"]["done"]) or not session.state()["thinking"])
+        assert seen == sorted(seen)
+        session.simulate(0)
+        wait(lambda: session.state()["now"]["asked"] == 0)
+        settle(session)
+        now = session.state()["now"]
+        assert (now["done"], sum(now["visits"]), now["variation"]) == (0, 0, [])
+        assert now["value"] == now["raw"]
+
+
+def test_a_network_that_answers_nan_is_said_until_something_changes():
+    with session_of("tic_tac_toe", 4) as session:
+        settle(session)
+        good = session.policy.weights.copy()
+        session.policy.weights[:] = np.nan
+        session.simulate(5)
+        wait(lambda: session.state()["trouble"])
+        state = session.state()
+        assert "NaN or infinity to the position .../.../..., x to move" in state["trouble"]
+        assert not state["thinking"]
+        session.policy.weights[:] = good
+        session.simulate(6)
+        settle(session)
+        assert (session.state()["trouble"], session.state()["now"]["done"]) == ("", 6)
+
+
+def test_a_search_that_fails_says_so(monkeypatch, capsys):
+    with session_of("tic_tac_toe", 5) as session:
+        settle(session)
+
+        def grow(records):
+            raise RuntimeError("out of luck")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.policy, "grow", grow)
+            session.simulate(6)
+            wait(lambda: session.state()["trouble"])
+        assert session.state()["trouble"] == "the search failed with RuntimeError: out of luck"
+        assert not session.state()["thinking"]
+    assert "RuntimeError" in capsys.readouterr().err
+
+
+def test_a_game_without_a_solver_says_why():
+    with session_of("tic_tac_toe", 0) as session:
+        found = session.state()["solver"]
+        assert found == {"why_not": "there is no solver for game:tic_tac_toe", "verdicts": {}}
+
+
+def test_every_move_of_connect_four_has_a_verdict():
+    pytest.importorskip("bitbully")
+    with session_of("connect_four", 0) as session:
+        found = session.state()["solver"]
+        assert (found["why_not"], sorted(found["verdicts"])) == ("", [*range(7)])
+        assert found["verdicts"][3] == (1, 41), "the first player wins with its last stone"
+        assert [found["verdicts"][column][0] for column in range(7)] == [-1, -1, 0, 1, 0, -1, -1]
+
+
+def plain(board: Game, record: np.ndarray, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
+    """(outcome for the mover, plies until the end) of perfect play that wins soon and loses late, by recursion."""
+    if record.tobytes() not in known:
+        found = []
+        for action in legal_moves(board, record):
+            after = record.copy()
+            result = board_rules.play(board.numbers, after, action)
+            goes_on = result == records.GOES_ON
+            outcome, plies = plain(board, after, known) if goes_on else (-int(records.WORTH[result]), 0)
+            found.append((-outcome, plies + 1))
+        known[record.tobytes()] = max(found, key=lambda f: (f[0], -f[0] * f[1]))
+    return known[record.tobytes()]
+
+
+def test_verdicts_are_those_of_plain_recursion():
+    pytest.importorskip("bitbully")
+    board, rng, seen = game("connect_four"), np.random.default_rng(0), set[int]()
+    while seen != {-1, 0, 1}:
+        record, result = board.new(), records.GOES_ON
+        while result == records.GOES_ON and records.ply(record) < 34:
+            result = board_rules.play(board.numbers, record, int(rng.choice(legal_moves(board, record))))
+        if result == records.GOES_ON:
+            found = max(verdicts(record).values(), key=lambda f: (f[0], -f[0] * f[1]))
+            assert found == plain(board, record, {})
+            seen.add(found[0])
+
+
+def test_leaves_are_never_more_than_a_sixteenth_of_the_simulations_but_for_one():
+    assert [leaves_of(n) for n in (0, 1, 31, 32, 64, 800)] == [1, 1, 1, 2, 4, LEAVES]
+
+
+pytest.importorskip("httpx")
+testclient = pytest.importorskip("starlette.testclient")
+server = pytest.importorskip("polyplay.cli.play_page")
+OWN = {"X-Polyplay": "play"}
+
+
+@pytest.fixture
+def page() -> Iterator[testclient.TestClient]:
+    with session_of("tic_tac_toe", 4) as session:
+        yield testclient.TestClient(server.application(session, 8766), base_url="http://127.0.0.1:8766")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "text/html"), ("/play.css", "text/css"), ("/base.css", "text/css"), ("/board.js", "javascript")],
+)
+def test_pages_and_their_headers(page, path: str, kind: str):
+    reply = page.get(path)
+    assert reply.status_code == 200
+    assert kind in reply.headers["content-type"]
+    assert reply.headers["content-security-policy"].startswith("default-src 'self';")
+
+
+@pytest.mark.parametrize("host", ["example.com:8766", "127.0.0.1:80", "127.0.0.1"])
+def test_a_foreign_host_is_refused(page, host: str):
+    for path in ("/", "/state", "/nothing"):
+        assert page.get(path, headers={"Host": host}).status_code == 403
+    assert page.post("/game/new", headers={"Host": host, **OWN}, json={"person": 0}).status_code == 403
+
+
+def test_a_page_from_elsewhere_changes_nothing(page):
+    """A browser sends no header of this name for a foreign page without asking first, which nothing here allows."""
+    assert page.post("/game/move", json={"action": 4, "ply": 0}).status_code == 403
+    asked = {"Origin": "http://example.com", "Access-Control-Request-Method": "POST"}
+    reply = page.options("/game/move", headers={**asked, "Access-Control-Request-Headers": "x-polyplay"})
+    assert reply.status_code == 405
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+    assert page.get("/state").json()["moves"] == []
+
+
+def test_moves_undo_sides_and_a_new_game(page):
+    def ask(what: str, **given: int):
+        return page.post(f"/game/{what}", headers=OWN, json=given)
+
+    assert ask("move", action=4, ply=0).json()["moves"][0] == 4
+    assert ask("simulations", simulations=9).json()["simulations"] == 9
+    assert ask("undo").json()["moves"] == []
+    assert ask("sides", person=1).json()["person"] == 1
+    new = ask("new", person=0).json()
+    assert (new["moves"], new["person"]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "says"),
+    [
+        ("move", {"action": 9, "ply": 0}, "action: 9 given, allowed: 0 to 8"),
+        ("move", {"action": "4", "ply": 0}, "action: '4' given, allowed: 0 to 8"),
+        ("move", {"action": 4, "ply": 1}, "it is not your turn"),
+        ("move", {}, "action: None given, allowed: 0 to 8"),
+        ("undo", {}, "there is no move of yours to take back"),
+        ("simulations", {"simulations": 1001}, "simulations: 1001 given, allowed: 0 to 1000"),
+        ("simulations", {"simulations": True}, "simulations: True given, allowed: 0 to 1000"),
+        ("new", [1], "person: None given, allowed: 0 to 1"),
+    ],
+)
+def test_what_cannot_be_done_says_why(page, what: str, given: object, says: str):
+    reply = page.post(f"/game/{what}", headers=OWN, json=given)
+    assert (reply.status_code, reply.json()) == (409, {"answer": says})
+
+
+def test_damaged_requests_and_unknown_ones(page):
+    assert page.post("/game/new", headers=OWN, content=b"{").status_code == 409
+    assert page.post("/game/resign", headers=OWN).status_code == 404
+    assert page.get("/game/new").status_code == 405
+
+
+def test_the_state_comes_again_only_when_it_has_changed():
+    with session_of("tic_tac_toe", 4) as session:
+        page = testclient.TestClient(server.application(session, 8766), base_url="http://127.0.0.1:8766")
+        settle(session)
+        tag = page.get("/state").headers["etag"]
+        assert page.get("/state", headers={"If-None-Match": tag}).status_code == 304
+        session.simulate(5)
+        assert page.get("/state", headers={"If-None-Match": tag}).status_code == 200

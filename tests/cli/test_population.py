@@ -1,14 +1,42 @@
 from __future__ import annotations
 
 import json
+import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import polyplay
 from polyplay.cli import main
-from polyplay.population.store import rank_members
+from polyplay.cli.population import (
+    GAMES,
+    WINNER,
+    Piece,
+    ValueAxis,
+    _first_values,
+    _levels,
+    draw_league,
+    draw_population,
+    draw_ratings,
+    running_mean,
+    score_pieces,
+    value_steps,
+)
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_object
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.population.league_log import CopyRule, read_history, values_over
+from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
+from polyplay.population.store import best_member, rank_members, read_lineage
 from polyplay.runs.directory import read_population
-from tests.populations import make_population, write_run
+from polyplay.runs.population_report import winning_line
+from polyplay.systems import league
+from tests import made
+from tests.populations import MadePopulation, make_population, write_run
+from tests.verbs import refused
 
 
 @pytest.fixture(autouse=True)
@@ -21,66 +49,57 @@ def table(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line.strip()[:2].isdigit()]
 
 
-def test_members_are_listed_best_first(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=60)
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
-    ranked = rank_members(read_population(run)["members"])
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A population of 8 whose members copied each other."""
+    return make_population(tmp_path_factory.mktemp("made") / "a run", turns=60, env="toy:chain")
+
+
+def printed(run: Path, capsys: pytest.CaptureFixture, *words: str) -> str:
+    assert main.main(["population", str(run), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_members_are_listed_best_first_then_the_winners_ancestors(copied: Path, capsys: pytest.CaptureFixture):
+    out = printed(copied, capsys)
+    ranked = rank_members(read_population(copied)["members"])
     assert [words[0] for words in table(out)] == [f"{m['member']:02}" for m in ranked]
-    best = ranked[0]
-    words = table(out)[0]
+    best, words = ranked[0], table(out)[0]
     assert words[1:4] == ["waiting", f"{best['steps'] / 1e6:.3g}M", f"{best['score']:.2f}"]
     assert words[4:6] == [f"{v:.3g}" for v in best["values"].values()]
     assert float(words[6]) == round(best["wall_seconds"] / 60, 1)
     assert out.startswith("a2c · population of 8 · truncation, perturb every 500k steps\n")
-
-
-def test_the_winners_ancestors_and_weights_come_last(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "a b", turns=60)
-    assert main.main(["population", str(run)]) == 0
-    winner, weights = capsys.readouterr().out.splitlines()[-2:]
-    number = rank_members(read_population(run)["members"])[0]["member"]
-    assert winner.startswith(f"winner   {number:02} ← ")
+    winner, weights = out.splitlines()[-2:]
+    assert winner.startswith(f"winner   {best['member']:02} ← ")
     assert " at " in winner
-    assert weights == f"next     polyplay evaluate '{run}/members/{number:02}'"
+    assert weights == f"next     polyplay evaluate '{copied}/members/{best['member']:02}'"
 
 
 def test_a_search_is_a_plain_ranking(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=12, members=6, exploit="none")
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
-    assert "copied" not in out
-    assert "←" not in out
+    out = printed(make_population(tmp_path / "run", turns=12, members=6, exploit="none"), capsys)
+    assert not {"copied", "←"} & set(out.split())
     assert out.startswith("a2c · population of 6 · no copies\n")
     scores = [float(words[3]) for words in table(out)]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_one_that_has_just_begun_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=0, members=3, state="training")
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
+    out = printed(make_population(tmp_path / "run", turns=0, members=3, state="training"), capsys)
     assert [words[1:4] for words in table(out)] == [["training", "0", "–"]] * 3
     assert out.splitlines()[-1] == "no member has a score yet"
 
 
-def test_why_a_member_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = make_population(tmp_path / "run", turns=12, members=4)
+def test_why_a_member_failed_is_said_and_the_picture_named(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run, picture = make_population(tmp_path / "run", turns=12, members=4), tmp_path / "p.svg"
     contents = json.loads((run / "population.json").read_text())
     best = rank_members(contents["members"])[0]
     best |= {"state": "failed", "why": "the loss\nis NaN"}
     (run / "population.json").write_text(json.dumps(contents))
-    assert main.main(["population", str(run)]) == 0
-    out = capsys.readouterr().out
+    out = printed(run, capsys, "--picture", str(picture))
     assert table(out)[-2][:2] == [f"{best['member']:02}", "failed"]
     assert f"\n{best['member']:02} failed: the loss is NaN\n" in out
     assert f"winner   {best['member']:02}" not in out
-
-
-def test_the_picture_is_named(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run, picture = make_population(tmp_path / "run", turns=12, members=4), tmp_path / "p.svg"
-    assert main.main(["population", str(run), "--picture", str(picture)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(picture)
+    assert out.splitlines()[-1] == str(picture)
     assert "<svg" in picture.read_text()
 
 
@@ -95,6 +114,254 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         ([str(run), "--picture", "p.gif"], "--picture: p.gif given, allowed: a file .png, .svg, .pdf"),
         ([str(run), "--picture", str(tmp_path / "no" / "p.png")], "--picture: "),
     ):
-        assert main.main(["population", *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert says in line
+        assert says in refused(capsys, "population", *words)
+
+
+def slow_means(x: list[float], y: list[float], window: int) -> list[tuple[float, float]]:
+    """After each game, the mean of the last `window`; from the tenth game on, and one for each step."""
+    found: dict[float, float] = {}
+    for i in range(len(x)):
+        if i + 1 >= min(GAMES, len(x)):
+            found[x[i]] = float(np.mean(y[max(0, i + 1 - window) : i + 1]))
+    return list(found.items())
+
+
+def test_running_means_are_what_a_slow_twin_says():
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 3, 9, 10, 11, 57):
+        for window in (10, 25):
+            x = np.sort(rng.integers(0, 40, n)).astype(float)
+            y = rng.standard_normal(n)
+            piece = running_mean(Piece(x, y), window)
+            assert np.allclose(list(zip(piece.x, piece.y, strict=True)), slow_means(list(x), list(y), window))
+
+
+def test_a_long_curve_has_few_points_and_keeps_its_ends():
+    piece = running_mean(Piece(np.arange(10_000.0), np.arange(10_000.0)), 100)
+    assert len(piece.x) == 400
+    assert (piece.x[0], piece.x[-1], piece.y[-1]) == (9.0, 9999.0, np.mean(np.arange(9900, 10_000)))
+
+
+def test_a_curve_is_cut_where_a_member_copies(tmp_path: Path):
+    made = MadePopulation(members=6)
+    for _ in range(40):
+        made.turn()
+    run = made.write(tmp_path / "run")
+    rows, population = read_lineage(run), read_population(run)
+    copies = {m: [r["steps"] for r in rows if r["member"] == m and r["donor"] is not None] for m in range(6)}
+    assert max(map(len, copies.values())) > 0
+    for member, steps in copies.items():
+        pieces = score_pieces(run, population, rows, member)
+        assert len(pieces) == len(steps) + 1
+        for piece, begin, end in zip(pieces, [0, *steps], [*steps, np.inf], strict=True):
+            assert np.all((piece.x > begin) & (piece.x <= end))
+    member = max(copies, key=lambda m: len(copies[m]))
+    first = score_pieces(run, population, rows, member)[0]
+    games = [row["episodic_return"] for row in made.members[member].rows if row["steps"] <= copies[member][0]]
+    window = max(GAMES, len(made.members[member].rows) // 40)
+    assert first.y[-1] == pytest.approx(np.mean(games[-window:]))
+
+
+def test_without_games_a_curve_is_that_of_decisions_and_with_evaluations_theirs(tmp_path: Path):
+    made = MadePopulation(members=3, exploit="none")
+    for _ in range(9):
+        made.turn()
+    run = made.write(tmp_path / "run")
+    rows, population = read_lineage(run), read_population(run)
+    for path in run.glob("members/*/episodes.jsonl"):
+        path.unlink()
+    (piece,) = score_pieces(run, population, rows, 1)
+    own = [row for row in rows if row["member"] == 1 and row["score"] is not None]
+    assert list(zip(piece.x, piece.y, strict=True)) == [(row["steps"], row["score"]) for row in own]
+    row = {"frames": 4, "wall_seconds": 1.0, "steps": 1, "episodic_return_mean": 7.0}
+    (run / "members" / "01" / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
+    (piece,) = score_pieces(run, population | {"score": "evaluations"}, rows, 1)
+    assert (list(piece.x), list(piece.y)) == ([1.0], [7.0])
+
+
+def test_values_hold_from_a_decision_to_the_next():
+    rows = [
+        {"member": 0, "steps": 0, "new": {"a": 1}},
+        {"member": 1, "steps": 0, "new": {"a": 5}},
+        {"member": 0, "steps": 10, "new": {"a": 2}},
+        {"member": 0, "steps": 20, "new": {"a": 3}},
+    ]
+    assert value_steps(rows, {"member": 0, "steps": 20}, "a") == [(0, 10, 1), (10, 20, 2)]
+    assert value_steps(rows, {"member": 0, "steps": 25}, "a")[-1] == (20, 25, 3)
+    assert value_steps(rows, {"member": 0, "steps": 25}, "b") == []
+
+
+def draw(run: Path) -> Any:
+    return draw_population(run, read_population(run), read_lineage(run))
+
+
+def of_winner(axes: Any) -> list[Any]:
+    lines = [line for line in axes.lines if line.get_color() == WINNER and line.get_linewidth() > 2]
+    return [line for line in lines if len(line.get_xdata())]
+
+
+def test_a_panel_of_scores_and_one_for_each_hyperparameter(copied: Path):
+    scores, rate, cost = draw(copied).axes
+    names = [axes.get_ylabel() for axes in (scores, rate, cost)]
+    assert names == ["score (running mean of games)", "learning_rate", "entropy_cost"]
+    assert (rate.get_yscale(), cost.get_yscale(), scores.get_yscale()) == ("log", "log", "linear")
+    assert scores.get_title(loc="left") == "a2c · population of 8 · truncation, perturb every 500k steps · toy:chain"
+    winner, others, copies = (text.get_text() for text in scores.get_legend().get_texts())
+    assert winner.endswith(", the winner, through its ancestors")
+    assert others == "other members"
+    assert copies.startswith("copies another's weights (dots: ")
+
+
+def test_the_winners_line_leads_through_its_ancestors(copied: Path):
+    rows, population = read_lineage(copied), read_population(copied)
+    line = winning_line(best_member(population["members"]), rows)
+    assert len({segment.member for segment in line}) > 1
+    scores, rate, _ = draw(copied).axes
+    found = [(list(part.get_xdata()), list(part.get_ydata())) for part in of_winner(rate)]
+    assert found == [([s.begin, s.end], [s.values["learning_rate"]] * 2) for s in line]
+    assert {text.get_text() for text in scores.texts} == {f"{segment.member:02}" for segment in line}
+    for part in of_winner(scores):
+        assert any(s.begin <= min(part.get_xdata()) and max(part.get_xdata()) <= s.end for s in line)
+    assert rate.collections[0].get_paths(), "other members' values"
+    heads = [line for line in scores.lines if line.get_marker() == "^" and len(line.get_xdata())]
+    arrows = sorted((float(head.get_xdata()[0]), float(head.get_ydata()[0])) for head in heads)
+    assert arrows == sorted((row["steps"], row["donor_score"]) for row in rows if row["donor"] is not None)
+
+
+def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
+    vary = {"learning_rate": "log:1e-05:0.1", "core": "none,lstm"}
+    run = make_population(tmp_path / "run", turns=16, members=8, exploit="none", vary=vary)
+    population = read_population(run)
+    _, rate, core = draw(run).axes
+    points = sorted((float(p.get_xdata()[0]), float(p.get_ydata()[0])) for p in rate.lines)
+    assert points == sorted((m["values"]["learning_rate"], m["score"]) for m in population["members"])
+    assert (rate.get_xscale(), rate.get_xlabel(), core.get_xlabel()) == ("log", "learning_rate", "core")
+    assert [label.get_text() for label in core.get_xticklabels()] == ["none", "lstm"]
+
+
+def test_entries_of_a_list_keep_the_order_in_which_they_were_given():
+    rows = [{"new": {"lanes": 64}}, {"new": {"lanes": 8}}, {"new": {"lanes": 16}}]
+    axis = ValueAxis({"vary": {"lanes": "8,16,32,64"}}, rows, "lanes")
+    assert (axis.entries, [axis.place(n) for n in (8, 16, 64)]) == (["8", "16", "64"], [0, 1, 2])
+    assert ValueAxis({"vary": {"lanes": "uniform:8:64"}}, rows, "lanes").place(16) == 16.0
+
+
+def test_a_lost_lineage_leaves_the_winner_its_own_line(tmp_path: Path):
+    run = make_population(tmp_path / "run", turns=12, members=4)
+    (run / "lineage.jsonl").unlink()
+    scores = draw(run).axes[0]
+    assert len(of_winner(scores)) == 1
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = make_population(tmp_path / "run", turns=0, members=2)
+    with pytest.raises(UserError, match=r"--picture: no member of .*run has a score yet: let the population go on"):
+        draw(run)
+    contents = json.loads((run / "population.json").read_text())
+    contents["members"][0] |= {"score": 1.0}
+    (run / "population.json").write_text(json.dumps(contents))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"--picture needs matplotlib.*pip install 'polyplay\[plots\]'"):
+        draw(run)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of three agents that copy each other often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(league, "CopyRule", lambda every, configured: CopyRule(every, configured, sure=0.0))
+        given = {"env": "toy:rps", "agents": 3, "copies": 40, "network": "mlp", "lanes": 16, "batch": 8, "matches": 10}
+        directory = tmp_path_factory.mktemp("runs") / "run"
+        polyplay.train("league", run=str(directory), steps=4000, serial=True, tensorboard=False, **given)
+    return directory
+
+
+def test_history_ends_as_the_referees_files_say(run: Path):
+    history, saved = read_history(run), read_object(run / "league.json")
+    assert history.elo[-1].tolist() == [p["elo"] for p in saved["players"] if p["kind"] == "agent"]
+    assert [{k: v for k, v in copy.items() if k != "match"} for copy in history.copies] == saved["copies"]
+    assert len(history.copies) >= 2
+    assert (np.diff(history.matches) > 0).all()
+    assert (history.elo[0] == 1000).all()
+
+
+def test_values_go_from_copy_to_copy(run: Path):
+    history = read_history(run)
+    end, agent = int(history.matches[-1]), history.copies[-1]["agent"]
+    parts = values_over(history.copies, agent, _first_values(run, history)[agent], end)
+    assert [parts[0][0], parts[-1][1]] == [0, end]
+    assert all(a[1] == b[0] for a, b in pairwise(parts))
+    assert parts[-1][2] == history.copies[-1]["values"]
+    assert parts[0][2] == {"learning_rate": 1e-3, "entropy_cost": 0.01}
+
+
+def test_table_and_picture(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert main.main(["population", str(run), "--picture", str(tmp_path / "league.png")]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(read_history(run).copies)} copies" in out
+    assert (tmp_path / "league.png").stat().st_size > 10_000
+    history = read_history(run)
+    figure = draw_league(run, history, _first_values(run, history), {"random": 1012.0})
+    assert [axes.get_title(loc="left") for axes in figure.axes[1:]] == ["learning_rate", "entropy_cost"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["random"]
+
+
+def test_levels_of_opponents_are_on_the_leagues_scale(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    history = read_history(run)
+    best = int(history.elo[-1].argmax())
+    levels = _levels(run, history, ("random", f"{run}:{1 - min(best, 1)}"))
+    assert list(levels) == ["random", f"{run}:{1 - min(best, 1)}"]
+    points = play_tournament([f"{run}:{best}", *levels], TournamentOptions(matches=40))
+    assert levels["random"] == pytest.approx(history.elo[-1, best] + points["players"][1]["elo"])
+    assert "--levels random given, allowed: with --picture FILE" in refused(
+        capsys, "population", run, "--levels", "random"
+    )
+    assert "--levels: bot:nobody given, allowed for toy:rps: random" in refused(
+        capsys, "population", run, "--picture", tmp_path / "a.png", "--levels", "bot:nobody"
+    )
+
+
+def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    lines = [json.loads(line) for line in (run / "matches.jsonl").read_text().splitlines()]
+    (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
+    del lines[0]["agents"]
+    (tmp_path / "matches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "matches.jsonl is damaged (KeyError('agents')): put back a copy of it" in refused(
+        capsys, "population", tmp_path
+    )
+
+
+@pytest.fixture
+def rated_run(tmp_path: Path) -> Path:
+    directory = made.run(tmp_path / "run", network="mlp", hidden=(8,))
+    known = [{"name": "random", "mu": 0.0, "sigma": 1.0}, {"name": "focus", "mu": 14.5, "sigma": 1.0}]
+    (directory / REFERENCES).write_text(json.dumps({"references": known}))
+    about = {"wall_seconds": 1.0, "reference": "random", "reference_mu": 0.0, "mu": 0.0, "sigma": 0.0}
+    points = [[0.0, 1.0], [1.0, 1.0, 0.5], [1.0, 1.0]]
+    rows = [{**about, "version": 10 * i, "steps": 4000 * i, "points": x} for i, x in enumerate(points)]
+    (directory / RATINGS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+def test_table_and_picture_of_rated_versions(rated_run, tmp_path, capsys):
+    assert main.main(["population", str(rated_run), "--picture", str(tmp_path / "ratings.png")]) == 0
+    out, rated = capsys.readouterr().out, read_rated(rated_run)
+    mu, sigma = rated[-1].skill
+    assert f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after 20 updates, 8,000 agent steps · 3 versions" in out
+    assert [line.split()[:2] for line in out.splitlines() if line.strip().startswith(("focus", "random"))] == [
+        ["focus", "14.5"],
+        ["random", "0.0"],
+    ]
+    assert "2 of 2" in out
+    assert (tmp_path / "ratings.png").stat().st_size > 10_000
+    axes = draw_ratings(rated_run, rated, read_references(rated_run)).axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[version.steps, version.skill[0]] for version in rated]
+    assert [text.get_text() for text in axes.texts] == ["random", "focus"]
+    assert axes.get_title(loc="left") == "3 versions, 7 matches · toy:catch"
+
+
+def test_levels_are_for_leagues(rated_run, tmp_path, capsys):
+    picture = str(tmp_path / "a.png")
+    assert "--levels random given, but versions of" in refused(
+        capsys, "population", rated_run, "--picture", picture, "--levels", "random"
+    )

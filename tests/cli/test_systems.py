@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import subprocess
+import sys
+from pathlib import Path
 
-from polyplay import systems
-from polyplay.cli import main
+import pytest
+from rich.console import Console
+
+from polyplay import systems as pages
+from polyplay.cli import main, systems
 from polyplay.cli.systems import GOOD_FOR
+from polyplay.runs.directory import list_runs
+from tests.runs.test_listing import make_run
+from tests.verbs import refused
 
 
 def test_every_system_is_good_for_something():
-    assert list(GOOD_FOR) == systems.names()
+    assert list(GOOD_FOR) == pages.names()
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
@@ -22,3 +31,61 @@ def test_nothing_is_cut(columns, monkeypatch, capsys):
     assert "…" not in out
     words = " ".join(out.split())
     assert all(name in words for name in GOOD_FOR)
+
+
+def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
+    make_run(
+        tmp_path, "accel_dqn-MontezumaRevenge-v5-12345-20260101-120000", {"frames": 200_000_000, "steps": 5 * 10**7}
+    )
+    console = Console(width=80, record=True, color_system=None)
+    console.print(systems.table_of(list_runs([tmp_path])))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "200M/50M" in text
+
+
+def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in runs/ yet: polyplay train ppo --env CartPole-v1 begins one\n"
+    run = make_run(tmp_path / "runs", "first", {})
+    (make_run(tmp_path / "runs", "bad", {}) / "config.json").write_text("{")
+    assert main.main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert "first" in out
+    assert "damaged: runs/bad/config.json is damaged" in out
+    assert main.main(["runs", str(run), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["run"], row["state"]) == (str(run), "done")
+    assert "DIR: no directory absent" in refused(capsys, "runs", "absent")
+    (tmp_path / "empty").mkdir()
+    assert main.main(["runs", "empty"]) == 0
+    assert capsys.readouterr().out == "no runs in empty\n"
+
+
+def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["new", "first.py"]) == 0
+    assert capsys.readouterr().out == "first.py: run it with `python first.py`\n"
+    text = Path("first.py").read_text()
+    assert "STEPS = 150_000" in text
+    Path("first.py").write_text(text.replace("STEPS = 150_000", "STEPS = 3_000"))
+    done = subprocess.run([sys.executable, "first.py"], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
+    (run,) = Path("runs").iterdir()
+    assert run.name.startswith("ppo-CartPole-v1-0-")
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    path = tmp_path / "mine.py"
+    path.write_text("mine")
+    for words, message in (
+        ([str(path)], "is there already and stays as it is"),
+        ([str(tmp_path / "absent/x.py")], "cannot be written: No such file"),
+        (["name"], "new takes the file to write, 'name' given"),
+        ([], "new takes the file to write, nothing given"),
+    ):
+        assert message in refused(capsys, "new", *words)
+    assert path.read_text() == "mine"

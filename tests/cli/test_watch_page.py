@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from docs.browser import Browser, missing
+from tests.verbs import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(missing(), reason="chromium or its driver is not installed")]
 POLYPLAY = [sys.executable, "-m", "polyplay"]
@@ -53,9 +53,7 @@ def test_a_running_a_finished_and_two_runs(tmp_path: Path):
 
 @contextmanager
 def page_of(runs: list[Path]) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with started("watch", *map(str, runs), "--port", str(port)) as page:
         assert page.stdout is not None
         yield page.stdout.readline().split()[-1]

@@ -7,96 +7,64 @@ COMMAND is sent since the program's start: `die`, `hang`, `chatter` (no answer b
 
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
-LETTERS = "ABCDEFGHJKLMNOPQRST"
-
-
-class Board:
-    def __init__(self, size):
-        self.size, self.stones, self.seen = size, {}, {frozenset()}
-
-    def beside(self, cell):
-        column, row = cell
-        near = ((column - 1, row), (column + 1, row), (column, row - 1), (column, row + 1))
-        return [(x, y) for x, y in near if 0 <= x < self.size and 0 <= y < self.size]
-
-    def group(self, stones, cell):
-        found, waiting = {cell}, [cell]
-        while waiting:
-            for near in self.beside(waiting.pop()):
-                if stones.get(near) == stones.get(cell) and near not in found:
-                    found.add(near)
-                    waiting.append(near)
-        return found, {near for at in found for near in self.beside(at)}
-
-    def after(self, color, cell):
-        """Stones after a move; None: it is illegal."""
-        if cell in self.stones:
-            return None
-        stones = {**self.stones, cell: color}
-        for at in [*(near for near in self.beside(cell) if stones.get(near, color) != color), cell]:
-            if at in stones:
-                group, around = self.group(stones, at)
-                if all(near in stones for near in around):
-                    if at == cell:
-                        return None
-                    stones = {k: v for k, v in stones.items() if k not in group}
-        return None if frozenset(stones.items()) in self.seen else stones
-
-    def play(self, color, cell):
-        stones = self.stones if cell is None else self.after(color, cell)
-        if stones is None:
-            return False
-        self.stones = stones
-        self.seen.add(frozenset(stones.items()))
-        return True
-
-    def choose(self, color):
-        for row in range(self.size):
-            for column in range(self.size):
-                cell = (column, row)
-                eye = all(self.stones.get(near) == color for near in self.beside(cell))
-                if not eye and self.after(color, cell) is not None:
-                    return cell
-        return None
-
-    def lead(self, komi):
-        total = -komi
-        for column in range(self.size):
-            for row in range(self.size):
-                group, around = self.group(self.stones, (column, row))
-                own = self.stones.get((column, row))
-                reached = {own} if own else {self.stones.get(at) for at in around - group}
-                total += {"b": 1, "w": -1}[reached.pop()] if len(reached) == 1 else 0
-        return total
+from sgfmill.boards import Board
+from sgfmill.common import format_vertex, move_from_vertex
 
 
 class Program:
     def __init__(self):
-        self.board, self.komi = Board(19), 0.0
+        self.komi = 0.0
+        self.clear(19)
+
+    def clear(self, size):
+        self.board, self.seen = Board(size), {()}
+
+    def after(self, color, move):
+        """The board after a move; None: it is illegal."""
+        if self.board.get(*move) is not None:
+            return None
+        board = self.board.copy()
+        board.play(*move, color)
+        suicide = board.get(*move) is None
+        return None if suicide or tuple(sorted(board.list_occupied_points())) in self.seen else board
+
+    def play(self, color, move):
+        found = self.board if move is None else self.after(color, move)
+        if found is not None:
+            self.board = found
+            self.seen.add(tuple(sorted(found.list_occupied_points())))
+        return found is not None
+
+    def choose(self, color):
+        side = range(self.board.side)
+        for row, column in product(side, side):
+            beside = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
+            eye = all(self.board.get(r, c) == color for r, c in beside if r in side and c in side)
+            if not eye and self.after(color, (row, column)) is not None:
+                return row, column
+        return None
 
     def answer(self, name, words):
         if name == "boardsize":
-            self.board = Board(int(words[0]))
+            self.clear(int(words[0]))
         elif name == "clear_board":
-            self.board = Board(self.board.size)
+            self.clear(self.board.side)
         elif name == "komi":
             self.komi = float(words[0])
         elif name == "play":
-            if not self.board.play(words[0][0], self.cell(words[1])):
+            if not self.play(words[0][0], move_from_vertex(words[1], self.board.side)):
                 return "? illegal move"
         elif name == "genmove":
-            cell = self.board.choose(words[0][0])
-            self.board.play(words[0][0], cell)
-            return "= pass" if cell is None else f"= {LETTERS[cell[0]]}{cell[1] + 1}"
+            move = self.choose(words[0][0])
+            self.play(words[0][0], move)
+            return f"= {format_vertex(move)}"
         elif name == "final_score":
-            lead = self.board.lead(self.komi)
+            lead = self.board.area_score() - self.komi
             return f"= {'B' if lead > 0 else 'W'}+{abs(lead)}" if lead else "= 0"
         return "= "
-
-    def cell(self, word):
-        return None if word.lower() == "pass" else (LETTERS.index(word[0]), int(word[1:]) - 1)
 
 
 def misbehave(does):

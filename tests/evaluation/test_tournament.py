@@ -1,16 +1,109 @@
-"""A round robin: everyone meets everyone, ratings are those of the points, mistakes are one line."""
+"""Elo ratings against a plain twin, by hand, and how often their intervals hold the truth."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from polyplay.cli import main
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament, rate
+from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
+from polyplay.envs import Envs
+from polyplay.evaluation.agent import RunAgent, find_agents
+from polyplay.evaluation.matches import Entrant, open_matches
+from polyplay.evaluation.tournament import SCALE, TournamentOptions, play_tournament, rate
+from polyplay.games.toys import RockPaperScissors
+from polyplay.runs import load
 from tests import made
+from tests.verbs import refused
+
+
+def twin(points: np.ndarray, anchor: int, sweeps: int = 2_000) -> np.ndarray:
+    """Hunter's (2004) iteration for Bradley and Terry's model: strength = points / Σ games / (own + other's)."""
+    strength, games = np.ones(len(points)), points + points.T
+    for _ in range(sweeps):
+        for i in range(len(points)):
+            strength[i] = points[i].sum() / (games[i] / (strength[i] + strength)).sum()
+    return 400 * np.log10(strength / strength[anchor])
+
+
+def likelihood(elo: np.ndarray, points: np.ndarray) -> float:
+    return float((points * -np.log(1 + 10 ** ((elo[None] - elo[:, None]) / 400))).sum())
+
+
+def tournament(true: np.ndarray, games: int, rng: np.random.Generator) -> np.ndarray:
+    points = np.zeros((len(true), len(true)))
+    for i in range(len(true)):
+        for j in range(i):
+            won = rng.binomial(games, 1 / (1 + 10 ** ((true[j] - true[i]) / 400)))
+            points[i, j], points[j, i] = won, games - won
+    return points
+
+
+def test_two_players_by_hand():
+    low, high = rate(["low", "high"], np.array([[0, 10], [90, 0]]), anchor="low", at=1000, prior=0)
+    assert (low.elo, low.low, low.high) == (1000, 1000, 1000)
+    assert high.elo == pytest.approx(1000 + 400 * np.log10(9))
+    assert high.high - high.elo == pytest.approx(1.96 * SCALE / np.sqrt(100 * 0.9 * 0.1), rel=1e-4)
+    assert high.elo - high.low == pytest.approx(high.high - high.elo)
+    assert high.games == 100
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
+    rng = np.random.default_rng(seed)
+    points = tournament(np.array([0.0, 150.0, -80.0, 300.0, 40.0]), 30, rng)
+    if seed % 2:
+        points[0, 3] = points[3, 0] = 0  # these never met
+    points[1, 2], points[2, 1] = points[1, 2] + 0.5, points[2, 1] + 0.5  # a draw
+    found = rate(list("abcde"), points, anchor="b", prior=0)
+    elo = np.array([r.elo for r in found])
+    assert elo == pytest.approx(twin(points, 1), abs=1e-3)
+    free, step = [0, 2, 3, 4], 0.1
+    curvature = np.zeros((4, 4))
+    for i, a in enumerate(free):
+        for j, b in enumerate(free):
+            u, v = np.eye(5)[a] * step, np.eye(5)[b] * step
+            corners = [likelihood(elo + x * u + y * v, points) * x * y for x in (-1, 1) for y in (-1, 1)]
+            curvature[i, j] = -sum(corners) / (4 * step**2)
+    errors = np.sqrt(np.diag(np.linalg.inv(curvature)))
+    assert [r.high - r.elo for r in found if r.name != "b"] == pytest.approx(1.95996 * errors, rel=1e-3)
+
+
+def test_a_prior_keeps_who_won_every_game_finite():
+    points = np.array([[0, 20], [0, 0]])
+    with pytest.raises(ValueError, match="no finite ratings"):
+        rate(["a", "b"], points, anchor="b", prior=0)
+    winner, _ = rate(["a", "b"], points, anchor="b")
+    assert winner.elo == pytest.approx(400 * np.log10(20.5 / 0.5))
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng, true = np.random.default_rng(0), np.array([0.0, 100.0, -50.0, 200.0])
+    hits = [
+        rating.low <= t <= rating.high
+        for _ in range(150)
+        for rating, t in zip(rate(list("abcd"), tournament(true, 100, rng), "a", prior=0)[1:], true[1:], strict=True)
+    ]
+    assert 0.92 <= np.mean(hits) <= 0.98
+
+
+def test_players_that_nothing_joins_to_the_anchor_or_one_alone():
+    points = np.zeros((4, 4))
+    points[0, 1] = points[1, 0] = points[2, 3] = points[3, 2] = 1
+    with pytest.raises(ValueError, match="no games join c, d to a"):
+        rate(list("abcd"), points, anchor="a")
+    (only,) = rate(["a"], np.zeros((1, 1)), anchor="a", at=7)
+    assert (only.elo, only.low, only.high, only.games) == (7, 7, 7, 0)
 
 
 @pytest.fixture
@@ -39,27 +132,18 @@ def test_ratings_are_those_of_the_points(run: Path):
 
 
 def test_the_same_tournament_has_the_same_payoffs(run: Path):
-    once, again, other = (
-        play_tournament([str(run), "mcts:5"], TournamentOptions(matches=20, seed=seed))["payoff"] for seed in (0, 0, 1)
-    )
-    assert once == again
-    assert once != other
-
-
-def test_opening_plies_are_two_unless_given(run: Path):
-    of = [
-        play_tournament([str(run), "random"], TournamentOptions(matches=2, opening_plies=plies))
-        for plies in (None, 2, 3)
-    ]
-    assert [found["opening_plies"] for found in of] == [2, 2, 3]
-    assert of[0]["payoff"] == of[1]["payoff"]
+    names, options = [str(run), "mcts:5"], TournamentOptions(matches=20)
+    once, other = (play_tournament(names, replace(options, seed=seed)) for seed in (0, 1))
+    again = play_tournament(names, replace(options, opening_plies=2))
+    assert (once["opening_plies"], once["payoff"]) == (2, again["payoff"])
+    assert once["payoff"] != other["payoff"]
+    assert play_tournament(names, replace(options, matches=2, opening_plies=3))["opening_plies"] == 3
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
-        ("", "tournament takes two players at least"),
         ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
         ("RUN RUN", "given twice: name each player once"),
         ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
@@ -80,3 +164,159 @@ def test_mistakes_are_one_line(words: str, says: str, run: Path, tmp_path: Path,
     for word, path in paths.items():
         says = re.sub(rf"\b{word} plays", f"{path} plays", says).replace(f"and {word} ", f"and {path} ")
     assert says in line
+
+
+class FourTeams(RockPaperScissors):
+    seats = 4
+
+
+class OneTeam(RockPaperScissors):
+    teams = (0, 0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SOLO and LEAGUE, of two agents with a past self, play toy:skirmish, others other games."""
+    root = tmp_path_factory.mktemp("runs")
+    games = {"SOLO": "toy:skirmish", "LEAGUE": "toy:skirmish", "RPS": "toy:rps", "LONG": "toy:rps+rounds=3"}
+    games |= {"FOUR": f"toy:{__name__}:FourTeams", "COOP": f"toy:{__name__}:OneTeam", "CATCH": "toy:catch"}
+    for name, env in games.items():
+        made.run(root / name, env, network="mlp", hidden=(8,))
+    _make_league(root / "LEAGUE")
+    return root
+
+
+def _make_league(run: Path) -> None:
+    """A second agent, and a past self."""
+    page, settings, options, _ = load.load_run(run)
+    policy = page.build(settings, load.crew_of(options)).policy
+    part = checkpoint.CheckpointPart(run, 9)
+    for agent in (0, 1):
+        torch.manual_seed(agent)
+        arrays = {k: v.numpy() for k, v in policy().state_dict().items()}
+        part.arrays(checkpoint.policy_name(agent), arrays)
+    checkpoint.complete(run, 9, {"steps": 180, "frames": 180, "updates": 9})
+    rated = [{"kind": "agent", "agent": agent, "elo": 900.0 + 200 * agent} for agent in (0, 1)]
+    (run / "league.json").write_text(json.dumps({"players": rated}))
+    (run / "selves").mkdir()
+    checkpoint.write_arrays(run / "selves" / "0-5.safetensors", arrays)
+
+
+@pytest.fixture
+def words(runs: Path) -> Callable[[str], list[str]]:
+    """The words of a command line; those that begin with a run's name become paths."""
+    known = [path.name for path in runs.iterdir()]
+
+    def made_of(text: str) -> list[str]:
+        return [str(runs / word) if word.split("/")[0].split(":")[0] in known else word for word in text.split()]
+
+    return made_of
+
+
+def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], list[str]]):
+    told = list[str]()
+    names = words("LEAGUE LEAGUE/selves/0-5.safetensors bot:opposite random")
+    found = play_tournament(names, TournamentOptions(matches=20, anchor="bot:opposite"), told.append)
+    league = runs / "LEAGUE"
+    everyone = [f"{league}:0", f"{league}:1", *names[1:]]
+    assert [row["name"] for row in found["players"]] == everyone
+    assert (found["game"], found["matches"], found["opening_plies"]) == ("toy:skirmish", 20, None)
+    payoff = np.array(found["payoff"], float)
+    off = ~np.eye(5, dtype=bool)
+    assert (payoff + payoff.T)[off].tolist() == [1.0] * 20
+    assert payoff[3, 4] < 0.5  # random units shoot at the same enemy half of the time, the bot's never
+    digests = [row.get("checkpoint_sha256") for row in found["players"]]
+    assert digests[0] != digests[1]
+    assert digests[3:] == [None, None]
+    assert found["players"][2]["checkpoint"] == "0-5.safetensors"
+    assert found["players"][3]["elo"] == 0
+    assert len(told) == 10
+
+
+def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], list[str]]):
+    """The past self has the weights of agent 1: as far as seeds and opponents are the same, so are the points."""
+    of = [
+        play_tournament([*words(name), "bot:opposite"], TournamentOptions(matches=40, greedy=True))["payoff"]
+        for name in (
+            "LEAGUE:1",
+            "LEAGUE/selves/0-5.safetensors",
+            "LEAGUE/checkpoints/000000000009-steps-180:1",
+            "LEAGUE:best",
+            "LEAGUE:0",
+        )
+    ]
+    assert of[0] == of[1] == of[2] == of[3]
+    assert of[0] != of[4]
+
+
+def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(runs / "LEAGUE" / "selves")
+    [found] = find_agents("0-5.safetensors")
+    assert (found.name, found.weights.name) == ("0-5.safetensors", "0-5.safetensors")
+
+
+def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.chdir(runs / "LEAGUE" / "checkpoints" / "000000000009-steps-180" / "agents" / "0")
+    assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in refused(
+        capsys, "tournament", "policy.safetensors", "random"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("SOLO RPS", "RPS plays toy:rps, and SOLO toy:skirmish: name runs of one game"),
+        ("RPS LONG", "LONG plays toy:rps+rounds=3, and RPS toy:rps: name runs of one game"),
+        ("FOUR random", "whose 4 seats are of 4 teams: a tournament needs two teams of seats, or a board game"),
+        ("COOP random", "whose 2 seats are of 1 team: a tournament needs two teams of seats"),
+        ("RPS bot:x", "tournament: bot:x given, allowed for toy:rps: random, or the directory of a run"),
+        (
+            "SOLO bto",
+            "tournament: bto given, allowed for toy:skirmish: random, bot:opposite, bot:focus",
+        ),
+        ("SOLO bot:opposite --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
+        ("SOLO bot:opposite --opening-plies 2", "--opening-plies is for board games (game:NAME)"),
+        ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
+        ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
+        ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
+        ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past self"),
+    ],
+)
+def test_mistakes_are_one_line_team_tournament(
+    text: str, says: str, runs: Path, words: Callable[[str], list[str]], capsys: pytest.CaptureFixture
+):
+    before = sorted(runs.rglob("*"))
+    assert main.main(["tournament", *words(text)]) == 2
+    *executed, line = capsys.readouterr().err.splitlines()  # of toys of this module
+    assert len(executed) == text.startswith(("FOUR", "COOP"))
+    assert says in line.replace(f"{runs}{os.sep}", "")
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_seats_of_other_spaces_are_refused(runs: Path):
+    [found] = find_agents(str(runs / "SOLO"))
+    envs = Envs("toy:skirmish", 4)
+    envs.__dict__["spec"] = replace(envs.spec, kinds=(0, 0, 1, 1))
+    wired: Any = replace(found.wired, envs=envs)
+    entrants = [Entrant("SOLO", RunAgent("SOLO", wired, found.weights)), Entrant("random")]
+    with pytest.raises(Exception, match="SOLO plays toy:skirmish, whose seats have different spaces"):
+        open_matches(entrants, TournamentOptions())
+
+
+def test_json_is_one_object(words: Callable[[str], list[str]], capsys: pytest.CaptureFixture):
+    assert main.main(["tournament", *words("SOLO bot:opposite"), "--matches", "4", "--json", "--greedy"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["matches"], found["greedy"], len(found["players"])) == (4, True, 2)
+    assert found["payoff"][0][0] is None
+
+
+def test_env_is_what_is_played(runs: Path, words: Callable[[str], list[str]]):
+    """Instead of the runs' own, which then need not be the same."""
+    options = TournamentOptions(matches=4, env="toy:rps+rounds=5")
+    assert play_tournament(words("RPS LONG"), options)["game"] == "toy:rps+rounds=5"
+    with pytest.raises(UserError, match=r"--env toy:rps given, but .*SOLO plays toy:skirmish: name an environment"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="toy:rps"))
+    with pytest.raises(UserError, match="--env: unknown toy"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="toy:nothing"))
+    with pytest.raises(UserError, match="--env game:tic_tac_toe given, but board games are as they are: leave it out"):
+        play_tournament(words("SOLO random"), TournamentOptions(env="game:tic_tac_toe"))

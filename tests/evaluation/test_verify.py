@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,25 @@ import pytest
 from polyplay.cli import main
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError
+from polyplay.envs import atari
 from polyplay.evaluation import evaluate, verify
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.runs import directory, load
 from tests import made
+from tests.evaluation.test_evaluate import short
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = made.run(tmp_path_factory.mktemp("scored") / "run", network="mlp")
+    evaluate.evaluate(run, EvaluateOptions(episodes=20, seed=3, epsilon=0.1))
+    return run
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    made.run(tmp_path / "run", network="mlp")
-    evaluate.evaluate(tmp_path / "run", EvaluateOptions(episodes=20, seed=3, epsilon=0.1))
-    return tmp_path / "run"
+def run(scored: Path, tmp_path: Path) -> Path:
+    """An evaluation of 20 games, to be changed."""
+    return shutil.copytree(scored, tmp_path / "run")
 
 
 def change(run: Path, **what):
@@ -71,28 +80,19 @@ def test_other_returns_by_the_same_build_fail(run: Path, capsys: pytest.CaptureF
     assert "FAILED" in capsys.readouterr().out
 
 
-def test_on_another_machine_the_interval_decides(run: Path):
+@pytest.mark.parametrize("what", ["machine", "device"])
+def test_on_another_machine_the_interval_decides(run: Path, what: str):
     [path] = run.glob("evaluation-*.json")
     said = json.loads(path.read_text())
-    returns = [*said["returns"][1:], said["returns"][0]]
-    elsewhere = {**said["machine"], "cpu": "another"}
-    change(run, machine=elsewhere, returns=[-returns[0], *returns[1:]])
-    change(run, episodic_return_mean=float(np.mean([-returns[0], *returns[1:]])))
-    found = verify.verify(run)
-    assert found[-1].level == "ok"
-    assert "no difference within its 95 % bootstrap interval; machine differ" in found[-1].seen
+    change(run, **{what: {**said["machine"], "cpu": "another"} if what == "machine" else "a GPU"})
+    assert verify.verify(run)[-1].seen == "all 20 returns are the same"
+    returns = [-said["returns"][1], *said["returns"][2:], said["returns"][0]]
+    change(run, returns=returns, episodic_return_mean=float(np.mean(returns)))
+    assert f"no difference within its 95 % bootstrap interval; {what} differ" in verify.verify(run)[-1].seen
     change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
     rule, says = failed(run)
     assert rule == "returns"
-    assert "they differ by more than their 95 % bootstrap interval (machine differ)" in says
-
-
-def test_another_device_is_another_machine(run: Path):
-    change(run, device="a GPU")
-    found = verify.verify(run)
-    assert found[-1].seen == "all 20 returns are the same"
-    change(run, returns=[9.0] * 20, episodic_return_mean=9.0)
-    assert "(device differ)" in failed(run)[1]
+    assert f"they differ by more than their 95 % bootstrap interval ({what} differ)" in says
 
 
 @pytest.mark.parametrize(
@@ -100,27 +100,18 @@ def test_another_device_is_another_machine(run: Path):
     [
         ({"lanes": ..., "seed": ...}, "record", "lacks seed, lanes; evaluate again with this version"),
         ({"returns": []}, "record", "has no returns"),
+        ({"returns": ["x"]}, "record", "has returns that are no numbers"),
         ({"episodic_return_mean": 0.99}, "mean", "its mean is 0.99 there, its returns have"),
         ({"episodes": 30}, "mean", "episodes is 30 there, returns there are 20"),
         ({"config_hash": "0"}, "config", "config_hash is 0 there, config.json has"),
-        (
-            {"checkpoint": "000000000008-steps-160"},
-            "checkpoint",
-            "checkpoint 000000000008-steps-160 is not there any more",
-        ),
-        (
-            {"checkpoint_sha256": "0"},
-            "checkpoint",
-            "checkpoint_sha256 is 0 there, checkpoint 000000000007-steps-140 has",
-        ),
+        ({"checkpoint": "000000000008-steps-160"}, "checkpoint", "000000000008-steps-160 is not there any more"),
+        ({"checkpoint_sha256": "0"}, "checkpoint", "checkpoint_sha256 is 0 there, checkpoint 000000000007-steps-140"),
         ({"starts": {"path": "none.json", "digest": "0"}}, "starts", "--starts: cannot read none.json"),
         ({"seed": None}, "record", "seed: 'None' given, allowed: a whole number from 0"),
         ({"epsilon": "x"}, "record", "epsilon: 'x' given, allowed: "),
-        ({"episodes": "30"}, "record", "episodes: '30' given, allowed: "),
         ({"simulations": True}, "record", "simulations: 'True' given, allowed: "),
         ({"against": 3}, "record", "against: '3' given, allowed: text"),
         ({"protocol": 1}, "record", "its protocol is 1, allowed: text"),
-        ({"actions": None}, "record", "its actions is None, allowed: text"),
         ({"agent": "x"}, "record", "its agent is 'x', allowed: a whole number"),
         ({"starts": True}, "record", "its starts are True, allowed: null, or path and digest"),
         ({"starts": {"path": 1}}, "record", "its starts are {'path': 1}, allowed: null, or path and digest"),
@@ -135,42 +126,29 @@ def test_what_was_changed_or_is_absent_is_named(run: Path, what, rule, says):
     assert "evaluation-000000000007" in seen
 
 
-def test_a_changed_configuration_is_named(run: Path):
+def test_a_changed_configuration_and_a_damaged_record_are_named(run: Path):
     config = directory.read_config(run)
     config["config"]["gamma"] = 0.5
     files.write_json(run / "config.json", config)
     assert failed(run)[0] == "config"
+    next(run.glob("evaluation-*.json")).write_text("{")
+    assert failed(run)[0] == "record"
 
 
 def test_damaged_and_exchanged_weights_are_named(run: Path):
-    found = checkpoint.newest(run, print)
-    name = f"{checkpoint.policy_name(0)}.safetensors"
-    weights = found / name
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert failed(run) == (
-        "checkpoint",
-        f"{_name(run)}: checkpoint {found.name}: {name} is damaged (its checksum differs)",
-    )
+    found, name = checkpoint.newest(run, print), f"{checkpoint.policy_name(0)}.safetensors"
+    data = (found / name).read_bytes()
+    (found / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    evaluation = next(run.glob("evaluation-*.json")).name
+    damaged = f"{evaluation}: checkpoint {found.name}: {name} is damaged (its checksum differs)"
+    assert failed(run) == ("checkpoint", damaged)
     page, settings, options, _ = load.load_run(run)
-    policy = page.build(settings, load.crew_of(options)).policy
-    made.save(run, policy, 8)
-    (run / "checkpoints" / "000000000008-steps-160").rename(run / "checkpoints" / "x")
-    for path in (found / "manifest.json", weights):
-        path.write_bytes((run / "checkpoints" / "x" / path.relative_to(found)).read_bytes())
+    other = made.save(run, page.build(settings, load.crew_of(options)).policy, 8)
+    for path in ("manifest.json", name):
+        (found / path).write_bytes((other / path).read_bytes())
     rule, says = failed(run)
     assert rule == "checkpoint"
     assert "checkpoint_sha256 is" in says
-
-
-def _name(run: Path) -> str:
-    return next(run.glob("evaluation-*.json")).name
-
-
-def test_a_file_that_is_no_json_fails(run: Path):
-    next(run.glob("evaluation-*.json")).write_text("{")
-    assert failed(run)[0] == "record"
 
 
 def test_which_evaluation_can_be_said(run: Path):
@@ -180,3 +158,34 @@ def test_which_evaluation_can_be_said(run: Path):
     assert "over 20 games" in found[1].seen
     with pytest.raises(UserError, match=r"--evaluation: x.json is not in .*; there are: evaluation-0"):
         verify.verify(run, "x.json")
+
+
+def test_starts_are_made_labelled_and_played(tmp_path: Path, monkeypatch, capsys):
+    pong = made.run(tmp_path / "run", "ALE/Pong-v5", network="a3c", atari="ga3c", serial=True)
+    file = tmp_path / "starts.json"
+    assert main.main(["starts", str(pong), "--out", str(file), "--number", "3", "--frames", "120"]) == 0
+    assert "3 start states of the run's own play, labelled substitute" in capsys.readouterr().out
+    found = atari.load_starts(str(file), "pong")
+    assert (found.kind, len(found.starts)) == ("substitute", 3)
+    assert "no human's: checkpoint 000000000007-steps-140" in found.source
+    assert all(s.frames < 120 and s.frames % 4 == 0 and s.ram for s in found.starts)
+    assert len({s.seed for s in found.starts}) == 3
+    assert file.read_bytes() == verify.record_starts(pong, verify.StartsOptions(number=3, frames=120))
+    short(monkeypatch, "human-starts", 160)
+    result = evaluate.evaluate(
+        pong, EvaluateOptions(episodes=3, protocol="human-starts", starts=str(file))
+    )  # raises where a RAM differs
+    assert result["label"] == "human-starts (substitute)"
+    assert result["starts"]["kind"] == "substitute"
+    assert result["episodic_length_mean"] == sum((160 - s.frames) // 4 for s in found.starts) / 3
+    assert [f.level for f in verify.verify(pong)] == ["ok"] * 6
+    file.write_text(json.dumps({**json.loads(file.read_text()), "source": "somebody"}))
+    seen = verify.verify(pong)[4]
+    assert (seen.name, seen.level) == ("starts", "failed")
+    assert "the digest of its start states is" in seen.seen
+
+
+def test_a_game_without_screens_has_no_start_states(tmp_path: Path):
+    run = made.run(tmp_path / "run", network="mlp")
+    with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
+        verify.record_starts(run, verify.StartsOptions())

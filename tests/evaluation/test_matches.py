@@ -5,15 +5,31 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from polyplay.acting.play import PlayOptions, choose_actions, match
 from polyplay.cli import main
 from polyplay.core.errors import UserError
+from polyplay.envs.pool import Envs
 from polyplay.evaluation import evaluate, verify
 from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch
+from polyplay.evaluation.matches import PolicyPlayer, both_colors, openings
+from polyplay.games import board_rules
+from polyplay.games import records as kernels
+from polyplay.games.boards import GAMES, Game
+from polyplay.games.mcts import opponent
+from polyplay.search import SearchOptions
+from polyplay.systems import System
 from tests import made
+from tests.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
+from tests.verbs import refused
 
 CHAMPION = Path(__file__).parents[2] / "bench/champions/connect_four"
 
@@ -79,14 +95,12 @@ def test_a_run_against_itself_is_even_and_other_weights_are_noticed(champion: Pa
 
 
 def test_a_policy_without_a_search_plays_too(tmp_path: Path):
-    run = small(tmp_path)
-    record = evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=10, greedy=True))
-    again = evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=10, greedy=True))
-    assert record["returns"] == again["returns"]
+    run, asked = small(tmp_path), EvaluateOptions(protocol="versus", against="random", episodes=10, greedy=True)
+    record = evaluate.evaluate(run, asked)
+    assert record["returns"] == evaluate.evaluate(run, asked)["returns"]
     assert record["actions"] == "greedy"
     assert "simulations" not in record
-    sampled = evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=10))
-    assert sampled["actions"] == "sampled"
+    assert evaluate.evaluate(run, replace(asked, greedy=False))["actions"] == "sampled"
 
 
 def test_an_early_end_counts_what_is_over(champion: Path):
@@ -107,7 +121,6 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--protocol versus", "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the"),
         ("--protocol versus --against mtcs:5", "--against mtcs:5 given, allowed: random, mcts:N with N"),
         ("--protocol versus --against mtcs:5", "or the directory of a run, did you mean 'mcts:100'?"),
-        ("--protocol versus --against runs/nix", "--against runs/nix given, allowed: random, mcts:N with N"),
         ("--protocol versus --against random --episodes 5", "--episodes 5 given, but both colours play every opening"),
         ("--protocol versus --against random --episodes 20_000", "a match has 10,000 games at most"),
         ("--protocol versus --against OTHER", "it plays game:tic_tac_toe; a match is of one game"),
@@ -115,7 +128,6 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--against random", "--against random is for --protocol versus, run given"),
         ("--opening-plies 3", "--opening-plies 3 is for --protocol versus, run given"),
         ("--protocol versus --against random --video", "--video is not for --protocol versus: use --protocol run"),
-        ("--protocol solver", "--protocol: 'solver' given, allowed: run, null-op"),
         (
             "--protocol null-op",
             "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run, ver",
@@ -132,9 +144,7 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
     if "CATCH" in words:
         made.run(tmp_path / "CATCH", network="mlp")
     given = [str(tmp_path / word) if word in ("OTHER", "CATCH") else word for word in words.split()]
-    assert main.main(["evaluate", str(run), *given]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert says in refused(capsys, "evaluate", run, *given)
 
 
 @pytest.mark.parametrize(
@@ -145,21 +155,134 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
             "versus --against perfect",
             "--against perfect given, but there is no solver for game:tic_tac_toe; other opponents: random, mcts:N, or",
         ),
-        (
-            "game:othello+size=6",
-            "versus --against perfect",
-            "there is no solver for game:othello+size=6; other opponents: random, mcts:N, or the directory of a run",
-        ),
         ("toy:catch", "versus --against random", "versus is for board games (game:NAME), this run plays toy:catch"),
     ],
 )
 def test_games_without_a_solver_are_named(env: str, words: str, says: str, tmp_path: Path, capsys):
-    assert main.main(["evaluate", str(small(tmp_path, env)), "--protocol", *words.split()]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert says in refused(capsys, "evaluate", small(tmp_path, env), "--protocol", *words.split())
 
 
 def test_a_policy_with_a_memory_is_refused(tmp_path: Path):
     run = small(tmp_path, core="lstm")
     with pytest.raises(UserError, match="a policy with a memory cannot be asked for a position alone"):
         evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=2))
+
+
+BOARD = GAMES["tic_tac_toe"]
+
+
+def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+    room = np.zeros(BOARD.actions, np.int16)
+    return np.array([room[: board_rules.legal(BOARD.numbers, record, room)][0] for record in records[at]], np.int64)
+
+
+def drawn(n: int, plies: int, seed: int) -> np.ndarray:
+    return np.stack([*islice(openings(BOARD, plies, seed), n)])
+
+
+def test_openings_have_their_plies_and_go_on():
+    found = drawn(50, 3, seed=1)
+    assert {kernels.ply(record) for record in found} == {3}
+    assert len({record.tobytes() for record in found}) > 20
+    assert np.array_equal(found, drawn(50, 3, seed=1))
+
+
+def test_every_opening_is_played_with_both_colours():
+    starts = both_colors(BOARD, 40, 1, seed=3)
+    assert np.array_equal(starts.records[:20], starts.records[20:])
+    assert starts.begins.tolist() == [True] * 20 + [False] * 20
+    seen: dict[bool, set[int]] = {True: set(), False: set()}
+
+    def watched(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        for lane in at.tolist():
+            seen[lane < 20].add(kernels.mover(records[lane]))
+        return first_legal(records, random, at)
+
+    match(BOARD, watched, opponent("random", BOARD), starts, seed=3)
+    assert seen == {True: {1}, False: {0}}, "after one ply the second player moves next"
+
+
+def test_a_stronger_player_gets_the_points_and_equals_the_same_both_ways():
+    starts, strong = both_colors(BOARD, 40, 1, seed=3), opponent("mcts:400", BOARD)
+    points = match(BOARD, strong, opponent("random", BOARD), starts, seed=3)
+    assert set(points) <= {0.0, 0.5, 1.0}
+    assert min(points[:20].sum(), points[20:].sum()) > 15
+    assert points.tolist() == match(BOARD, strong, opponent("random", BOARD), starts, seed=3).tolist()
+    points = match(BOARD, first_legal, first_legal, both_colors(BOARD, 60, 2, seed=5))
+    assert (points[:30] + points[30:] == 1).all(), "the second game of a pair is the first with colours changed"
+    assert {0.0, 1.0} <= set(points)
+
+
+def test_a_match_that_is_watched_can_be_ended():
+    seen = list[int]()
+
+    def watch(ended: dict[int, float], moves: int) -> bool:
+        seen.append(moves)
+        return len(seen) < 3
+
+    points = match(BOARD, first_legal, first_legal, both_colors(BOARD, 10, 0, seed=5), watch=watch)
+    assert seen == [10, 10, 10]
+    assert np.isnan(points).all(), "no game of tic-tac-toe is over after three plies"
+
+
+TIC_TAC_TOE = GAMES["tic_tac_toe"]
+
+
+def player(board: Game, policy: Any, **how: Any) -> PolicyPlayer:
+    return PolicyPlayer(System(Envs(f"game:{board.name}", 1), None, ()), policy, PlayOptions(0, **how))
+
+
+def row(board: Game, records: np.ndarray) -> dict[str, np.ndarray]:
+    """What an environment shows of positions."""
+    mask = np.zeros((len(records), board.actions), bool)
+    for record, moves in zip(records, mask, strict=True):
+        moves[legal(board, record)] = True
+    off, reward = np.zeros(len(records), bool), np.zeros(len(records), np.float32)
+    return {"obs": shown(board, records), "mask": mask, "reward": reward, "first": off}
+
+
+@pytest.mark.parametrize("simulations", [0, 40])
+def test_a_search_knows_repetitions_however_old(simulations, monkeypatch):
+    records, at = np.stack([after(GO, moves) for moves, _ in OLD]), np.array([2, 0])
+    policy, asked = preferring(GO, {repeats: 6.0 for _, repeats in OLD}, simulations), list[np.ndarray]()
+    expected, choose = policy.choose(records[at])[0], policy.choose
+    monkeypatch.setattr(policy, "choose", lambda records: (asked.append(records.copy()), choose(records))[1])
+    moves = player(GO, policy)(records, np.zeros(3, np.uint64), at)
+    assert [found.tolist() for found in asked] == [records[at].tolist()]
+    assert moves.tolist() == expected.tolist()
+    assert all(move in legal(GO, record) for move, record in zip(moves.tolist(), records[at], strict=True))
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+def test_a_search_takes_random_moves_as_in_an_environment(epsilon, greedy):
+    records, at = positions(TIC_TAC_TOE, 30), np.arange(30)
+    policy = policy_of(TIC_TAC_TOE, SearchOptions(10))
+    here = player(TIC_TAC_TOE, policy, seed=3, greedy=greedy, epsilon=epsilon)
+    there = Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, row(TIC_TAC_TOE, records), {}
+    for act in range(2):
+        assert here(records, np.zeros(30, np.uint64), at).tolist() == choose_actions(*there, act)[0].tolist()
+    changed = (choose_actions(*there, 0)[0] != policy.choose(records)[0]).mean()
+    assert (changed == 0) == (epsilon == 0)
+
+
+def test_other_policies_see_planes_and_mask():
+    records, at = positions(TIC_TAC_TOE, 10), np.array([7, 3])
+    network, seen = policy_of(TIC_TAC_TOE, SearchOptions(1)).network, list[Any]()
+
+    class Watched:
+        noise = 0
+
+        def state_spec(self) -> dict:
+            return {}
+
+        def act(self, step: Any, state: Any) -> Any:
+            seen.append({key: value.numpy().copy() for key, value in step.items()})
+            return network.act(step, state)
+
+    expected = row(TIC_TAC_TOE, records[at])
+    moves = player(TIC_TAC_TOE, Watched(), greedy=True)(records, np.zeros(10, np.uint64), at)
+    assert {key: value.tolist() for key, value in seen[0].items()} == {k: v.tolist() for k, v in expected.items()}
+    with torch.no_grad():
+        out, _ = network.act({key: torch.from_numpy(value) for key, value in expected.items()}, {})
+    assert moves.tolist() == out["action"].tolist()
