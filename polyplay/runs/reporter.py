@@ -446,12 +446,12 @@ class Reporter:
         return {
             "wall_seconds": round(wall, 3),
             **totals,
-            "fps": _ratio(new["frames"], passed, 1),
-            "sps": _ratio(new["steps"], passed, 1),
+            "fps": ratio(new["frames"], passed, 1),
+            "sps": ratio(new["steps"], passed, 1),
             "episodes": self.episodes,
             "episodic_return_mean": self.return_mean,
             "episodic_length_mean": _mean(self.lengths),
-            "lag_mean": _ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
+            "lag_mean": ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
             "lag_max": snapshot.lag_max if lags else None,
             **({"agent_return_means": self.agent_returns} if self.agents else {}),
             **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
@@ -469,10 +469,10 @@ class Reporter:
             for role, kinds in snapshot.time.items()
         }
         for role, kinds in spent.items():
-            fractions = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+            fractions = {k: ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
             self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
         whole = sum(sum(kinds.values()) for kinds in spent.values())
-        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+        return {f"time_{k}": ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
 
     def restore(self) -> None:
         """Write anew the files that were deleted."""
@@ -582,5 +582,6 @@ def _mean(values: deque[float] | deque[int]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _ratio(a: float, b: float, digits: int) -> float | None:
+def ratio(a: float, b: float, digits: int = 3) -> float | None:
+    """None: nothing to divide by."""
     return round(a / b, digits) if b > 0 else None
