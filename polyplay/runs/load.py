@@ -358,12 +358,7 @@ def read_summary(directory: Path) -> Row:
 
 
 def finished(
-    directory: Path,
-    found: Path | None,
-    plan: Plan,
-    counters: Row,
-    options: RunOptions,
-    changes: Mapping[str, Any],
+    directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
     """Why there is nothing left to do, and which option lengthens the run; empty: there is. Rollouts that were acted
     and not learnt from are left to do. found: the checkpoint to go on from.

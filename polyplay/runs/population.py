@@ -24,18 +24,8 @@ from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.core.machine import cores, now, share
+from polyplay.population import store as states
 from polyplay.population.rules import Prior
-from polyplay.population.store import (
-    DONE,
-    FAILED,
-    FILE,
-    TRAINING,
-    WAITING,
-    Store,
-    best_member,
-    read_lineage,
-    wall_seconds,
-)
 from polyplay.population.trainer import DRAWS, GAMES, Evolution, MemberSession
 from polyplay.runs import directory as run_files
 from polyplay.runs import flags, load, reporter, run, terminal
@@ -141,7 +131,7 @@ class MemberRunner:
     ) -> MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
-        directory = Store(self.directory).member(m["member"])
+        directory = states.Store(self.directory).member(m["member"])
 
         def warn(text: str) -> None:
             if (line := f"{name}: {text}") not in self.said:
@@ -154,10 +144,8 @@ class MemberRunner:
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
-            ended, why = (
-                ("failed" if isinstance(e, NotFinite) else "lost"),
-                " ".join([first, *(line for line in rest[-1:] if line not in first)]),
-            )
+            ended = "failed" if isinstance(e, NotFinite) else "lost"
+            why = " ".join([first, *(line for line in rest[-1:] if line not in first)])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
@@ -266,7 +254,7 @@ class PopulationSession:
         self, crew: Crew, directory: Path, evolution: Evolution, lines: Sequence[tuple[str, str]], quiet: bool
     ):
         self.crew, self.directory, self.evolution = crew, directory, evolution
-        self.store = Store(directory)
+        self.store = states.Store(directory)
         self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
         self.exit_code, self.reason = 0, "done"
         self.finishing_since, self.waiting, self.dropping = 0.0, False, False
@@ -326,10 +314,10 @@ class PopulationSession:
         self.shown = time.monotonic()
         population = self.store.read()
         if population["decisions"] > self.decisions:
-            for row in read_lineage(self.directory)[self.decisions : population["decisions"]]:
+            for row in states.read_lineage(self.directory)[self.decisions : population["decisions"]]:
                 self.panel.decision(row)
             self.decisions = population["decisions"]
-        training = [m["member"] for m in population["members"] if m["state"] == TRAINING]
+        training = [m["member"] for m in population["members"] if m["state"] == states.TRAINING]
         self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -358,38 +346,33 @@ class PopulationSession:
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        summary = {
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "directory": str(self.directory),
-            **self._totals(),
-        }
+        totals = self._totals()
+        about = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory)}
+        summary = about | totals
         with contextlib.suppress(OSError):
             write_json(self.directory / "summary.json", summary)
         self.panel.end(summary)
         return summary
 
     def _totals(self) -> Row:
-        """What all members have done, and the best of them."""
+        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         with self.store.locked():
             population = self.store.read()
             for m in population["members"]:
-                m["state"] = WAITING if m["state"] == TRAINING else m["state"]
-            population["wall_seconds"] = wall_seconds(population)
+                m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
+            population["wall_seconds"] = states.wall_seconds(population)
             with contextlib.suppress(OSError):  # a full disk: the next session does it
                 self.store.write(population)
         members = population["members"]
-        best = best_member(members)
-        if self.reason == "done" and all(m["state"] == FAILED for m in members):
+        best = states.best_member(members)
+        if self.reason == "done" and all(m["state"] == states.FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
         totals = {k: sum(m[k] for m in members) for k in ("steps", "frames")}
         return {
-            "reason": self.reason,
-            "exit_code": self.exit_code,
             "wall_seconds": round(population["wall_seconds"], 3),
             **totals,
             "decisions": population["decisions"],
-            "failed": sum(m["state"] == FAILED for m in members),
+            "failed": sum(m["state"] == states.FAILED for m in members),
             "best_member": best and best["member"],
             "best_score": best and best["score"],
             "finished": now(),
@@ -401,11 +384,7 @@ OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet"
 
 
 def train(
-    page: Any,
-    settings: Any,
-    options: RunOptions,
-    sources: Sources,
-    callbacks: Sequence[object] = (),
+    page: Any, settings: Any, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
@@ -430,7 +409,7 @@ def train(
     environment = wire_member(settings, crew)[1].envs.spec.describe
     with closing(run_files.DirectoryLock(directory)) as lock:
         run_options.refuse_begun(directory)
-        store = Store(directory)
+        store = states.Store(directory)
         store.begin(evolution.about(), evolution.founders())
         run_files.write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
         load.remember(directory, settings)
@@ -449,7 +428,7 @@ def resume(
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
-    store = Store(directory)
+    store = states.Store(directory)
     _check_code(store, config)
     options = run_options.override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
@@ -468,10 +447,10 @@ def resume(
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
-def _check_code(store: Store, config: Row) -> None:
+def _check_code(store: states.Store, config: Row) -> None:
     """Raises UserError: a member's files name code that the population does not, which they would execute unasked."""
     for m in run_files.read_population(store.directory)["members"]:
-        run_files.check_named(store.directory / FILE, {"config": m["values"]}, config)
+        run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
             run_files.check_named(store.member(m["member"]), run_files.read_config(store.member(m["member"])), config)
 
@@ -483,7 +462,7 @@ def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) ->
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
 
 
-def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
+def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
     """
@@ -493,9 +472,10 @@ def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> N
             changes.get(name) is not None for name in run_options.LIMITS
         )
         for m in population["members"]:
-            if m["state"] == TRAINING or (m["state"] == FAILED and m["lost"]) or (m["state"] == DONE and further):
-                m["state"] = WAITING
-            if m["state"] != FAILED or m["falls"] >= DRAWS:
+            goes_on = {states.TRAINING: True, states.FAILED: m["lost"], states.DONE: further}
+            if goes_on.get(m["state"]):
+                m["state"] = states.WAITING
+            if m["state"] != states.FAILED or m["falls"] >= DRAWS:
                 m["falls"] = 0
         population |= evolution.about()
         store.write(population)
@@ -536,11 +516,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
 
 
 def _runner(
-    directory: Path,
-    settings: Any,
-    options: RunOptions,
-    sources: Sources,
-    changes: Mapping[str, Any] | None = None,
+    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any] | None = None
 ) -> MemberRunner:
     own: Settings = member_settings(settings)
     names = flags.option_types(type(own), RunOptions)

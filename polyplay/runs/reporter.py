@@ -59,34 +59,17 @@ class Growth:
 
 # our name → theirs; what stands in no table is polyplay/NAME there
 CLEANRL = {
-    "sps": "charts/SPS",
-    "learning_rate": "charts/learning_rate",
-    "episodic_return": "charts/episodic_return",
-    "episodic_length": "charts/episodic_length",
-    "policy_loss": "losses/policy_loss",
-    "value_loss": "losses/value_loss",
-    "entropy": "losses/entropy",
-    "approx_kl": "losses/approx_kl",
-    "clip_fraction": "losses/clipfrac",
-    "explained_variance": "losses/explained_variance",
-    "td_loss": "losses/td_loss",
-    "q_values": "losses/q_values",
+    **{k: f"charts/{k}" for k in ("learning_rate", "episodic_return", "episodic_length")},
+    **{k: f"losses/{k}" for k in ("policy_loss", "value_loss", "entropy", "approx_kl")},
+    **{k: f"losses/{k}" for k in ("explained_variance", "td_loss", "q_values")},
+    **{"sps": "charts/SPS", "clip_fraction": "losses/clipfrac"},
 }
 SB3 = {
-    "episodic_return_mean": "rollout/ep_rew_mean",
-    "episodic_length_mean": "rollout/ep_len_mean",
-    "sps": "time/fps",
-    "wall_seconds": "time/time_elapsed",
-    "steps": "time/total_timesteps",
-    "updates": "train/n_updates",
-    "learning_rate": "train/learning_rate",
-    "loss": "train/loss",
-    "policy_loss": "train/policy_loss",
-    "value_loss": "train/value_loss",
-    "entropy": "train/entropy_loss",
-    "approx_kl": "train/approx_kl",
-    "clip_fraction": "train/clip_fraction",
-    "explained_variance": "train/explained_variance",
+    **{"episodic_return_mean": "rollout/ep_rew_mean", "episodic_length_mean": "rollout/ep_len_mean"},
+    **{"sps": "time/fps", "wall_seconds": "time/time_elapsed", "steps": "time/total_timesteps"},
+    **{"updates": "train/n_updates", "entropy": "train/entropy_loss"},
+    **{k: f"train/{k}" for k in ("learning_rate", "loss", "policy_loss", "value_loss")},
+    **{k: f"train/{k}" for k in ("approx_kl", "clip_fraction", "explained_variance")},
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
 CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")

@@ -44,11 +44,7 @@ class RunResult:
 
 
 def train(
-    system: str,
-    settings: Settings,
-    options: RunOptions,
-    sources: Sources,
-    callbacks: Sequence[object] = (),
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
     """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
@@ -102,12 +98,7 @@ def begin_run(
         return _go(replace(setup, lock=lock, part=part))
 
 
-def _wire(
-    page: Page,
-    settings: Settings,
-    options: RunOptions,
-    sources: Sources,
-) -> tuple[Crew, System]:
+def _wire(page: Page, settings: Settings, options: RunOptions, sources: Sources) -> tuple[Crew, System]:
     """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
     the preset where it is the preset's network that does not fit.
     """
@@ -224,12 +215,7 @@ def _lost_lanes(crew: Crew) -> str:
     return actor_checkpoint.lost_lanes(found.path, seed)
 
 
-def diagram(
-    system: str,
-    settings: Settings,
-    options: RunOptions,
-    sources: Sources | None = None,
-) -> str:
+def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
     """The figure of a system, drawn from its wiring. Without sources all settings are as they are to be."""
 
     def draw(other: Settings) -> str:
@@ -241,12 +227,7 @@ def diagram(
 
 
 def complete_plan(
-    page: Page,
-    crew: Crew,
-    wired: System,
-    settings: Settings,
-    options: RunOptions,
-    steps: int = 0,
+    page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
     """The plan of a wired crew, to which the evaluator is added if the options ask for one. steps: agent steps that a
     resumed run has behind it. Raises UserError: what cannot work.

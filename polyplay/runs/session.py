@@ -687,18 +687,16 @@ class Session:
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, a caution, or a warning."""
+        steps, updates = self.metrics.steps, self.metrics.updates
         if kind == "decision":
-            row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
-            self.terminal.note(describe_decision(row))
+            self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), steps, updates)))
         elif kind == "evaluation":
-            row = self.reporter.evaluation({**json.loads(text), **self.origin})
-            self.terminal.note(evaluation_line(row))
+            self.terminal.note(evaluation_line(self.reporter.evaluation({**json.loads(text), **self.origin})))
         elif kind == "match":
-            row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
-            self.terminal.note(match_line(row))
+            self.terminal.note(match_line(self.reporter.match(json.loads(text), steps, updates)))
         elif kind == "game":
             if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
-                self.reporter.game(game, self.metrics.steps, self.metrics.updates)
+                self.reporter.game(game, steps, updates)
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)

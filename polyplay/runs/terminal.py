@@ -80,10 +80,7 @@ class Screen:
     """`print` lines, `draw` the picture, `close`. live: with a picture (default: if the console is a terminal)."""
 
     def __init__(
-        self,
-        console: Console | None = None,
-        live: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, console: Console | None = None, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console or default_console(), clock
         self.output = Output(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]

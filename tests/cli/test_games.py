@@ -11,7 +11,7 @@ from rich.console import Console
 
 from polyplay.cli import games, main
 from polyplay.core.files import Row
-from tests.runs.test_listing import make_run
+from tests.runs.test_directory import make_run
 
 GO = {"wall_seconds": 9.5, "steps": 123_456_789, "updates": 700_001, "kind": "gate", "game": "go+size=9+komi=7"}
 GO |= {"name": "gate-700000-399", "black": 700_000, "white": 699_000, "outcome": -1, "margin": 3.5, "resigned": False}

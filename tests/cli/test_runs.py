@@ -8,7 +8,7 @@ from rich.console import Console
 
 from polyplay.cli import main, systems
 from polyplay.runs.directory import list_runs
-from tests.runs.test_listing import make_run
+from tests.runs.test_directory import make_run
 
 
 def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):

@@ -75,15 +75,6 @@ def test_a_word_is_enough_and_a_changed_name_is_not_ones_own(run: Path, monkeypa
     assert polyplay.evaluate(run, episodes=1, trust=True)["episodes"] == 1
 
 
-def test_a_network_by_name_is_code_too(tmp_path: Path, monkeypatch):
-    run = made.run(tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["network"] = "strange_net:make"
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="its network strange_net:make would execute the module strange_net"):
-        polyplay.evaluate(run, episodes=1)
-
-
 def test_other_environments_need_none(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture):
     run = made.run(tmp_path / "run")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))
