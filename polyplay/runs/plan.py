@@ -29,7 +29,6 @@ from polyplay.runs.flags import flag
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
@@ -81,7 +80,7 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
+def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     """Bytes by what they are for, all processes together: rollouts, replay, weights, and what edges name.
 
     net: one network, as every worker makes its own.
@@ -214,8 +213,7 @@ def evaluator_text(crew: Any, role: Any) -> str:
 
 
 SECONDS = 2.0  # of the micro-benchmark
-PATIENCE = 120.0  # seconds to wait for the first update in it
-FIRST_MOVE = 20.0  # seconds to wait for the first move of self-play
+PATIENCE = 120.0  # seconds to wait for the first update, or position of self-play, in it
 COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
@@ -249,7 +247,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     with outlines():
         net = wired.policy()
-    parts = predict_memory(crew, envs.spec, net)
+    parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
@@ -532,28 +530,33 @@ def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, fl
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Start the crew, let it run for two seconds after its first update, or first move of self-play, stop it: speed,
-    time to go, memory. Nothing of a plan that is refused.
+    """Start the crew, let it run for two seconds after its first update, or first positions of self-play, stop it:
+    speed, time to go, memory. Nothing of a plan that is refused.
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text
 
     if plan.refused:
         return []
-    first, patience = ("updates", PATIENCE) if search_role(crew) is None else ("steps", FIRST_MOVE)
+    counted, first, each = "steps", "updates", 1.0
+    if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
+        options = role.settings["options"]
+        counted = first = "simulations"
+        each = options.simulations + (options.cheap / options.full - options.cheap if options.cheap else 0.0)
     crew.start(metrics)
     try:
-        _until(crew, lambda: crew.counters.column(first).max() >= 1, patience)
-        before, steps = time.monotonic(), float(crew.counters.column("steps").sum())
+        _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)
+        before, done = time.monotonic(), float(crew.counters.column(counted).sum())
         _until(crew, lambda: False, SECONDS)
-        rate = (float(crew.counters.column("steps").sum()) - steps) / (time.monotonic() - before)
+        rate = (float(crew.counters.column(counted).sum()) - done) / (time.monotonic() - before) / each
         used = memory_mb()
     finally:
         crew.stop()
     if rate <= 0:
         return [("measured", f"no step within {SECONDS:g} s; {used:,.0f} MB")]
     frames = f"{rate * skip:,.0f} frames/s, " * (skip > 1)
-    text = f"{frames}{rate:,.0f} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
+    steps = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    text = f"{frames}{steps} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
     return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at that speed")]
 
 

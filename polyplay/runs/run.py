@@ -236,7 +236,7 @@ def complete_plan(
     def parts_of(other: Settings) -> Mapping[str, float]:
         crew = load.crew_of(options)
         wired = load.wire_system(page, other, crew)
-        return predict_memory(crew, wired.envs.spec, wired.policy())
+        return predict_memory(crew, wired.policy())
 
     from polyplay.nets.layers import outlines
 

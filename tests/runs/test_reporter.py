@@ -10,9 +10,11 @@ import os
 import threading
 import types
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, MagicMock
 
 import pytest
 
@@ -443,43 +445,22 @@ def test_a_line_that_says_nonsense_is_one_game():
     assert games_of({}) == 1
 
 
-class FakeWandb:
-    """Stands for the module wandb and for the run it gives."""
+def fake_wandb(key: bool = False, breaks: str = "", slow: threading.Event | None = None) -> Any:
+    """Stands for the module wandb; `run`: what its init gives."""
+    wandb = MagicMock(**{"login.return_value": key})
+    wandb.run = run = wandb.init.return_value
 
-    def __init__(self, key: bool = False, breaks: str = "", slow: threading.Event | None = None):
-        self.key, self.breaks, self.slow = key, breaks, slow
-        self.calls: list[tuple[str, Any]] = []
-        self.summary = types.SimpleNamespace(update=lambda summary: self._record("summary", summary))
-
-    def _record(self, name: str, what: Any) -> None:
-        self.calls.append((name, what))
-        if self.slow is not None:
-            self.slow.wait(30)
-        if name == self.breaks:
+    def call(method: str, /, *_: Any, **more: Any) -> Any:
+        if slow is not None:
+            slow.wait(30)
+        if method == breaks:
             raise SystemExit("no network")
+        return DEFAULT
 
-    def login(self, prompt: bool) -> bool:
-        assert not prompt
-        return self.key
-
-    def Settings(self, **kw: Any) -> dict[str, Any]:
-        return kw
-
-    def init(self, **kw: Any) -> FakeWandb:
-        self._record("init", kw)
-        return self
-
-    def define_metric(self, name: str, step_metric: str) -> None:
-        self._record("define", (name, step_metric))
-
-    def log(self, row: dict[str, Any]) -> None:
-        self._record("log", row)
-
-    def finish(self, exit_code: int) -> None:
-        self._record("finish", exit_code)
-
-    def recorded(self, name: str) -> list[Any]:
-        return [what for kind, what in self.calls if kind == name]
+    calls = {"init": wandb.init, "define": run.define_metric, "log": run.log}
+    for name, method in (calls | {"summary": run.summary.update, "finish": run.finish}).items():
+        method.side_effect = partial(call, name)
+    return wandb
 
 
 @pytest.fixture
@@ -493,26 +474,27 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
-    wandb, warned = FakeWandb(), []
+    wandb, warned = fake_wandb(), []
     tracker = report.WandbLogger("mine", run, warned.append, wandb)
     reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
     reporter.episode(3.0, 9, 40, 10, lane=0)
     reporter.report(Snapshot(80, 20, 2, losses={"policy_loss": 0.5, "value_loss": float("nan")}))
     reporter.close("done", 0, checkpoint="000000000002")
-    [begun] = wandb.recorded("init")
+    begun = wandb.init.call_args.kwargs
     assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
     assert begun["config"]["config"] == {"lanes": 3}
     assert begun["config"]["environment"] == {"game": "catch"}
     assert (begun["mode"], begun["resume"]) == ("offline", "allow")  # there is no key
-    assert begun["settings"]["console"] == "off"
-    assert wandb.recorded("define") == [("*", "global_step")]
-    game, row = wandb.recorded("log")
+    wandb.Settings.assert_called_once_with(console="off", silent=True)
+    wandb.login.assert_called_once_with(prompt=False)
+    wandb.run.define_metric.assert_called_once_with("*", step_metric="global_step")
+    game, row = (call.args[0] for call in wandb.run.log.call_args_list)
     assert game == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
     assert (row["global_step"], row["losses/policy_loss"], row["polyplay/frames"]) == (20, 0.5, 80)
     assert "losses/value_loss" not in row
-    [summary] = wandb.recorded("summary")
+    summary = wandb.run.summary.update.call_args.args[0]
     assert (summary["reason"], summary["episodes"]) == ("done", 1)
-    assert wandb.calls[-1] == ("finish", 0)
+    wandb.run.finish.assert_called_once_with(exit_code=0)
     assert not tracker.thread.is_alive()
     assert warned == []
 
@@ -520,9 +502,9 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
 def test_a_resumed_run_is_the_same_one_there(run: Path):
     inits = []
     for _ in range(2):
-        wandb = FakeWandb(key=True)
+        wandb = fake_wandb(key=True)
         report.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
-        inits += wandb.recorded("init")
+        inits.append(wandb.init.call_args.kwargs)
     assert inits[0]["id"] == inits[1]["id"]
     assert inits[0]["mode"] == "online"
 
@@ -530,7 +512,7 @@ def test_a_resumed_run_is_the_same_one_there(run: Path):
 @pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])
 def test_whatever_fails_is_one_warning(run: Path, breaks: str):
     warned: list[str] = []
-    tracker = report.WandbLogger("mine", run, warned.append, FakeWandb(breaks=breaks))
+    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(breaks=breaks))
     for step in range(5):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 1})
@@ -543,7 +525,7 @@ def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run:
     monkeypatch.setattr(report, "LAST", 0.05)
     monkeypatch.setattr(report, "BACKLOG", 10)
     free, warned = threading.Event(), []
-    tracker = report.WandbLogger("mine", run, warned.append, FakeWandb(slow=free))
+    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(slow=free))
     for step in range(100):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 0})

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -311,60 +310,32 @@ def test_a_run_that_is_killed_before_its_first_update_goes_on(whole: Path, tmp_p
     assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
 
 
-def nothing(run: Path) -> None:
-    shutil.rmtree(run)
+def remove(run: Path, patterns: str) -> None:
+    for path in [path for pattern in patterns.split() for path in run.glob(pattern)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def no_config(run: Path) -> None:
-    nothing(run)
-    run.mkdir()
-
-
-def no_checkpoint(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints")
-
-
-def only_parts(run: Path) -> None:
-    no_checkpoint(run)
-    checkpoint.CheckpointPart(run, 0).json("agents/0/learner", {"version": 0})
-    (run / "summary.json").unlink()
-
-
-def only_config(run: Path) -> None:
-    for path in run.iterdir():
-        if path.name != "config.json":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@pytest.mark.parametrize("left", [nothing, no_config, only_config])
-def test_from_whatever_is_left_a_run_begins_or_goes_on(left: Callable[[Path], None], whole: Path, tmp_path: Path):
+@pytest.mark.parametrize("gone", ["*", "[!c]* checkpoints"], ids=["all", "all but config.json"])
+def test_from_whatever_is_left_a_run_begins_or_goes_on(gone: str, whole: Path, tmp_path: Path):
     run = shutil.copytree(whole, tmp_path / "run")
-    left(run)
+    remove(run, gone)
     assert polyplay.train("a2c", run=str(run), resume="auto", **KW).exit_code == 0
     assert rows(run / "updates.jsonl") == rows(whole / "updates.jsonl")
-    assert newest(run) == newest(whole)
     assert [p.name for p in checkpoint.everything(run)] == [newest(whole)]
 
 
-def no_metrics(run: Path) -> None:
-    no_checkpoint(run)
-    (run / "metrics.jsonl").unlink()
-
-
-def only_episodes(run: Path) -> None:
-    no_metrics(run)
-    (run / "summary.json").unlink()
-
-
-def not_mounted(run: Path) -> None:
-    no_checkpoint(run)
-    (run / "checkpoints").mkdir()
-
-
-@pytest.mark.parametrize("left", [no_checkpoint, only_parts, no_metrics, only_episodes, not_mounted])
-def test_a_run_that_lost_its_checkpoints_is_refused_and_keeps_its_lines(left, whole, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "gone",
+    [
+        *("checkpoints", "checkpoints/* summary.json parts", "checkpoints metrics.jsonl", "checkpoints/*"),
+        "checkpoints metrics.jsonl summary.json",
+    ],
+)
+def test_a_run_that_lost_its_checkpoints_is_refused_and_keeps_its_lines(gone, whole, tmp_path, capfd):
     run = shutil.copytree(whole, tmp_path / "run")
-    left(run)
+    remove(run, gone)
+    if gone.endswith("parts"):
+        checkpoint.CheckpointPart(run, 0).json("agents/0/learner", {"version": 0})
     before = {p: p.read_bytes() for p in run.rglob("*.json*")}
     for verb in (["resume", str(run), "--steps", "900"], [*WORDS.split(), "--resume", "auto", "--run", str(run)]):
         capfd.readouterr()
