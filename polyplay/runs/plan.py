@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -543,6 +544,7 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
         options = role.settings["options"]
         counted = first = "simulations"
         each = options.simulations + (options.cheap / options.full - options.cheap if options.cheap else 0.0)
+    crew.say = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)

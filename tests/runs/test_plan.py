@@ -244,7 +244,7 @@ def test_too_much_is_refused_with_the_nearest_that_fits(monkeypatch: pytest.Monk
 
 def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(plan, "memory_limit", lambda: 2**14)
-    with pytest.raises(UserError, match="there are 0.0156 MB; no smaller setting fits: take a larger machine"):
+    with pytest.raises(UserError, match=r"there are 0\.0156 MB; no smaller setting fits: take a larger machine"):
         polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
 
