@@ -58,16 +58,14 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
-        if not callable(callback) and not any(hasattr(callback, method) for method in METHODS):
+        if not (functions := _functions(callback)):
             text = f"callbacks: {_name(callback)} given, allowed: a function, or an object with one of"
             raise UserError(f"{text} {', '.join(METHODS)}")
         if isinstance(callback, type):
-            raise UserError(
-                f"callbacks: the class {_name(callback)} given, allowed: an object of it, {_name(callback)}()"
-            )
-        for method in METHODS:
-            if (function := _function(callback, method)) is not None:
-                _check_call(function, _name(callback))
+            name = _name(callback)
+            raise UserError(f"callbacks: the class {name} given, allowed: an object of it, {name}()")
+        for function in functions.values():
+            _check_call(function, _name(callback))
 
 
 def _check_call(function: Callable[..., Any], name: str) -> None:
@@ -82,12 +80,10 @@ def _check_call(function: Callable[..., Any], name: str) -> None:
         pass
 
 
-def _function(callback: Any, method: str) -> Callable[..., Any] | None:
-    """What is called of a callback; a function stands for on_report."""
-    function = getattr(callback, method, None)
-    if function is None and method == "on_report" and not any(hasattr(callback, name) for name in METHODS):
-        return callback
-    return function
+def _functions(callback: Any) -> dict[str, Callable[..., Any]]:
+    """What is called of a callback, by METHODS; a function stands for on_report."""
+    found = {method: getattr(callback, method) for method in METHODS if hasattr(callback, method)}
+    return found or ({"on_report": callback} if callable(callback) else {})
 
 
 class Callbacks:
@@ -128,7 +124,7 @@ class Callbacks:
 
     def _call(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
-            if (function := _function(callback, method)) is None:
+            if (function := _functions(callback).get(method)) is None:
                 continue
             name = _name(callback)
             run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]

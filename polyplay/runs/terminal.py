@@ -241,7 +241,7 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width:
     table = Table.grid(padding=(0, 1))
     for _ in range(across):
         for look in ({"style": "bold yellow"}, {"style": "bright_black"}, {"overflow": "ellipsis"}, {"width": 1}):
-            table.add_column(no_wrap=True, **look)  # type: ignore[arg-type]
+            table.add_column(no_wrap=True, **look)
     for i in range(down):
         table.add_row(*chain.from_iterable(cells[i::down]))
     used = {kind for kind, _ in shown.values()}
