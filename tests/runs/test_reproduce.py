@@ -112,9 +112,7 @@ def test_without_losses_the_weights_are_compared(catch, tmp_path):
     assert reproduce(shorter)["checkpoints_equal"] == 0
 
 
-@pytest.mark.parametrize(
-    ("system", "says"), [("a2c", "is synchronous"), ("apex", "learns from a memory"), ("r2d2", "learns from a memory")]
-)
+@pytest.mark.parametrize(("system", "says"), [("a2c", "is synchronous"), ("apex", "learns from a memory")])
 def test_a_run_that_has_no_log_is_one_line(tmp_path, system, says):
     kw = {} if system == "a2c" else {"start": 100, "capacity": 1000, "batch": 8, "lanes": 2}
     run = polyplay.train(
