@@ -27,7 +27,7 @@ import psutil
 
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
-from polyplay.runs.reporter import KINDS, Growth, Reporter, Snapshot
+from polyplay.runs.reporter import KINDS, Growth, Reporter, Snapshot, ratio
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
@@ -224,7 +224,7 @@ class CrewMetrics:
 
     def _queue_depth(self) -> float | None:
         rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role)]
-        return _ratio(self._growth("depth_sum", rows, "queue"), self._growth("depth_count", rows, "queue"))
+        return ratio(self._growth("depth_sum", rows, "queue"), self._growth("depth_count", rows, "queue"))
 
     def newly_silent(self, now: float) -> Iterator[str]:
         """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
@@ -252,10 +252,10 @@ class CrewMetrics:
         updates = self.growth.number("updates", self.updates - self.before["updates"])
         learnt = self._growth("lag_count", range(self.counters.workers))
         return {
-            "pps": _ratio(served, passed),
-            "predict_batch": _ratio(served, calls),
-            "tps": _ratio(updates, passed),
-            "train_batch": _ratio(learnt, updates),
+            "pps": ratio(served, passed),
+            "predict_batch": ratio(served, calls),
+            "tps": ratio(updates, passed),
+            "train_batch": ratio(learnt, updates),
             **self._deciles("predict_batch", acting),
             **self._deciles("train_batch", training),
             **self._agents(acting),
@@ -299,13 +299,13 @@ class CrewMetrics:
             "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
             "predictors": sum(role.n for role in roles),
             "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
-            "prediction_queue": _ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
+            "prediction_queue": ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
         }
         waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
         if waits:
             seconds, count = (sum(column) for column in zip(*waits, strict=True))
             waited = 1e3 * self.growth.number("waited", seconds)
-            metrics["agent_wait_ms"] = _ratio(waited, self.growth.number("waits", count))
+            metrics["agent_wait_ms"] = ratio(waited, self.growth.number("waits", count))
         return metrics
 
     def _searches(self, acting: list[int], passed: float) -> Metrics:
@@ -313,7 +313,7 @@ class CrewMetrics:
         if not self.counters.column("simulations").any():
             return {}
         simulations, games = (self._growth(name, acting) for name in ("simulations", "episodes"))
-        return {"simulations_per_second": _ratio(simulations, passed), "games_per_hour": _ratio(3600 * games, passed)}
+        return {"simulations_per_second": ratio(simulations, passed), "games_per_hour": ratio(3600 * games, passed)}
 
     def _parameter_servers(self) -> Metrics:
         """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
@@ -336,7 +336,7 @@ class CrewMetrics:
             "grads_discarded_stale": float(sum(t["stale"].sum() for t in totals)),
             "grads_discarded_outlier": float(sum(t["outlier"] for t in totals)),
             "staleness_min": float(found[0]) if found.size else None,
-            "staleness_mean": _ratio(lag_sum, float(lags.sum())),
+            "staleness_mean": ratio(lag_sum, float(lags.sum())),
             "staleness_max": float(max(t["lag_max"] for t in totals) if beyond else most) if found.size else None,
         }
 
@@ -344,7 +344,3 @@ class CrewMetrics:
         first = "cpu" not in self.growth.numbers
         new = self.growth.number("cpu", cpu_seconds())
         return None if first or passed <= 0 else round(new / passed / cores(), 4)
-
-
-def _ratio(a: float, b: float) -> float | None:
-    return round(a / b, 3) if b > 0 else None

@@ -22,21 +22,10 @@ from polyplay.core.user_modules import look_up
 from polyplay.envs import pool
 from polyplay.envs.pool import Envs
 from polyplay.population.league_log import has_league
+from polyplay.runs import options as run_options
 from polyplay.runs.directory import MAIN, check_trust, read_config
 from polyplay.runs.flags import flag
-from polyplay.runs.options import (
-    CHANGEABLE,
-    SIZES,
-    Page,
-    RunOptions,
-    Settings,
-    Sources,
-    from_json,
-    how_made,
-    json_value,
-    parse_changes,
-    to_json,
-)
+from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
 from polyplay.workers import process
@@ -69,7 +58,7 @@ def remember(directory: Path, settings: Settings) -> None:
 def recall_objects(directory: Path, config: Row) -> dict[str, Any]:
     """Those that `remember` was told of this run. config: of config.json."""
     known = _given.get(directory.resolve(), {})
-    return {name: thing for name, thing in known.items() if json_value(thing) == config.get(name)}
+    return {name: thing for name, thing in known.items() if run_options.json_value(thing) == config.get(name)}
 
 
 def find_by_name(directory: Path, config: Row) -> dict[str, Any]:
@@ -177,11 +166,11 @@ def load_run(
     for line in check_trust(directory, config, trust, objects):
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))
-    options = to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
+    options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     known = {k: v for k, v in BEFORE.items() if k in page.Config.__dataclass_fields__}
-    settings = from_json(page.Config, known | config["config"])
+    settings = run_options.from_json(page.Config, known | config["config"])
     objects = {**find_by_name(directory, config["config"]), **objects}
-    return page, replace(settings, **objects), from_json(RunOptions, options), config
+    return page, replace(settings, **objects), run_options.from_json(RunOptions, options), config
 
 
 def check_spaces(directory: Path, envs: Envs) -> None:
@@ -240,9 +229,9 @@ def crew_of(options: RunOptions) -> Crew:
         max_restarts=options.max_restarts,
         precision=precision,
         where=where,
-        **how_made(options),
+        **run_options.how_made(options),
         reuse=options.reuse,
-        schedules=parse_changes(options.change),
+        schedules=run_options.parse_changes(options.change),
         fleet=fleet_of(options),
         host_wait=options.host_wait,
     )
@@ -391,7 +380,7 @@ def finished(
 
 def sizes_of(settings: Settings) -> Row:
     """How many lanes and workers there are."""
-    return {name: value for name, value in vars(settings).items() if name in SIZES}
+    return {name: value for name, value in vars(settings).items() if name in run_options.SIZES}
 
 
 def saved_sizes(config: Row, before: Settings, steps: int) -> Row:
@@ -419,14 +408,14 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     """What `train --resume auto` changes of the run that is in its directory. Raises UserError: something else was
     given than what that run is.
     """
-    config = read_config(Path(str(options.run)), population="over" in to_json(settings))
+    config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
-    now = {**to_json(settings), **to_json(options), "system": system}
+    now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
     given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
     differ = [k for k in given if k in was and was[k] != now[k]]
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
-        if name not in CHANGEABLE:
+        if name not in run_options.CHANGEABLE:
             what = "SYSTEM" if name == "system" else flag(name)
             text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
             raise UserError(f"{text}: leave it as it was, or name another --run")

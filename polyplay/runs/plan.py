@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,47 +24,27 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores, members
 from polyplay.core.processes import describe_sets
-from polyplay.envs.board import SharedRows
 from polyplay.envs.make import native
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
-    from polyplay.envs.pool import EnvSpec
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
-# How much memory a run needs at least: the bytes of its replays, queues, weights and lanes by its wiring, what its
-# processes take before they do anything, and how much there is. Nothing is computed for it. Imports no torch.
-#
-# What is not counted: what networks keep while they compute, and what environments take by themselves.
-
+# How much memory a run needs at least: the bytes of its replays, queues and weights by its wiring. Nothing is computed.
+# What processes, environments and networks take by themselves is not counted.
 
 MB = 2**20
-# Proportional set sizes in MB of processes that do nothing yet, measured with torch 2.13's CPU build on Linux x86-64
-IDLE_PROCESS_MB = {
-    "server": 95,  # the fork server of the workers, torch in it
-    "tracker": 7,
-    "act": 52,  # a worker beyond what it shares with its server
-    "learn": 137,  # one that computes gradients
-    "thread": 85,  # what learning imports, where workers are threads of the main process
-    "env server": 38,
-    "env": 7,  # an environment process beyond its server, without the environment
-    "ale": 8,
-    "ale lane": 0.7,
-}
 Parts = Mapping[str, float]  # bytes by what they are for
 SHRINKS = {  # of each part: what may be halved to make it smaller, in the order in which that is tried
     "replay": ("capacity", "learners batch capacity"),
-    "recent rows": ("batch", "lanes batch", "unroll", "agents"),
     "rollouts": ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "actors batch", "learners"),
-    "lanes": ("lanes", "lanes batch", "actors", "replicas"),
-    "trees": ("games", "players"),
     "weights": ("learners", "replicas", "learners batch", "learners batch capacity", "actors", "actors batch"),
-    "processes": ("actors", "replicas", "learners", "workers", "agents", "actors batch", "learners batch"),
 }
 ROUNDS = 12  # parts that are made smaller, one after the other
+PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what is not counted
 
 
 def size_text(n: float) -> str:
@@ -100,27 +81,22 @@ def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list
 # ------------------------------------------------------------------------------------------------ what is needed
 
 
-def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
-    """Bytes by what they are for, all processes together: processes, rollouts, replay, weights, lanes, …
+def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
+    """Bytes by what they are for, all processes together: rollouts, replay, weights, and what edges name.
 
-    spec: the environments'; net: one network, as every worker makes its own.
+    net: one network, as every worker makes its own.
     """
     weights = bytes_of(net)
-    parts = dict.fromkeys(("processes", "rollouts", "replay", "recent rows", "weights", "lanes", "trees"), 0.0)
-    parts["processes"] = processes(crew)
+    parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
             own *= _agents(role)
-            parts["recent rows"] += role.n * _agents(role) * _recent_rows(net, spec, role)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
-        envs, pools = (role.agents.envs, 1) if role.agents is not None else (role.envs, role.n)
-        parts["lanes"] += 0.0 if envs is None else pools * _lanes(envs)
-        parts["trees"] += role.n * _trees(role)
         parts["rollouts"] += role.n * _rollouts(role, net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
@@ -128,66 +104,38 @@ def predict_memory(crew: Crew, spec: EnvSpec, net: Any) -> dict[str, float]:
 
 
 def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], Parts]) -> dict[str, int]:
-    """The settings to change and their values, so that all fits; {}: none were found. The largest part is made smaller,
-    as little as will do, until no part is too large. again: the parts of other settings, or UserError.
+    """The settings to change and their values, so that all fits; {}: none were found. What the largest part follows
+    from is halved, as often as it takes, until all fits. again: the parts of other settings, or UserError.
     """
     changed = dict[str, int]()
     for _ in range(ROUNDS):
-        order = sorted(parts, key=lambda k: (k == "processes" and parts[k] < limit, -parts[k]))
-        found = (_made_smaller(part, parts, limit, settings, changed, again) for part in order)
-        best = next((one for one in found if one is not None), None)
+        part = max(parts, key=lambda k: parts[k])
+        room = max(limit - sum(parts.values()) + parts[part], limit / 2)
+        halvings = max(1, math.ceil(math.log2(parts[part] / room)))
+        best = None
+        for other in _halved(vars(settings) | changed, SHRINKS.get(part, ()), halvings):
+            with contextlib.suppress(UserError):
+                smaller = again(replace(settings, **changed | other))
+                if best is None and smaller[part] < parts[part]:
+                    best = other, smaller
+                if smaller[part] <= room:
+                    best = other, smaller
+                    break
         if best is None:
             return {}
-        changed, parts = best
+        changed, parts = changed | best[0], best[1]
         if sum(parts.values()) <= limit:
             return changed
     return {}
 
 
-def _made_smaller(
-    part: str, parts: Parts, limit: int, settings: Any, changed: dict[str, int], again: Callable[[Any], Parts]
-) -> tuple[dict[str, int], Parts] | None:
-    """Settings by which a part fits beside the others, or into half of the limit, and the parts then; or settings that
-    make it smallest. None: nothing makes it smaller.
-    """
-    room = max(limit - sum(parts.values()) + parts[part], limit / 2)
-    halvings = max(1, math.ceil(math.log2(max(parts[part] / room, 1.0))))
-    best, values = None, vars(settings) | changed
-    for names in map(str.split, SHRINKS.get(part, ())):
-        numbers = [values.get(name) for name in names]
-        if not all(type(n) is int and n > 1 for n in numbers):
-            continue
-        by = min(halvings, *(int(n).bit_length() - 1 for n in numbers))
-        other = changed | {name: values[name] >> by for name in names}
-        with contextlib.suppress(UserError):
-            smaller = again(replace(settings, **other))
-            if smaller[part] <= room and smaller[part] < parts[part]:
-                return other, smaller
-            if smaller[part] < min(parts[part], parts[part] if best is None else best[1][part]):
-                best = other, smaller
-    return best
-
-
-def processes(crew: Any) -> float:
-    """Bytes of all processes before they do anything, this one as it is now."""
-    here = psutil.Process().memory_full_info()
-    total = getattr(here, "pss", here.rss) / MB
-    if any(_own(crew, r) for r in crew.roles):
-        total += IDLE_PROCESS_MB["server"] + IDLE_PROCESS_MB["tracker"]
-    for role in crew.roles:
-        own = _own(crew, role)
-        kind = "learn" if role.spec else "act"
-        total += role.n * IDLE_PROCESS_MB[kind] if own else IDLE_PROCESS_MB["thread"] * (kind == "learn")
-        envs, pools = (role.agents.envs, 1) if role.agents else (role.envs, role.n)
-        if envs is not None and kind_of(envs) == "processes":
-            stepping = envs.active if role.agents and envs.active else workers_of(envs)
-            total += IDLE_PROCESS_MB["env server"] * (pools if own else 1) + pools * IDLE_PROCESS_MB["env"] * stepping
-    return total * MB
-
-
-def _own(crew: Any, role: Any) -> bool:
-    """Whether a role's workers are processes."""
-    return not crew.serial and role.on == "process"
+def _halved(values: Mapping[str, Any], choices: Sequence[str], times: int) -> Iterator[dict[str, int]]:
+    """For each choice of options all of them, halved so often, but not below 1."""
+    for names in map(str.split, choices):
+        numbers: list[Any] = [values.get(name) for name in names]
+        if all(type(n) is int and n > 1 for n in numbers):
+            by = min(times, *(n.bit_length() - 1 for n in numbers))
+            yield {name: values[name] >> by for name in names}
 
 
 def bytes_of(net: Any) -> int:
@@ -215,51 +163,9 @@ def workers_of(envs: Any) -> int:
     return min(envs.workers or cores(), envs.lanes // envs.groups)
 
 
-def _lanes(envs: Any) -> float:
-    """Bytes of one pool: its rows, and the emulators. What other environments take by themselves nobody tells."""
-    kind = kind_of(envs)
-    if kind == "ale":
-        return IDLE_PROCESS_MB["ale"] * MB + envs.lanes * (
-            IDLE_PROCESS_MB["ale lane"] * MB + 2 * tree.nbytes(envs.spec.obs)
-        )
-    if kind in (*GAMES, "vector", "envpool"):
-        return envs.lanes * float(tree.nbytes(envs.spec.obs))
-    return float(SharedRows(envs.spec, envs.lanes, workers_of(envs)).nbytes)
-
-
-def _batch(role: Role) -> tuple[float, float]:
-    """Rows, the last of each rollout included, and lanes that one learner computes at once."""
-    if role.drawn_replay is not None:
-        return role.drawn_replay.drawn_rows / role.drawn_replay.batch, role.drawn_replay.batch
-    parts = role.spec.passes.minibatches if role.spec and role.spec.passes else 1
-    T, B = role.source.shape if role.source else (role.T, role.envs.lanes if role.envs else 0)
-    return T + 1, B / parts
-
-
 def _agents(role: Role) -> float:
     """That one worker learns for."""
     return max(1.0, len(role.served) / role.n)
-
-
-def _trees(role: Role) -> float:
-    """Bytes of one worker's searches."""
-    if role.envs is None or "board" not in role.settings:
-        return 0.0
-    searches = 2 if role.best is not None else 1  # a judge's candidate and champion
-    return searches * role.envs.lanes * float(role.settings["options"].nbytes(role.settings["board"]))
-
-
-def _recent_rows(net: Any, spec: Any, role: Role) -> float:
-    """Bytes of what an agent's learner keeps for auxiliary tasks, see learning.recent_rows."""
-    from polyplay.learning.unreal import COLUMNS, EXAMPLES
-
-    heads = getattr(net, "auxiliary", None)
-    if heads is None or (heads.reward is None and not heads.value):
-        return 0.0
-    length, lanes = _batch(role)
-    columns = max(2000, 2 * length * lanes) // length
-    rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k in (COLUMNS if heads.value else EXAMPLES)}
-    return columns * (length * (tree.nbytes(rows) + 1) + heads.value * tree.nbytes(net.state_spec()))
 
 
 def _rollouts(role: Role, net: Any) -> float:
@@ -272,16 +178,9 @@ def _rollouts(role: Role, net: Any) -> float:
     return _agents(role) * getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
 
 
-# Self-play by a search in a plan: how it searches, and what it would take on this machine. The beginning of such a run
-# shows nothing for hours.
-#
-# Imports no torch by itself.
-
+# ------------------------------------------------------------------------------------------ self-play by a search
 
 SHARE = 0.55  # moves of a game of cells of its board: 200 on 19×19
-POSITIONS = 8  # evaluated at once
-SEARCH_ESTIMATE_ROUNDS = 2
-SLOW = 0.1  # seconds of an evaluation
 
 
 def search_role(crew: Any) -> Any:
@@ -314,51 +213,8 @@ def evaluator_text(crew: Any, role: Any) -> str:
     return f"the fastest of {', '.join(names)}, measured when it starts"
 
 
-def moves_per_second(crew: Any, role: Any) -> tuple[float, float]:
-    """(moves of all players, evaluations of one) in a second, as far as the network allows, which torch measures."""
-    import numpy as np
-
-    from polyplay.search.evaluators import NetworkEvaluator
-
-    options, board = role.settings["options"], role.settings["board"]
-    n = min(POSITIONS, role.envs.lanes * options.leaves)
-    for positions in dict.fromkeys((1, n)):
-        planes, seconds = np.zeros((positions, *board.planes), np.float32), float("inf")
-        threads = threads_of(role, crew)
-        evaluator = NetworkEvaluator(role.policy, positions, "torch", crew.precision, crew.where.devices[0], threads)
-        evaluator.take(0)
-        for _ in range(SEARCH_ESTIMATE_ROUNDS):
-            begun = time.perf_counter()
-            evaluator.evaluate(planes)
-            seconds = min(seconds, time.perf_counter() - begun)
-            if seconds > SLOW:
-                break
-        if seconds > SLOW:  # all cores are busy with one position: several at once take as many times as long
-            break
-    rate, full = positions / seconds, options.full if options.cheap else 1.0
-    mean = full * options.simulations + (1.0 - full) * options.cheap
-    return min(role.n, cores()) * rate / mean, rate
-
-
-def estimate_lines(role: Any, moves: float, evaluations: float, left: float) -> list[tuple[str, str]]:
-    """Lines of a plan. left: agent steps that are to go. Lengths of games are guessed where moves fill a board."""
-    options, board = role.settings["options"], role.settings["board"]
-    left /= options.full if options.cheap else 1.0  # moves of other searches are no agent steps
-    measured = f"{evaluations:,.1f} evaluations/s of one player, by the network alone"
-    if not board.placed:
-        return [("measured", measured)]
-    length = game_length(board)
-    games, days = 3600 * moves / length, left / moves / 86_400
-    how_long = f"{days / 365.25:,.0f} years" if days > 3_650 else f"{days:,.1f} days"
-    return [
-        ("measured", f"{measured}; {games:,.2f} games/hour"),
-        ("eta", f"{how_long} for {left / length:,.0f} games of self-play on this machine"),
-    ]
-
-
 SECONDS = 2.0  # of the micro-benchmark
-PATIENCE = 120.0  # seconds to wait for the first update in it
-PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what networks need while they compute
+PATIENCE = 120.0  # seconds to wait for the first update, or position of self-play, in it
 COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
@@ -392,7 +248,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     with outlines():
         net = wired.policy()
-    parts = predict_memory(crew, envs.spec, net)
+    parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
     own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
@@ -495,9 +351,9 @@ def _steppers(envs: Any) -> str:
 
 def _memory(parts: Mapping[str, float], limit: int) -> str:
     told = sorted((k for k in parts if parts[k] >= MB), key=lambda k: -parts[k])
-    text = ", ".join(f"{k} {size_text(parts[k])}" for k in told)
-    least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)}"
-    return f"{least}; {text}; not counted: what networks and environments need while they compute"
+    text = "".join(f"; {k} {size_text(parts[k])}" for k in told)
+    least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues and weights"
+    return f"{least}{text}; not counted: processes, environments, what networks need while they compute"
 
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
@@ -667,7 +523,6 @@ def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, fl
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
     what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
     found = nearest_fit(plan.memory, int(PROPOSED * plan.limit), settings, again)
-    found = found or nearest_fit(plan.memory, plan.limit, settings, again)
     given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
     raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
 
@@ -676,31 +531,34 @@ def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, fl
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Start the crew, let it run for two seconds after its first update, stop it: speed, time to go, memory. Nothing of
-    a plan that is refused. Of self-play an estimate, if its first update is far away.
+    """Start the crew, let it run for two seconds after its first update, or first positions of self-play, stop it:
+    speed, time to go, memory. Nothing of a plan that is refused.
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text
 
     if plan.refused:
         return []
-    if (role := search_role(crew)) is not None:
-        moves, evaluations = moves_per_second(crew, role)
-        if first_sample(crew) > PATIENCE * moves:
-            return estimate_lines(role, moves, evaluations, plan.left)
+    counted, first, each = "steps", "updates", 1.0
+    if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
+        options = role.settings["options"]
+        counted = first = "simulations"
+        each = options.simulations + (options.cheap / options.full - options.cheap if options.cheap else 0.0)
+    crew.say = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:
-        _until(crew, lambda: crew.counters.column("updates").max() >= 1, PATIENCE)
-        before, steps = time.monotonic(), float(crew.counters.column("steps").sum())
+        _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)
+        before, done = time.monotonic(), float(crew.counters.column(counted).sum())
         _until(crew, lambda: False, SECONDS)
-        rate = (float(crew.counters.column("steps").sum()) - steps) / (time.monotonic() - before)
+        rate = (float(crew.counters.column(counted).sum()) - done) / (time.monotonic() - before) / each
         used = memory_mb()
     finally:
         crew.stop()
     if rate <= 0:
         return [("measured", f"no step within {SECONDS:g} s; {used:,.0f} MB")]
     frames = f"{rate * skip:,.0f} frames/s, " * (skip > 1)
-    text = f"{frames}{rate:,.0f} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
+    steps = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    text = f"{frames}{steps} agent steps/s for {SECONDS:g} s; {used:,.0f} MB"
     return [("measured", text), ("eta", f"{clock_text(plan.left / rate)} at that speed")]
 
 

@@ -24,55 +24,13 @@ from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.core.machine import cores, now, share
+from polyplay.population import store as states
 from polyplay.population.rules import Prior
-from polyplay.population.store import (
-    DONE,
-    FAILED,
-    FILE,
-    TRAINING,
-    WAITING,
-    Store,
-    best_member,
-    read_lineage,
-    wall_seconds,
-)
 from polyplay.population.trainer import DRAWS, GAMES, Evolution, MemberSession
-from polyplay.runs import flags, reporter, run, terminal
-from polyplay.runs.directory import (
-    GAME,
-    METRICS,
-    DirectoryLock,
-    amend_config,
-    check_named,
-    read_config,
-    read_population,
-    write_config,
-)
-from polyplay.runs.load import (
-    FREE,
-    GIVEN,
-    compute_threads,
-    crew_of,
-    load_run,
-    objects_of,
-    remember,
-    steps_learnt,
-    wire_system,
-)
-from polyplay.runs.options import (
-    LIMITS,
-    Page,
-    RunOptions,
-    Settings,
-    Sources,
-    fitted,
-    name_of,
-    new_directory,
-    override,
-    refuse_begun,
-    scheduled_names,
-    to_json,
-)
+from polyplay.runs import directory as run_files
+from polyplay.runs import flags, load, reporter, run, terminal
+from polyplay.runs import options as run_options
+from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Slice
@@ -83,7 +41,7 @@ from polyplay.workers.crew import Crew
 
 
 FIXED = {"env": "members must play the same game", "budget": "--steps says how long every member trains"}
-FIXED |= dict.fromkeys(LIMITS, "it says how long every member trains")
+FIXED |= dict.fromkeys(run_options.LIMITS, "it says how long every member trains")
 FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
 FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
 FIXED["seed"] = "every member has its own, which follows from --seed"
@@ -122,7 +80,7 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
     spec = next(role.spec for role in other.roles if role.learner and role.spec)
-    with compute_threads(1):
+    with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = [layout(role.held_replay) for role in other.roles if role.held_replay]
     lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T, _rollout(r.out)) for r in other.roles]
@@ -173,7 +131,7 @@ class MemberRunner:
     ) -> MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
-        directory = Store(self.directory).member(m["member"])
+        directory = states.Store(self.directory).member(m["member"])
 
         def warn(text: str) -> None:
             if (line := f"{name}: {text}") not in self.said:
@@ -186,10 +144,8 @@ class MemberRunner:
                 ended, why = self._run(directory, m, Slice(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
-            ended, why = (
-                ("failed" if isinstance(e, NotFinite) else "lost"),
-                " ".join([first, *(line for line in rest[-1:] if line not in first)]),
-            )
+            ended = "failed" if isinstance(e, NotFinite) else "lost"
+            why = " ".join([first, *(line for line in rest[-1:] if line not in first)])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
@@ -205,7 +161,7 @@ class MemberRunner:
             amend_values(directory, m["values"])
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
-            result = run.continue_run(directory, {**self.changes, **objects_of(self.settings)}, True, part=part)
+            result = run.continue_run(directory, {**self.changes, **load.objects_of(self.settings)}, True, part=part)
         else:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
@@ -240,7 +196,7 @@ class WarningReader(io.TextIOBase):
 
 def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
     """Write hyperparameters that now hold into a member's configuration. Raises OSError."""
-    contents = read_config(directory)
+    contents = run_files.read_config(directory)
     if any(contents["config"].get(name) != value for name, value in values.items()):
         contents["config"] |= values
         write_json(directory / "config.json", contents)
@@ -249,7 +205,7 @@ def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
 def learnt(directory: Path) -> float:
     """Agent steps that the newest checkpoint of a run has learnt from; 0: it has none that can be read."""
     with contextlib.suppress(IndexError):
-        return steps_learnt(checkpoint.everything(directory)[-1])
+        return load.steps_learnt(checkpoint.everything(directory)[-1])
     return 0.0
 
 
@@ -265,13 +221,13 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         return tuple(rows[-1]["returns"]) if rows else ()
-    games = [row for row in _tail(directory / "episodes.jsonl", GAME) if row["steps"] > since]
+    games = [row for row in _tail(directory / "episodes.jsonl", run_files.GAME) if row["steps"] > since]
     return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
 
 
 def last_row(path: Path) -> Row:
     """The last whole line of a run's reports; empty: there is none."""
-    return next(reversed(list(_tail(path, METRICS))), {})
+    return next(reversed(list(_tail(path, run_files.METRICS))), {})
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
@@ -298,7 +254,7 @@ class PopulationSession:
         self, crew: Crew, directory: Path, evolution: Evolution, lines: Sequence[tuple[str, str]], quiet: bool
     ):
         self.crew, self.directory, self.evolution = crew, directory, evolution
-        self.store = Store(directory)
+        self.store = states.Store(directory)
         self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
         self.exit_code, self.reason = 0, "done"
         self.finishing_since, self.waiting, self.dropping = 0.0, False, False
@@ -358,10 +314,10 @@ class PopulationSession:
         self.shown = time.monotonic()
         population = self.store.read()
         if population["decisions"] > self.decisions:
-            for row in read_lineage(self.directory)[self.decisions : population["decisions"]]:
+            for row in states.read_lineage(self.directory)[self.decisions : population["decisions"]]:
                 self.panel.decision(row)
             self.decisions = population["decisions"]
-        training = [m["member"] for m in population["members"] if m["state"] == TRAINING]
+        training = [m["member"] for m in population["members"] if m["state"] == states.TRAINING]
         self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -390,38 +346,33 @@ class PopulationSession:
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        summary = {
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "directory": str(self.directory),
-            **self._totals(),
-        }
+        totals = self._totals()
+        about = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory)}
+        summary = about | totals
         with contextlib.suppress(OSError):
             write_json(self.directory / "summary.json", summary)
         self.panel.end(summary)
         return summary
 
     def _totals(self) -> Row:
-        """What all members have done, and the best of them."""
+        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         with self.store.locked():
             population = self.store.read()
             for m in population["members"]:
-                m["state"] = WAITING if m["state"] == TRAINING else m["state"]
-            population["wall_seconds"] = wall_seconds(population)
+                m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
+            population["wall_seconds"] = states.wall_seconds(population)
             with contextlib.suppress(OSError):  # a full disk: the next session does it
                 self.store.write(population)
         members = population["members"]
-        best = best_member(members)
-        if self.reason == "done" and all(m["state"] == FAILED for m in members):
+        best = states.best_member(members)
+        if self.reason == "done" and all(m["state"] == states.FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
         totals = {k: sum(m[k] for m in members) for k in ("steps", "frames")}
         return {
-            "reason": self.reason,
-            "exit_code": self.exit_code,
             "wall_seconds": round(population["wall_seconds"], 3),
             **totals,
             "decisions": population["decisions"],
-            "failed": sum(m["state"] == FAILED for m in members),
+            "failed": sum(m["state"] == states.FAILED for m in members),
             "best_member": best and best["member"],
             "best_score": best and best["score"],
             "finished": now(),
@@ -438,24 +389,30 @@ def train(
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
-    settings = replace(settings, over=name_of(page.OVER))
+    settings = replace(settings, over=run_options.name_of(page.OVER))
     reporter.check_wandb(options.wandb)
-    settings, (crew, evolution, lines), left = fitted(settings, sources, lambda other: _wire(page, other, options))
+    settings, (crew, evolution, lines), left = run_options.fitted(
+        settings, sources, lambda other: _wire(page, other, options)
+    )
     lines = left + lines
     _check_given(evolution, options, sources)
-    directory = new_directory(name_of(page), f"{settings.over}-{settings.env}", options)
+    directory = run_options.new_directory(run_options.name_of(page), f"{settings.over}-{settings.env}", options)
     result = RunResult(directory, 0, "dry run", {}, settings)
     if options.dry_run:
         _print_plan(directory, lines)
         return result
-    description = {"system": name_of(page), "config": to_json(settings), "options": to_json(options)}
+    description = {
+        "system": run_options.name_of(page),
+        "config": run_options.to_json(settings),
+        "options": run_options.to_json(options),
+    }
     environment = wire_member(settings, crew)[1].envs.spec.describe
-    with closing(DirectoryLock(directory)) as lock:
-        refuse_begun(directory)
-        store = Store(directory)
+    with closing(run_files.DirectoryLock(directory)) as lock:
+        run_options.refuse_begun(directory)
+        store = states.Store(directory)
         store.begin(evolution.about(), evolution.founders())
-        write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
-        remember(directory, settings)
+        run_files.write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
+        load.remember(directory, settings)
         runner = _runner(directory, settings, options, sources)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
@@ -465,57 +422,60 @@ def resume(
 ) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
     _refuse_callbacks(callbacks)
-    given = objects_of(changes)
+    given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
-    page, settings, options, config = load_run(directory, trust, population=True, given=given)
+    page, settings, options, config = load.load_run(directory, trust, population=True, given=given)
     for name in changes:
         if name in flags.option_types(page.Config):
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
-    store = Store(directory)
+    store = states.Store(directory)
     _check_code(store, config)
-    options = override(options, {"run": str(directory), **changes})
+    options = run_options.override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
     result = RunResult(directory, 0, "dry run", {}, settings)
     if options.dry_run:
         _print_plan(directory, lines)
         return result
-    with closing(DirectoryLock(directory)) as lock:
+    with closing(run_files.DirectoryLock(directory)) as lock:
         store.repair()
         description = {k: config[k] for k in ("system", "config", "environment")}
-        sources = {**config["sources"], **{k: "resume" for k in changes if k not in FREE}}
-        amend_config(directory, {**description, "sources": sources, "options": to_json(options)})  # type: ignore[typeddict-item]
+        sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
+        run_files.amend_config(directory, {**description, "sources": sources, "options": run_options.to_json(options)})  # type: ignore[typeddict-item]
         _extend(store, evolution, changes)
         changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
         runner = _runner(directory, settings, options, sources, changed)
         return _go(result, crew, evolution, runner, lines, lock, options)
 
 
-def _check_code(store: Store, config: Row) -> None:
+def _check_code(store: states.Store, config: Row) -> None:
     """Raises UserError: a member's files name code that the population does not, which they would execute unasked."""
-    for m in read_population(store.directory)["members"]:
-        check_named(store.directory / FILE, {"config": m["values"]}, config)
+    for m in run_files.read_population(store.directory)["members"]:
+        run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
-            check_named(store.member(m["member"]), read_config(store.member(m["member"])), config)
+            run_files.check_named(store.member(m["member"]), run_files.read_config(store.member(m["member"])), config)
 
 
 def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) -> None:
     """Raises UserError: an option with two values, or one that a population does not take."""
     for name in evolution.priors:
-        if sources.get(name, "").partition(" ")[0] in GIVEN:
+        if sources.get(name, "").partition(" ")[0] in load.GIVEN:
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
 
 
-def _extend(store: Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
+def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
     """
     with store.locked():
         population = store.read()
-        further = population["total"] != evolution.total or any(changes.get(name) is not None for name in LIMITS)
+        further = population["total"] != evolution.total or any(
+            changes.get(name) is not None for name in run_options.LIMITS
+        )
         for m in population["members"]:
-            if m["state"] == TRAINING or (m["state"] == FAILED and m["lost"]) or (m["state"] == DONE and further):
-                m["state"] = WAITING
-            if m["state"] != FAILED or m["falls"] >= DRAWS:
+            goes_on = {states.TRAINING: True, states.FAILED: m["lost"], states.DONE: further}
+            if goes_on.get(m["state"]):
+                m["state"] = states.WAITING
+            if m["state"] != states.FAILED or m["falls"] >= DRAWS:
                 m["falls"] = 0
         population |= evolution.about()
         store.write(population)
@@ -528,14 +488,14 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     if settings.score == "evaluations" and options.eval_every is None:
         raise UserError("--score: evaluations given, but none are made: give --eval-every FRAMES too")
     check_varied(settings.vary)
-    crew = crew_of(options)
-    wire_system(page, settings, crew)
+    crew = load.crew_of(options)
+    load.wire_system(page, settings, crew)
     (role,) = crew.roles
     evolution: Evolution = role.settings["evolution"]
     if evolution.exploit != "none" and evolution.every >= evolution.total:
         text = f"--every: {evolution.every:,} agent steps given, but each member has {evolution.total:,} in all"
         raise UserError(f"{text}, so none would copy another: lower it, raise --steps, or give --exploit none")
-    for name in sorted(scheduled_names(options.change) & {*evolution.priors}):
+    for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
         raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
     with share(role.n):
@@ -578,7 +538,7 @@ def _go(
     evolution: Evolution,
     runner: MemberRunner,
     lines: list[tuple[str, str]],
-    lock: DirectoryLock,
+    lock: run_files.DirectoryLock,
     options: RunOptions,
 ) -> RunResult:
     crew.roles[0].settings["run"] = runner

@@ -17,24 +17,14 @@ from statistics import median
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
 from polyplay.core.files import Row
-from polyplay.population.store import (
-    FAILED,
-    TRAINING,
-    Segment,
-    Store,
-    ancestry,
-    best_member,
-    rank_members,
-    read_lineage,
-)
-from polyplay.runs.terminal import EVERY, Fact, Screen, clock_text, fact_lines, short_count, value_text
+from polyplay.population import store
+from polyplay.runs.terminal import Fact, Screen, clock_text, fact_lines, progress_line, short_count, value_text
 
 # A population as tables and lines: its members, best first, its decisions, and the winner's ancestors.
 #
@@ -42,7 +32,7 @@ from polyplay.runs.terminal import EVERY, Fact, Screen, clock_text, fact_lines, 
 
 
 MANY = 10  # columns that 80 characters do not hold with wide gaps
-STYLES = {TRAINING: "green", FAILED: "bold red"}
+STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
 
 
 def population_title(population: Row) -> str:
@@ -58,14 +48,14 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
     """All members, what failed, and the winner. rows: of lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
-        if member["state"] == FAILED:
+        if member["state"] == store.FAILED:
             yield Text(f"{member_name(member['member'])} failed: {_one_line(member.get('why'))}", style="bold red")
-    winner = best_member(population["members"])
+    winner = store.best_member(population["members"])
     if winner is None:
         yield Text("no member has a score yet")
         return
     yield Text.assemble(("winner   ", "bold"), lineage_text(winning_line(winner, rows)))
-    where = shlex.quote(str(Store(directory).member(winner["member"])))
+    where = shlex.quote(str(store.Store(directory).member(winner["member"])))
     yield Text.assemble(("next     ", "bold"), f"polyplay evaluate {where}")
 
 
@@ -76,7 +66,7 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
     columns += [Column("copied", no_wrap=True, vertical="bottom")] if copies else []
     gap = 1 if len(columns) < MANY else 0  # besides the one that every column has
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
-    for member in rank_members(population["members"]):
+    for member in store.rank_members(population["members"]):
         minutes, copy = f"{member['wall_seconds'] / 60:.1f}", copies.get(member["member"], "–")
         cells = [*member_cells(member, population["vary"]), Text(minutes), *([Text(copy)] if copies else [])]
         table.add_row(*cells)
@@ -103,13 +93,13 @@ def last_copies(rows: Iterable[Row]) -> dict[int, str]:
     return {r["member"]: copy_text(r["donor"], r["steps"]) for r in rows if r["donor"] is not None}
 
 
-def winning_line(member: Row, rows: Sequence[Row]) -> list[Segment]:
+def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
     """A member's line of ancestors up to now; where its rows are lost, all of it is its own."""
-    alone = Segment(member["member"], 0, member["steps"], member["values"])
-    return ancestry(rows, member["member"], member["steps"]) or [alone]
+    alone = store.Segment(member["member"], 0, member["steps"], member["values"])
+    return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
 
-def lineage_text(line: Sequence[Segment]) -> str:
+def lineage_text(line: Sequence[store.Segment]) -> str:
     """`03 ← 05 at 1.5M ← 01 at 500k`: from the last of a line to its founder."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
@@ -173,13 +163,12 @@ class PopulationPanel:
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.screen = Screen(console, False if quiet else live)
+        self.screen = Screen(console, False if quiet else live, clock)
         self.quiet, self.clock, self.begun = quiet, clock, clock()
         self.population: Row = {}
         self.training: Mapping[int, Row] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
-        self.drawn = self.told = self.begun
-        self.last, self.warning = "", ""
+        self.told, self.last = self.begun, ""
 
     def begin(self, lines: Iterable[Fact]) -> None:
         """The first lines."""
@@ -194,9 +183,7 @@ class PopulationPanel:
         self.population, self.training = population, training
         now = self.clock()
         self.first = self.first or (now, self._steps()[0])
-        if now - self.drawn >= EVERY:
-            self.drawn = now
-            self.screen.draw(self.panel)
+        self.screen.draw(self.panel)
         if self.screen.live is None and not self.quiet and now - self.told >= SUMMARY:
             self.told = now
             self.screen.print(Text(self._summary(), no_wrap=True))
@@ -209,18 +196,17 @@ class PopulationPanel:
 
     def warn(self, text: str) -> None:
         """A line that stays; the panel keeps the last one in view."""
-        self.warning = " ".join(text.split())
-        self.screen.print(Text.assemble(("warning ", "bold yellow"), self.warning))
+        self.screen.warn(text)
 
     def end(self, summary: Row) -> None:
         """The table, and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
         population."""
         if self.population:
-            self.screen.draw(self.panel)
+            self.screen.draw(self.panel, at_once=True)
         self.screen.close()
         directory = Path(summary["directory"])
         if self.population and not self.quiet:
-            for line in population_report(directory, self.population, read_lineage(directory)):
+            for line in population_report(directory, self.population, store.read_lineage(directory)):
                 self.screen.print(line)
         where = shlex.quote(str(directory))
         verb = "resume" if summary["exit_code"] else "population"
@@ -235,19 +221,19 @@ class PopulationPanel:
 
     def _members(self) -> list[Row]:
         """Best first, with the steps that those who train have made since."""
-        return rank_members(self._now(member) for member in self.population.get("members", ()))
+        return store.rank_members(self._now(member) for member in self.population.get("members", ()))
 
     def _now(self, member: Row) -> Row:
         report = self.training.get(member["member"])
         if report is None:
             return member
-        return {**member, "state": TRAINING, "steps": max(member["steps"], report.get("steps", 0))}
+        return {**member, "state": store.TRAINING, "steps": max(member["steps"], report.get("steps", 0))}
 
     def _steps(self) -> tuple[int, int]:
         """Of all members, and how many there are to be; those that failed make no more."""
         members = self._members()
         steps = sum(member["steps"] for member in members)
-        left = sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != FAILED)
+        left = sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         return steps, steps + left
 
     def _progress(self) -> tuple[str, float, str]:
@@ -264,7 +250,7 @@ class PopulationPanel:
         done, fraction, clock = self._progress()
         members = self._members()
         parts = [clock, done, f"{100 * fraction:.1f} %"]
-        if best := best_member(members):
+        if best := store.best_member(members):
             middle = median(m["score"] for m in members if m["score"] is not None)
             parts += [f"best {member_name(best['member'])} {score_text(best['score'])}  median {score_text(middle)}"]
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
@@ -274,28 +260,14 @@ class PopulationPanel:
 
     def panel(self) -> Panel:
         """As many members as the terminal has lines for: the best, and those that train."""
-        lines = [self._bar(), *self._table()]
-        lines += [Text(f"last: {self.last}")] if self.last else []
-        lines += [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
-        for line in lines:
-            if isinstance(line, Text):
-                line.no_wrap, line.overflow = True, "ellipsis"
-        width = self.screen.console.width - len("^C^C")  # echoed behind it, they would fold the line
-        title = population_title(self.population)
-        return Panel(Group(*lines), title=title, title_align="left", border_style="blue", width=width)
-
-    def _bar(self) -> RenderableType:
         done, fraction, clock = self._progress()
-        grid = Table.grid(padding=(0, 2), expand=True)
-        grid.add_column(ratio=1)
-        for _ in range(3):
-            grid.add_column(no_wrap=True, justify="right")
-        grid.add_row(ProgressBar(total=1.0, completed=fraction), f"{100 * fraction:.1f} %", done, clock)
-        return grid
+        last = [Text(f"last: {self.last}")] if self.last else []
+        lines = [progress_line(fraction, f"{100 * fraction:.1f} %", done, clock), *self._table(), *last]
+        return self.screen.boxed(population_title(self.population), lines)
 
     def _table(self) -> Iterator[RenderableType]:
         members, names = self._members(), list(self.population["vary"])
-        room = max(3, self.screen.console.height - AROUND - bool(self.warning))
+        room = max(3, self.screen.console.height - AROUND - bool(self.screen.warning))
         best = [m["member"] for m in members if m["member"] not in self.training]
         kept = set(list(self.training) + best[: max(0, room - len(self.training))])
         shown = [member for member in members if member["member"] in kept][:room]

@@ -59,34 +59,17 @@ class Growth:
 
 # our name → theirs; what stands in no table is polyplay/NAME there
 CLEANRL = {
-    "sps": "charts/SPS",
-    "learning_rate": "charts/learning_rate",
-    "episodic_return": "charts/episodic_return",
-    "episodic_length": "charts/episodic_length",
-    "policy_loss": "losses/policy_loss",
-    "value_loss": "losses/value_loss",
-    "entropy": "losses/entropy",
-    "approx_kl": "losses/approx_kl",
-    "clip_fraction": "losses/clipfrac",
-    "explained_variance": "losses/explained_variance",
-    "td_loss": "losses/td_loss",
-    "q_values": "losses/q_values",
+    **{k: f"charts/{k}" for k in ("learning_rate", "episodic_return", "episodic_length")},
+    **{k: f"losses/{k}" for k in ("policy_loss", "value_loss", "entropy", "approx_kl")},
+    **{k: f"losses/{k}" for k in ("explained_variance", "td_loss", "q_values")},
+    **{"sps": "charts/SPS", "clip_fraction": "losses/clipfrac"},
 }
 SB3 = {
-    "episodic_return_mean": "rollout/ep_rew_mean",
-    "episodic_length_mean": "rollout/ep_len_mean",
-    "sps": "time/fps",
-    "wall_seconds": "time/time_elapsed",
-    "steps": "time/total_timesteps",
-    "updates": "train/n_updates",
-    "learning_rate": "train/learning_rate",
-    "loss": "train/loss",
-    "policy_loss": "train/policy_loss",
-    "value_loss": "train/value_loss",
-    "entropy": "train/entropy_loss",
-    "approx_kl": "train/approx_kl",
-    "clip_fraction": "train/clip_fraction",
-    "explained_variance": "train/explained_variance",
+    **{"episodic_return_mean": "rollout/ep_rew_mean", "episodic_length_mean": "rollout/ep_len_mean"},
+    **{"sps": "time/fps", "wall_seconds": "time/time_elapsed", "steps": "time/total_timesteps"},
+    **{"updates": "train/n_updates", "entropy": "train/entropy_loss"},
+    **{k: f"train/{k}" for k in ("learning_rate", "loss", "policy_loss", "value_loss")},
+    **{k: f"train/{k}" for k in ("approx_kl", "clip_fraction", "explained_variance")},
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
 CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
@@ -446,12 +429,12 @@ class Reporter:
         return {
             "wall_seconds": round(wall, 3),
             **totals,
-            "fps": _ratio(new["frames"], passed, 1),
-            "sps": _ratio(new["steps"], passed, 1),
+            "fps": ratio(new["frames"], passed, 1),
+            "sps": ratio(new["steps"], passed, 1),
             "episodes": self.episodes,
             "episodic_return_mean": self.return_mean,
             "episodic_length_mean": _mean(self.lengths),
-            "lag_mean": _ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
+            "lag_mean": ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
             "lag_max": snapshot.lag_max if lags else None,
             **({"agent_return_means": self.agent_returns} if self.agents else {}),
             **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
@@ -469,10 +452,10 @@ class Reporter:
             for role, kinds in snapshot.time.items()
         }
         for role, kinds in spent.items():
-            fractions = {k: _ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+            fractions = {k: ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
             self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
         whole = sum(sum(kinds.values()) for kinds in spent.values())
-        return {f"time_{k}": _ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+        return {f"time_{k}": ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
 
     def restore(self) -> None:
         """Write anew the files that were deleted."""
@@ -582,5 +565,6 @@ def _mean(values: deque[float] | deque[int]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _ratio(a: float, b: float, digits: int) -> float | None:
+def ratio(a: float, b: float, digits: int = 3) -> float | None:
+    """None: nothing to divide by."""
     return round(a / b, digits) if b > 0 else None

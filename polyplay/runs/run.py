@@ -17,50 +17,11 @@ from polyplay.core.checkpoint import self_files, self_flaw
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
-from polyplay.runs import reporter, terminal
-from polyplay.runs.directory import (
-    WIRING,
-    DirectoryLock,
-    amend_config,
-    has_members,
-    names_same_code,
-    read_config,
-    rewind,
-    unsigned,
-    write_config,
-)
+from polyplay.runs import directory as run_files
+from polyplay.runs import load, reporter, terminal
+from polyplay.runs import options as run_options
 from polyplay.runs.flags import flag, option_types
-from polyplay.runs.load import (
-    changes_given,
-    check_spaces,
-    crew_of,
-    find_checkpoint,
-    finished,
-    load_run,
-    objects_of,
-    read_summary,
-    remember,
-    saved_sizes,
-    sizes_changed,
-    sizes_of,
-    wire_system,
-)
-from polyplay.runs.options import (
-    Page,
-    RunOptions,
-    Settings,
-    Sources,
-    adjust,
-    check_changes,
-    fitted,
-    how_made,
-    name_of,
-    new_directory,
-    override,
-    refuse_begun,
-    scheduled_names,
-    to_json,
-)
+from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
 from polyplay.runs.session import RunSetup, Session, Slice, check_callbacks
 from polyplay.systems import _presets
@@ -92,15 +53,15 @@ def train(
     page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = changes_given(name_of(page), settings, options, sources) | objects_of(settings)
-        own = {"config": to_json(settings), "options": to_json(options)}
-        same = names_same_code(read_config(there, population=True), own)
+        changes = load.changes_given(run_options.name_of(page), settings, options, sources) | load.objects_of(settings)
+        own = {"config": run_options.to_json(settings), "options": run_options.to_json(options)}
+        same = run_files.names_same_code(run_files.read_config(there, population=True), own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import population
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
-    return begin_run(name_of(page), settings, options, sources, callbacks)
+    return begin_run(run_options.name_of(page), settings, options, sources, callbacks)
 
 
 def begin_run(
@@ -115,22 +76,24 @@ def begin_run(
     page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
-    settings, (crew, wired), left = fitted(settings, sources, lambda other: _wire(page, other, options, sources))
+    settings, (crew, wired), left = run_options.fitted(
+        settings, sources, lambda other: _wire(page, other, options, sources)
+    )
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
     chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
-    directory = new_directory(system, settings.env, options)
+    directory = run_options.new_directory(system, settings.env, options)
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, callbacks=callbacks)
     if options.dry_run:
         return _dry_run(setup)
-    with closing(DirectoryLock(directory)) as lock:
-        refuse_begun(directory)
-        write_config(directory, setup.description)
+    with closing(run_files.DirectoryLock(directory)) as lock:
+        run_options.refuse_begun(directory)
+        run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
-        remember(directory, settings)
-        if why := unsigned(read_config(directory)):
+        load.remember(directory, settings)
+        if why := run_files.unsigned(run_files.read_config(directory)):
             _warn(why)
         return _go(replace(setup, lock=lock, part=part))
 
@@ -139,11 +102,11 @@ def _wire(page: Page, settings: Settings, options: RunOptions, sources: Sources)
     """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
     the preset where it is the preset's network that does not fit.
     """
-    crew = crew_of(options)
+    crew = load.crew_of(options)
     crew.measures = True
-    wrong = _presets.warning(page, options.preset, settings.env, **how_made(options))
+    wrong = _presets.warning(page, options.preset, settings.env, **run_options.how_made(options))
     try:
-        wired = wire_system(page, settings, crew)
+        wired = load.wire_system(page, settings, crew)
     except UserError as e:
         own = sources.get("network") in ("default", f"preset {options.preset}") and str(e).startswith("--network")
         raise UserError(wrong) if wrong and own else e from None
@@ -162,7 +125,7 @@ def resume(
     directory = Path(directory)
     from polyplay.runs import population
 
-    if has_members(read_config(directory, population=True)):
+    if run_files.has_members(run_files.read_config(directory, population=True)):
         return population.resume(directory, changes, trust, callbacks)
     return continue_run(directory, changes, trust, callbacks)
 
@@ -177,8 +140,8 @@ def continue_run(
     """Go on with a run of one agent. part: not to its end."""
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
-    read_config(directory)
-    with closing(DirectoryLock(directory)) as lock:
+    run_files.read_config(directory)
+    with closing(run_files.DirectoryLock(directory)) as lock:
         return _resume(directory, changes, trust, lock, callbacks, part)
 
 
@@ -186,29 +149,29 @@ def _resume(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool,
-    lock: DirectoryLock | None,
+    lock: run_files.DirectoryLock | None,
     callbacks: Sequence[object] = (),
     part: Slice | None = None,
 ) -> RunResult:
-    given = objects_of(changes)
+    given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
-    page, settings, options, config = load_run(directory, trust, given=given)
+    page, settings, options, config = load.load_run(directory, trust, given=given)
     before = settings
-    settings, others = adjust(page, settings, changes)
-    for name in sorted(() if "change" in changes else scheduled_names(options.change) & {*changes}):
+    settings, others = run_options.adjust(page, settings, changes)
+    for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
         text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
         raise UserError(f"{text}: leave it out, or give --change anew too")
     elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
-    options = override(options, {"run": str(directory), **elsewhere, **others})
+    options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
     sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
-    found, counters = find_checkpoint(directory, _warn)
-    crew = crew_of(options)
+    found, counters = load.find_checkpoint(directory, _warn)
+    crew = load.crew_of(options)
     if counters["steps"] or counters["updates"]:
         crew.resume, crew.resumes = found, len(config["resumed"]) + 1
-    wired = wire_system(page, settings, crew)
-    check_spaces(directory, wired.envs)
-    saved = saved_sizes(config, before, counters["steps"])
-    crew.anew = bool(sizes := sizes_changed(before, settings, crew, saved))
+    wired = load.wire_system(page, settings, crew)
+    load.check_spaces(directory, wired.envs)
+    saved = load.saved_sizes(config, before, counters["steps"])
+    crew.anew = bool(sizes := load.sizes_changed(before, settings, crew, saved))
     if crew.resume is not None:
         replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
@@ -216,9 +179,9 @@ def _resume(
         plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
     setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
     setup = replace(setup, callbacks=callbacks, part=part)
-    if why := finished(directory, found, plan, counters, options, changes):
+    if why := load.finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
-        return RunResult(directory, 0, why, read_summary(directory), settings)
+        return RunResult(directory, 0, why, load.read_summary(directory), settings)
     if lock is None:
         return _dry_run(setup)
     checkpoint.remove_partial(directory)
@@ -230,10 +193,14 @@ def _resume(
     if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
         more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
         _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
-    rewind(directory, counters, _warn)
-    remember(directory, settings)
-    was = {} if sizes_of(before) == sizes_of(settings) else {"steps": counters["steps"], "sizes": sizes_of(before)}
-    amend_config(directory, setup.description, was)
+    run_files.rewind(directory, counters, _warn)
+    load.remember(directory, settings)
+    was = (
+        {}
+        if load.sizes_of(before) == load.sizes_of(settings)
+        else {"steps": counters["steps"], "sizes": load.sizes_of(before)}
+    )
+    run_files.amend_config(directory, setup.description, was)
     return _go(setup)
 
 
@@ -252,11 +219,11 @@ def diagram(system: str, settings: Settings, options: RunOptions, sources: Sourc
     """The figure of a system, drawn from its wiring. Without sources all settings are as they are to be."""
 
     def draw(other: Settings) -> str:
-        crew = crew_of(options)
+        crew = load.crew_of(options)
         systems.load(system).build(other, crew)
         return crew.diagram()
 
-    return draw(settings) if sources is None else str(fitted(settings, sources, draw)[1])
+    return draw(settings) if sources is None else str(run_options.fitted(settings, sources, draw)[1])
 
 
 def complete_plan(
@@ -267,9 +234,9 @@ def complete_plan(
     """
 
     def parts_of(other: Settings) -> Mapping[str, float]:
-        crew = crew_of(options)
-        wired = wire_system(page, other, crew)
-        return predict_memory(crew, wired.envs.spec, wired.policy())
+        crew = load.crew_of(options)
+        wired = load.wire_system(page, other, crew)
+        return predict_memory(crew, wired.policy())
 
     from polyplay.nets.layers import outlines
 
@@ -288,7 +255,7 @@ def complete_plan(
     settled = [("settings", f"preset {options.preset}: {source}")] if source else []
     if crew.fleet is not None:
         settled.append(("machines", crew.fleet.check(crew)))
-    changes = check_changes(crew, option_types(page.Config))
+    changes = run_options.check_changes(crew, option_types(page.Config))
     plan = replace(plan, lines=settled + plan.lines + changes + add_evaluator(crew, wired, options, steps))
     if plan.warning:
         _warn(plan.warning)
@@ -366,6 +333,6 @@ def _dry_run(setup: RunSetup) -> RunResult:
 
 def _go(setup: RunSetup) -> RunResult:
     wiring = describe_wiring(setup.crew) | {"pool": kind_of(setup.wired.envs)}
-    write_json(setup.directory / WIRING, wiring)
+    write_json(setup.directory / run_files.WIRING, wiring)
     summary = Session(setup).go()
     return RunResult(setup.directory, summary["exit_code"], summary["reason"], summary, setup.settings)

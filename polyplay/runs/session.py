@@ -27,17 +27,8 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import LogWrites, Row, is_number, parse_json, read_lines, read_object, refusal_text, write_json
+from polyplay.runs import directory as run_files
 from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
-from polyplay.runs.directory import (
-    GAME,
-    LOCK_FILE,
-    DirectoryLock,
-    RunDescription,
-    games_of,
-    origin,
-    read_config,
-    worker_lanes,
-)
 from polyplay.runs.load import BEGINNING, steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
@@ -67,16 +58,14 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
-        if not callable(callback) and not any(hasattr(callback, method) for method in METHODS):
+        if not (functions := _functions(callback)):
             text = f"callbacks: {_name(callback)} given, allowed: a function, or an object with one of"
             raise UserError(f"{text} {', '.join(METHODS)}")
         if isinstance(callback, type):
-            raise UserError(
-                f"callbacks: the class {_name(callback)} given, allowed: an object of it, {_name(callback)}()"
-            )
-        for method in METHODS:
-            if (function := _function(callback, method)) is not None:
-                _check_call(function, _name(callback))
+            name = _name(callback)
+            raise UserError(f"callbacks: the class {name} given, allowed: an object of it, {name}()")
+        for function in functions.values():
+            _check_call(function, _name(callback))
 
 
 def _check_call(function: Callable[..., Any], name: str) -> None:
@@ -91,12 +80,10 @@ def _check_call(function: Callable[..., Any], name: str) -> None:
         pass
 
 
-def _function(callback: Any, method: str) -> Callable[..., Any] | None:
-    """What is called of a callback; a function stands for on_report."""
-    function = getattr(callback, method, None)
-    if function is None and method == "on_report" and not any(hasattr(callback, name) for name in METHODS):
-        return callback
-    return function
+def _functions(callback: Any) -> dict[str, Callable[..., Any]]:
+    """What is called of a callback, by METHODS; a function stands for on_report."""
+    found = {method: getattr(callback, method) for method in METHODS if hasattr(callback, method)}
+    return found or ({"on_report": callback} if callable(callback) else {})
 
 
 class Callbacks:
@@ -137,7 +124,7 @@ class Callbacks:
 
     def _call(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
-            if (function := _function(callback, method)) is None:
+            if (function := _functions(callback).get(method)) is None:
                 continue
             name = _name(callback)
             run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]
@@ -185,30 +172,10 @@ def request_save(directory: Path) -> bool:
 
 
 def request_end(directory: Path) -> bool:
-    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else ever gets the signal: the
-    process is pinned before it is looked at, where the system can do that.
-    """
-    pid = _written_pid(directory)
+    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else gets the signal."""
+    pid = lock_holder(directory)
     if pid is None:
         return False
-    if not hasattr(os, "pidfd_open"):
-        return _holds(pid, directory) and _interrupt(pid)
-    try:
-        pinned = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if not _holds(pid, directory):
-            return False
-        signal.pidfd_send_signal(pinned, signal.SIGINT)
-    except OSError:
-        return False
-    finally:
-        os.close(pinned)
-    return True
-
-
-def _interrupt(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGINT)
     except OSError:
@@ -217,32 +184,19 @@ def _interrupt(pid: int) -> bool:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """The process that writes to a run's directory; None: nobody on this machine does. The lock itself is not tried,
-    which could keep a run from starting.
+    """The process that writes to a run's directory; None: nobody else on this machine does. The lock itself is not
+    tried, which could keep a run from starting: who holds it has its file open until it ends.
     """
-    pid = _written_pid(directory)
-    return pid if pid is not None and _holds(pid, directory) else None
-
-
-def _written_pid(directory: Path) -> int | None:
-    """Whom the lock's file names, if it is a process of this machine other than this one."""
+    path = directory / run_files.LOCK_FILE
     try:
-        who = parse_json((directory / LOCK_FILE).read_bytes())
-    except OSError:
-        return None
-    if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not is_number(who.get("pid")):
-        return None
-    pid = int(who["pid"])
-    return pid if pid > 1 and pid != os.getpid() else None
-
-
-def _holds(pid: int, directory: Path) -> bool:
-    """Whether the process has the lock's file open, as who holds it has until it ends."""
-    path = str((directory / LOCK_FILE).resolve())
-    try:
-        return any(file.path == path for file in psutil.Process(pid).open_files())
+        who = parse_json(path.read_bytes())
+        if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not is_number(who.get("pid")):
+            return None
+        pid = int(who["pid"])
+        opened = psutil.Process(pid).open_files() if pid > 1 and pid != os.getpid() else []
     except (psutil.Error, OSError):
-        return False
+        return None
+    return pid if any(file.path == str(path.resolve()) for file in opened) else None
 
 
 # Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.
@@ -273,11 +227,11 @@ class CheckpointCompleter:
         self.keep, self.warn = keep, warn
         self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
         self.games_before = Counter[int]()  # by lane
-        for game in read_lines(directory / "episodes.jsonl", *GAME):
-            self.games_before[game["lane"]] += games_of(game)
+        for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
+            self.games_before[game["lane"]] += run_files.games_of(game)
         for worker, n in (games or {}).items():
-            self.games_before[worker_lanes(worker)[0]] += max(
-                0, n - sum(self.games_before[k] for k in worker_lanes(worker))
+            self.games_before[run_files.worker_lanes(worker)[0]] += max(
+                0, n - sum(self.games_before[k] for k in run_files.worker_lanes(worker))
             )
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
@@ -410,12 +364,12 @@ class RunSetup:
     directory: Path
     plan: Plan
     counters: Row
-    lock: DirectoryLock | None = None
+    lock: run_files.DirectoryLock | None = None
     callbacks: Sequence[object] = ()  # the user's own code
     part: Slice | None = None
 
     @property
-    def description(self) -> RunDescription:
+    def description(self) -> run_files.RunDescription:
         return {
             "system": self.system,
             "config": to_json(self.settings),
@@ -448,7 +402,11 @@ class Session:
         self.saw_remark = self.last_reported = False
         self.notes = set[str]()  # that workers made
         self.next_report = self.next_save = 0.0
-        self.config, self.origin, self.lock = read_config(self.directory), origin(self.directory), setup.lock
+        self.config, self.origin, self.lock = (
+            run_files.read_config(self.directory),
+            run_files.origin(self.directory),
+            setup.lock,
+        )
         self.crew.directory, self.crew.say = self.directory, self.say
         self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
@@ -561,7 +519,7 @@ class Session:
                 self._warn(f"{name}: saving a checkpoint; a second signal, at least 1 s later, ends without saving")
                 self.warned_at = time.monotonic()
 
-    def _restore_directory(self, lock: DirectoryLock) -> None:
+    def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
         """The run's directory was moved, or deleted: write it anew, with all lines, and then a checkpoint. If only its
         lock was, lock it again. Raises UserError: another run is there now, or was.
         """
@@ -588,7 +546,7 @@ class Session:
         self.reporter.restore()
         self.crew.control.save()
 
-    def _follow(self, there: Path, lock: DirectoryLock) -> None:
+    def _follow(self, there: Path, lock: run_files.DirectoryLock) -> None:
         """Go on in the place that the directory was moved to, by a link at the old one. Raises UserError: there can be
         none, and files of the run would be in two places.
         """
@@ -725,18 +683,16 @@ class Session:
     def say(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, a caution, or a warning."""
+        steps, updates = self.metrics.steps, self.metrics.updates
         if kind == "decision":
-            row = self.reporter.decision(json.loads(text), self.metrics.steps, self.metrics.updates)
-            self.terminal.note(describe_decision(row))
+            self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), steps, updates)))
         elif kind == "evaluation":
-            row = self.reporter.evaluation({**json.loads(text), **self.origin})
-            self.terminal.note(evaluation_line(row))
+            self.terminal.note(evaluation_line(self.reporter.evaluation({**json.loads(text), **self.origin})))
         elif kind == "match":
-            row = self.reporter.match(json.loads(text), self.metrics.steps, self.metrics.updates)
-            self.terminal.note(match_line(row))
+            self.terminal.note(match_line(self.reporter.match(json.loads(text), steps, updates)))
         elif kind == "game":
             if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
-                self.reporter.game(game, self.metrics.steps, self.metrics.updates)
+                self.reporter.game(game, steps, updates)
         elif kind == "remark":  # the first of them speaks for all
             if not self.saw_remark:
                 self._warn(text)

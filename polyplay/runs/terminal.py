@@ -23,7 +23,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from polyplay.core.files import Row
@@ -79,21 +79,30 @@ class Output:
 class Screen:
     """`print` lines, `draw` the picture, `close`. live: with a picture (default: if the console is a terminal)."""
 
-    def __init__(self, console: Console | None = None, live: bool | None = None) -> None:
-        self.console = console or default_console()
+    def __init__(
+        self, console: Console | None = None, live: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.clock = console or default_console(), clock
         self.output = Output(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
         self.console.file = self.output  # type: ignore[assignment]
         live = _is_terminal(self.console) if live is None else live
         self.live = Live(**LIVE, console=self.console) if live else None
+        self.drawn, self.warning = -EVERY, ""
 
     def print(self, what: RenderableType) -> None:
         """A line, or several, that stay."""
         print_all(self.console, [what])
 
-    def draw(self, picture: Callable[[], RenderableType]) -> None:
-        """Show the picture, if there is to be one."""
-        if self.live is None:
+    def warn(self, text: str) -> None:
+        """A line that stays; pictures have the last one."""
+        self.warning = " ".join(text.split())
+        self.print(Text.assemble(("warning ", "bold yellow"), self.warning))
+
+    def draw(self, picture: Callable[[], RenderableType], at_once: bool = False) -> None:
+        """Show the picture, if there is to be one, and it is time to."""
+        if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
+        self.drawn = self.clock()
         if not self.live.is_started:
             self.live.start()
         self.live.update(picture(), refresh=True)
@@ -103,6 +112,23 @@ class Screen:
         live, self.live = self.live, None
         if live is not None and live.is_started:
             live.stop()
+
+    def boxed(self, title: str, lines: Iterable[RenderableType]) -> Panel:
+        """A picture of lines, of which those of text are cut at its width, with the last warning below."""
+        shown = [*lines, *([Text(f"warning: {self.warning}", style="yellow")] if self.warning else [])]
+        for line in shown:
+            if isinstance(line, Text):
+                line.no_wrap, line.overflow = True, "ellipsis"
+        width = self.console.width - len("^C^C")  # echoed behind it, they would fold the line and leave a border behind
+        return Panel(Group(*shown), title=title, title_align="left", border_style="blue", width=width)
+
+
+def progress_line(done: float, *texts: str) -> Table:
+    """A bar, and texts to the right of it."""
+    right = [Column(no_wrap=True, justify="right") for _ in texts]
+    grid = Table.grid(Column(ratio=1), *right, padding=(0, 2), expand=True)
+    grid.add_row(ProgressBar(total=1.0, completed=done), *texts)
+    return grid
 
 
 def default_console() -> Console:
@@ -194,9 +220,7 @@ def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableTy
     if not console.is_terminal:
         yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="bold", no_wrap=True, min_width=8)
-    table.add_column()
+    table = Table.grid(Column(style="bold", no_wrap=True, min_width=8), Column(), padding=(0, 1))
     for fact in facts:
         table.add_row(*fact)
     yield table
@@ -216,10 +240,8 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width:
     down = -(-len(cells) // across)
     table = Table.grid(padding=(0, 1))
     for _ in range(across):
-        table.add_column(style="bold yellow", no_wrap=True)
-        table.add_column(style="bright_black", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_column(width=1)
+        for look in ({"style": "bold yellow"}, {"style": "bright_black"}, {"overflow": "ellipsis"}, {"width": 1}):
+            table.add_column(no_wrap=True, **look)
     for i in range(down):
         table.add_row(*chain.from_iterable(cells[i::down]))
     used = {kind for kind, _ in shown.values()}
@@ -292,14 +314,13 @@ class Terminal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reporter, self.clock = reporter, clock
-        self.screen = Screen(console, live)
+        self.screen = Screen(console, live, clock)
         self.console = self.screen.console
         self.goal, self.passes = RunGoal(total_frames), passes
         self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
         self.row: Row = {}
-        self.warning, self.below = "", set[str]()  # below: what stood below warnings, such as tracebacks
+        self.below = set[str]()  # what stood below warnings, such as tracebacks
         self.begun = self.at = clock()
-        self.drawn = self.begun - EVERY
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
@@ -326,16 +347,12 @@ class Terminal:
 
     def refresh(self, frames: int | None = None) -> None:
         """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
-        if self.clock() - self.drawn < EVERY:
-            return
-        self.drawn = self.clock()
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
         """A line that stays, with what is below it, once; the panel keeps the last one in view."""
         first, _, below = text.partition("\n")
-        self.warning = " ".join(first.split())
-        self.screen.print(Text.assemble(("warning ", "bold yellow"), self.warning))
+        self.screen.warn(first)
         if below and below not in self.below:
             self.below.add(below)
             self.screen.print(Text(below.rstrip()))
@@ -363,20 +380,15 @@ class Terminal:
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
         lines = self._lines(frames or 0) if self.row else [Text(f"starting, {clock_text(self.clock() - self.begun)}")]
-        for text in lines:
-            if isinstance(text, Text):
-                text.no_wrap, text.overflow = True, "ellipsis"
-        width = self.console.width - len("^C^C")  # echoed behind it, they would fold the line and leave a border behind
-        return Panel(Group(*lines), title=self.title, title_align="left", border_style="blue", width=width)
+        return self.screen.boxed(self.title, lines)
 
     def _lines(self, frames: int) -> list[RenderableType]:
         frames = max(self.row["frames"], frames)
         numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best, self.passes))
         roles = list(self.reporter.roles.items())[:MOST_ROLES]
         shares = [_shares(name, role, self.console.width) for name, role in roles]
-        warning = [Text(f"warning: {self.warning}", style="yellow")] if self.warning else []
         seconds = self.row["wall_seconds"] + max(0.0, self.clock() - self.at)
-        return [self._bar(frames, seconds), *numbers, *shares, *warning]
+        return [self._bar(frames, seconds), *numbers, *shares]
 
     def _bar(self, frames: int, seconds: float) -> RenderableType:
         done = self.goal.done(frames, seconds)
@@ -385,13 +397,7 @@ class Terminal:
             until = self.goal.until_return
             end = f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
             return Text(f"{clock_text(seconds)}  {end}")
-        grid = Table.grid(padding=(0, 2), expand=True)
-        grid.add_column(ratio=1)
-        for _ in range(3):
-            grid.add_column(no_wrap=True, justify="right")
-        bar = ProgressBar(total=1.0, completed=done)
-        grid.add_row(bar, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
-        return grid
+        return progress_line(done, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
 
 
 def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:

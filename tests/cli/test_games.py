@@ -22,7 +22,7 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import Game, Go
 from polyplay.games.boards import game as game_of
 from polyplay.search.self_play import GameNotes
-from tests.runs.test_listing import make_run
+from tests.runs.test_directory import make_run
 from tests.search.test_game_records import found
 from tests.verbs import refused
 

@@ -14,7 +14,7 @@ from polyplay import systems as pages
 from polyplay.cli import main, systems
 from polyplay.cli.systems import GOOD_FOR
 from polyplay.runs.directory import list_runs
-from tests.runs.test_listing import make_run
+from tests.runs.test_directory import make_run
 from tests.verbs import refused
 
 

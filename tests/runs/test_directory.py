@@ -1,3 +1,5 @@
+"""The files of a run's directory: config.json, lines that are cut, lock, listing, tables."""
+
 from __future__ import annotations
 
 import errno
@@ -5,17 +7,37 @@ import json
 import math
 import os
 import platform
+import shutil
 import stat
+import subprocess
+import sys
+import types
+from contextlib import closing
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import polyplay
+from polyplay.cli import main
 from polyplay.core import files, machine
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines
-from polyplay.runs.directory import amend_config, read_config, rewind, write_config
+from polyplay.runs import directory
+from polyplay.runs.directory import (
+    LOCK_FILE,
+    DirectoryLock,
+    amend_config,
+    is_locked,
+    read_config,
+    read_population,
+    rewind,
+    write_config,
+)
+from tests import made
+from tests.populations import make_population, write_run
 
 GAME = {"wall_seconds": 1.0, "episodic_return": 1.0, "episodic_length": 3}
 
@@ -241,3 +263,218 @@ def test_games_behind_the_checkpoint_are_cut_off(tmp_path: Path):
     left = [row["name"] for row in files.read_lines(tmp_path / "games.jsonl")]
     assert left == ["self_play-0-60", "self_play-0-100", "gate-4"]
     assert said == ["games.jsonl: 1 damaged line left out"]
+
+
+HOLDER = "import sys, time; from pathlib import Path; from polyplay.runs.directory import DirectoryLock;"
+HOLDER += "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+
+
+def test_a_second_writer_is_told_who_holds_it(tmp_path: Path):
+    with closing(DirectoryLock(tmp_path)) as lock:
+        assert lock.held
+        with pytest.raises(UserError) as said:
+            DirectoryLock(tmp_path)
+        assert f"process {os.getpid()} on " in str(said.value)
+        assert "end it" in str(said.value)
+    assert not lock.held
+    DirectoryLock(tmp_path).close()
+
+
+def test_the_system_releases_it_when_its_holder_is_killed(tmp_path: Path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=f"process {holder.pid} on"):
+        DirectoryLock(tmp_path)
+    holder.kill()
+    holder.communicate()
+    DirectoryLock(tmp_path).close()
+
+
+def test_a_directory_that_was_deleted_and_made_again_is_locked_anew(tmp_path: Path):
+    place = tmp_path / "run"
+    place.mkdir()
+    lock = DirectoryLock(place)
+    shutil.rmtree(place)
+    assert not lock.held
+    place.mkdir()
+    lock.take()
+    assert lock.held
+    shutil.rmtree(place)
+    place.mkdir()
+    with closing(DirectoryLock(place)), pytest.raises(UserError, match="is being written by process"):
+        lock.take()
+    assert not lock.held
+
+
+@pytest.mark.parametrize("written", [b"", b"[]", b"\xff", b"{}"])
+def test_what_the_file_says_does_not_matter(tmp_path: Path, written: bytes):
+    (tmp_path / LOCK_FILE).write_bytes(written)
+    with closing(DirectoryLock(tmp_path)):
+        assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+        (tmp_path / LOCK_FILE).write_bytes(written)
+        with pytest.raises(UserError, match="is being written by"):
+            DirectoryLock(tmp_path)
+
+
+def test_train_and_resume_take_it_and_readers_need_none(tmp_path: Path):
+    run = made.run(tmp_path / "run", ended=False)
+    with closing(DirectoryLock(run)):
+        with pytest.raises(UserError, match="is being written by process"):
+            polyplay.resume(run)
+        with pytest.raises(UserError, match="is being written by process"):
+            polyplay.train("a2c", env="toy:catch", replicas=1, lanes=4, run=str(run), resume="auto")
+        assert polyplay.evaluate(run, episodes=1)["episodes"] == 1
+    (tmp_path / "new").mkdir()
+    with closing(DirectoryLock(tmp_path / "new")), pytest.raises(UserError, match="is being written by process"):
+        polyplay.train("a2c", env="toy:catch", serial=True, steps=10, run=str(tmp_path / "new"))
+    assert not (tmp_path / "new" / "config.json").exists()
+
+
+SUMMARY = {"exit_code": 0, "reason": "done", "frames": 400, "steps": 100, "wall_seconds": 90.0}
+
+
+def make_run(root: Path, name: str, summary: dict[str, Any] | None = None, started: str = "2026-01-01") -> Path:
+    run = root / name
+    run.mkdir(parents=True)
+    config = {"schema": 1, "system": "a2c", "config": {"env": "toy:catch"}, "seed": 3, "started": started}
+    (run / "config.json").write_text(json.dumps(config))
+    rows = [(50, 0.9), (100, 0.5), (150, 0.25)]
+    lines = [{"wall_seconds": 60.0, "frames": 40, "steps": 10, "updates": 1, "episodes": n} for n, _ in rows]
+    lines = [line | {"episodic_return_mean": r} for line, (_, r) in zip(lines, rows, strict=True)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if summary is not None:
+        (run / "summary.json").write_text(json.dumps({**SUMMARY, "episodic_return_mean": 0.25, **summary}))
+    return run
+
+
+def test_a_run_is_described_by_its_summary_and_its_best_full_mean(tmp_path: Path):
+    row = directory.describe_run(make_run(tmp_path, "a", {}))
+    expected = {"system": "a2c", "env": "toy:catch", "seed": 3, "state": "done", "frames": 400, "steps": 100}
+    assert row.items() >= (expected | {"return": 0.25, "return_best": 0.5, "wall_seconds": 90.0}).items()
+
+
+def test_without_a_summary_the_last_report_counts_and_the_lock_says_whether_it_is_running(tmp_path: Path):
+    run = make_run(tmp_path, "a")
+    assert directory.describe_run(run).items() >= {"state": "stopped", "frames": 40, "return": 0.25}.items()
+    lock = DirectoryLock(run)
+    assert is_locked(run)
+    assert directory.describe_run(run)["state"] == "running"
+    lock.close()
+    assert not is_locked(run)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "state"),
+    [
+        (0, "done", "done"),
+        (130, "stopped by SIGINT", "stopped"),
+        (0, "stopped by callback x", "stopped"),
+        (1, "lost", "failed"),
+        (2, "wrong", "failed"),
+    ],
+)
+def test_states(tmp_path: Path, code: int, reason: str, state: str):
+    assert directory.state_of(tmp_path, {"exit_code": code, "reason": reason}) == state
+
+
+def test_the_newest_comes_first_and_damage_is_a_row(tmp_path: Path):
+    make_run(tmp_path, "old", {}, "2026-01-01")
+    make_run(tmp_path, "several/seed-0", {}, "2026-01-02")
+    (make_run(tmp_path, "torn", {}, "2026-01-03") / "summary.json").write_text('{"exit')
+    (make_run(tmp_path, "bad", {}) / "config.json").write_text("{")
+    (tmp_path / "nothing").mkdir()
+    rows = directory.list_runs([tmp_path, tmp_path / "old"])
+    assert [Path(row["run"]).name for row in rows] == ["seed-0", "old", "bad", "torn"]
+    assert [row["state"] for row in rows] == ["done", "done", "damaged", "damaged"]
+    assert "config.json is damaged" in rows[2]["error"]
+    with pytest.raises(UserError, match="DIR: no directory"):
+        directory.list_runs([tmp_path / "absent"])
+
+
+@pytest.mark.parametrize("name", ["frames", "steps", "wall_seconds", "episodic_return_mean"])
+@pytest.mark.parametrize("value", ["x", True])
+def test_a_value_that_is_no_number_hides_no_other_run(name: str, value: Any, tmp_path: Path, capsys):
+    make_run(tmp_path, "good", {})
+    make_run(tmp_path, "bad", {name: value})
+    last = {"wall_seconds": 60.0, "frames": 40, "steps": 10, "updates": 1, "episodic_return_mean": 0.5, name: value}
+    (make_run(tmp_path, "report") / "metrics.jsonl").write_text(json.dumps(last) + "\n")
+    for more in ([], ["--json"]):
+        assert main.main(["runs", str(tmp_path), *more]) == 0
+        out = capsys.readouterr().out
+        assert "good" in out
+        assert f"bad/summary.json is damaged: {name} is" in out.replace("\n", "")
+
+
+@pytest.mark.parametrize("damage", [{"members": 1}, {"members": [{}]}, {"members": [{"member": 0, "steps": "x"}]}, {}])
+def test_a_damaged_population_is_a_row(damage: dict[str, Any], tmp_path: Path):
+    run = make_run(tmp_path, "population")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "config": {"env": "toy:catch", "over": "a2c"}}))
+    (run / "population.json").write_text(json.dumps({"schema": 1, **damage}))
+    row = directory.describe_run(run)
+    assert (row["state"], "population.json" in row["error"]) == ("damaged", True)
+
+
+def write_rows(path: Path) -> Path:
+    rows = [(100, {}), (200, {"loss": 1.0}), (150, {"loss": 2.0})]  # resumed from frame 100
+    path.write_text("".join(json.dumps({"frames": n, "wall_seconds": 1.0, **more}) + "\n" for n, more in rows))
+    return path
+
+
+def test_columns_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(directory.importlib.util, "find_spec", lambda name: None)
+    table = directory.read_table(write_rows(tmp_path / "metrics.jsonl"))
+    assert table == {"frames": [100, 150], "wall_seconds": [1.0, 1.0], "loss": [None, 2.0]}
+    assert directory.read_table(tmp_path / "absent.jsonl") == {}
+
+
+def test_a_frame_where_pandas_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pandas = types.ModuleType("pandas")
+    pandas.__spec__ = ModuleSpec("pandas", None)
+    pandas.DataFrame = lambda columns: ("frame", columns)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    kind, columns = directory.read_table(write_rows(tmp_path / "metrics.jsonl"))
+    assert (kind, columns["frames"]) == ("frame", [100, 150])
+
+
+def test_what_a_population_wrote_is_read(tmp_path: Path):
+    run = make_population(tmp_path / "run", turns=4, members=3)
+    population = read_population(run)
+    assert [m["member"] for m in population["members"]] == [0, 1, 2]
+    assert population["over"] == "a2c"
+
+
+def test_what_is_no_population_is_said(tmp_path: Path):
+    plain = write_run(tmp_path / "plain", "ppo", {"env": "toy:catch"})
+    with pytest.raises(UserError, match=r"^RUN: .*plain is a run of ppo, no population: name one that"):
+        read_population(plain)
+    run = make_population(tmp_path / "run", turns=0, members=2)
+    with pytest.raises(UserError, match=rf"members/01 is a member of a population: name the population, {run}$"):
+        read_population(run / "members" / "01")
+    (run / "population.json").unlink()
+    with pytest.raises(UserError, match=r"run has lost its population.json: put back a copy of it"):
+        read_population(run)
+
+
+WHOLE = {"member": 0, "steps": 1, "wall_seconds": 1.0, "values": {}, "state": "waiting", "score": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"members": []}, "no members as a population writes it"),
+        ({"members": [{"member": 0}]}, "no members as a population writes it"),
+        ({"members": [WHOLE, WHOLE | {"values": None}]}, "no members as a population writes it"),
+        ({"members": [WHOLE, WHOLE | {"state": None}]}, "no members as a population writes it"),
+        ({"members": [WHOLE, WHOLE | {"steps": None}]}, "no members as a population writes it"),
+        ({"vary": None, "total": "many"}, "no vary, total as a population writes it"),
+        ({"schema": 2}, "has not schema 1"),
+    ],
+)
+def test_damage_is_said_in_one_line(tmp_path: Path, change: dict, says: str):
+    run = make_population(tmp_path / "run", turns=0, members=2)
+    contents = json.loads((run / "population.json").read_text())
+    (run / "population.json").write_text(json.dumps(contents | change))
+    with pytest.raises(UserError, match=says):
+        read_population(run)

@@ -1,19 +1,27 @@
+"""From words, keywords and files to options, and what is one line about them."""
+
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import polyplay
+from polyplay import systems
+from polyplay.cli import main
 from polyplay.core.errors import UserError
+from polyplay.runs import flags
 from polyplay.runs import options as run_options
 from polyplay.runs.options import RunOptions
+from polyplay.systems import load
 from tests.fakepage import Config, page
 
 PAGE = page()
@@ -82,10 +90,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (
-            "--entrpy-cost 3",
-            "unknown option --entrpy-cost for polyplay train fake; did you mean --entropy-cost?",
-        ),
+        ("--entrpy-cost 3", "unknown option --entrpy-cost for polyplay train fake; did you mean --entropy-cost?"),
         ("--entropy 3", "did you mean --entropy-cost?"),
         ("--lr 3", "did you mean --learning-rate?"),
         ("--lrate 3", "did you mean --learning-rate?"),
@@ -111,10 +116,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--lstm maybe", "--lstm: 'maybe' given, allowed: true or false"),
         ("--no-lstm=true", "--no-lstm takes no value, 'true' given: write --lstm=true"),
         ("--clip x", "--clip: 'x' given, allowed: a finite number, or none for the default"),
-        (
-            "Pong",
-            "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?",
-        ),
+        ("Pong", "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?"),
         ("--lanes 3 4", "unexpected '4'"),
         ("--preset quik", "--preset: 'quik' given, allowed for fake: auto, paper, quick; did you mean quick?"),
         ("--preset best", "--preset: 'best' given, allowed for fake: auto, paper, quick"),
@@ -273,3 +275,242 @@ def test_new_directory_refuses_a_run_and_what_it_cannot_make(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--run: cannot make the directory .*file"):
         run_options.new_directory("a2c", "x", RunOptions(run=str(tmp_path / "file")))
+
+
+@dataclass(frozen=True)
+class Few:
+    """Two options."""
+
+    frames: int | None = None
+    """how many"""
+    quiet: bool = False
+    """say less of what is going on, which is a longer description, so
+    that it has two lines"""
+
+
+def test_read_flags_returns_which_were_given():
+    assert flags.read_flags(Few, ["--frames", "2M"], "polyplay x") == (Few(frames=2_000_000), {"frames"})
+    assert flags.read_flags(Few, [], "polyplay x") == (Few(), set())
+    assert flags.read_flags(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
+
+
+def test_few_options_are_listed_when_nothing_is_near():
+    with pytest.raises(UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")):
+        flags.read_flags(Few, ["--lr", "3"], "polyplay x")
+
+
+def test_an_alias_is_suggested_only_where_its_option_is():
+    assert flags.nearest_flag("total_timestep", ["steps"], flags.flag) == "; did you mean --total-timesteps?"
+    assert "total" not in flags.nearest_flag("total_timestep", ["frames"], flags.flag)
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "fits"),
+    [
+        ("lrate", "learning_rate", True),
+        ("l_r", "learning_rate", True),
+        ("learn_rate", "learning_rate", True),
+        ("rate", "learning_rate", False),
+        ("learning", "learning_rate", False),
+        ("lratex", "learning_rate", False),
+        ("tr", "trace", False),
+    ],
+)
+def test_an_abbreviation_has_the_beginning_of_every_word(word: str, name: str, fits: bool):
+    assert flags.abbreviates(word, name) is fits
+
+
+def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as caught:
+        flags.read_flags(Few, ["--help"], "polyplay x RUN", "About it.")
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "polyplay x RUN" in out
+    assert "About it." in out
+    assert "how many (default: none)" in out
+    assert "say less of what is going on, which is a longer" in out
+    assert "description, so that it has two lines (default: off)" in out, "one text, wrapped once"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("10M", "10000000"),
+        ("1e7", "10000000"),
+        ("2.5k", "2500"),
+        ("1_0b", "10000000000"),
+        ("-2k", "-2000"),
+        ("12", "12"),
+        ("1.5", "1.5"),
+        ("x", "x"),
+        ("1.23456789k", "1.23456789k"),
+        ("1e999", "1e999"),
+    ],
+)
+def test_short_whole_numbers(text: str, plain: str):
+    assert flags.expand_suffix(text) == plain
+
+
+def names(cls):
+    return [f.name for f in fields(cls)]
+
+
+def test_every_option_is_in_one_group_and_no_group_names_one_that_is_not_there():
+    named = [name for group in run_options.GROUPS.values() for name in group]
+    assert len(named) == len(set(named))
+    there = {*names(RunOptions), *(name for name_ in systems.names() for name in names(systems.load(name_).Config))}
+    assert set(named) <= there
+    for name_ in systems.names():
+        own, run = names(systems.load(name_).Config), names(RunOptions)
+        assert sorted(name for group in run_options.grouped(own, run).values() for name in group) == sorted(
+            [*own, *run]
+        )
+
+
+def test_groups_and_what_is_in_them_are_in_order_and_none_is_empty():
+    found = run_options.grouped(["zeta", "env", "max_grad_norm"], ["steps", "keep", "frames"])
+    assert found == {
+        "duration": ["frames", "steps"],
+        "environment": ["env"],
+        run_options.ALGORITHM: ["zeta"],
+        "optimizer": ["max_grad_norm"],
+        run_options.RUN: ["keep"],
+    }
+
+
+def test_workers_make_their_own_by_the_same_arguments(tmp_path):
+    env = gymnasium.make("CartPole-v1", max_episode_steps=5, render_mode="rgb_array", sutton_barto_reward=True)
+    assert run_options.made_from(env) == ("CartPole-v1", {"sutton_barto_reward": True, "max_episode_steps": 5})
+    run = polyplay.train("a2c", env=env, steps=64, serial=True, run=tmp_path / "run", tensorboard=False)
+    assert polyplay.load(run.directory).evaluate(episodes=2)["episodic_length_mean"] == 5
+    assert run_options.made_from(gymnasium.make("CartPole-v1")) == ("CartPole-v1", {})
+
+
+def test_what_is_no_instance():
+    assert not any(
+        map(run_options.is_instance, ("CartPole-v1", gymnasium.Env, lambda: gymnasium.make("CartPole-v1"), None))
+    )
+
+
+def bare():
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    return CartPoleEnv()
+
+
+def wrapped():
+    return gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda r: r)
+
+
+@pytest.mark.parametrize("make", [bare, wrapped])
+def test_one_that_cannot_be_made_again_is_a_line(make, tmp_path):
+    message = "env: an instance of CartPoleEnv given, which workers cannot make again; give a function that makes one"
+    with pytest.raises(UserError, match=message) as e:
+        polyplay.train("a2c", env=make(), run=tmp_path / "run")
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "run").exists()
+
+
+TOML = 'system = "a2c"\nenv = "toy:catch"\nnetwork = "mlp"\nlanes = 4\nsteps = 1e3\nlearning-rate = 2e-3\n'
+FILES = {
+    "a.toml": TOML,
+    "a.json": json.dumps(
+        {"env": "toy:catch", "network": "mlp", "lanes": 4, "steps": "1k", "learning_rate": 2e-3} | {"system": "a2c"}
+    ),
+    "a.yaml": "system: a2c\nenv: toy:catch\nnetwork: mlp\nlanes: 4\nsteps: 1e3\nlearning_rate: 2e-3\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_of_file_is_read(tmp_path: Path, name: str):
+    if name.endswith("yaml"):
+        pytest.importorskip("yaml")
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    file = run_options.read_option_file(path)
+    assert file.choose_system(None) == "a2c"
+    settings, options, sources = run_options.parse(load("a2c"), ["--lanes", "8"], file=file)
+    assert (settings.env, settings.lanes, settings.learning_rate, options.steps) == ("toy:catch", 8, 2e-3, 1000)
+    assert (sources["lanes"], sources["steps"], sources["gamma"]) == ("command line", f"config {path}", "default")
+
+
+def test_a_limit_given_overrides_the_files(tmp_path: Path):
+    path = tmp_path / "a.toml"
+    path.write_text(TOML)
+    _, options, sources = run_options.resolve(load("a2c"), run_options.read_option_file(path), frames=50)
+    assert (options.frames, options.steps, sources["frames"]) == (50, None, "keyword")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    there = tmp_path_factory.mktemp("config") / "run"
+    quick = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "tensorboard": False}
+    polyplay.train("a2c", **quick, seed=5, steps=200, run=there, quiet=True)
+    return there
+
+
+def test_a_run_is_repeated_from_its_directory(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert main.main(["train", "--config", str(run), "--run", str(tmp_path / "again"), "--quiet"]) == 0
+    was, now = (json.loads((there / "config.json").read_text()) for there in (run, tmp_path / "again"))
+    assert now["config"] == was["config"]
+    assert now["seed"] == 5
+    assert now["sources"]["env"] == f"config {run}/config.json"
+    assert now["sources"]["gamma"] == was["sources"]["gamma"] == "default"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("done · ")
+
+
+def test_in_python_too(run: Path, tmp_path: Path):
+    again = polyplay.train(config=run / "config.json", steps=100, run=tmp_path / "again", quiet=True)
+    assert again.settings is not None
+    assert (again.settings.env, again.exit_code) == ("toy:catch", 0)
+    with pytest.raises(UserError, match=r"SYSTEM: ppo given, but .* is of a2c"):
+        polyplay.train("ppo", config=run)
+    with pytest.raises(UserError, match="train takes a system first"):
+        polyplay.train(steps=10)
+
+
+WRONG = {
+    "unknown.toml": ("system = 'a2c'\nlane = 3\n", "unknown option lane; did you mean lanes?"),
+    "value.toml": ("system = 'a2c'\nlanes = 'many'\n", "lanes: 'many' given, allowed: a whole number"),
+    "torn.toml": ("lanes = 3\nenv = CartPole-v1\n", 'at line 2, column 7); write options as in env = "CartPole-v1", a'),
+    "torn.json": (
+        "{",
+        "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); write",
+    ),
+    "list.json": ("[1]", "has no options"),
+    "none.toml": ("lanes = 3\n", "names no system"),
+    "kind.ini": ("", "allowed: a file .json, .toml or .yaml"),
+    "system.toml": ("system = 3\n", "allowed: the name of a system"),
+    "schema.json": ('{"schema": 99, "system": "a2c"}', "has schema 99, this version reads 1"),
+    "damaged.json": ('{"schema": 1, "system": "a2c"}', "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_in_a_file_are_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture):
+    text, message = WRONG[name]
+    (tmp_path / name).write_text(text)
+    assert main.main(["train", "--config", str(tmp_path / name)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--config: " in line
+    assert message in line
+
+
+def test_absent_files_and_yaml_without_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        run_options.read_option_file(tmp_path / "absent.toml")
+    (tmp_path / "a.yml").write_text("lanes: 3\n")
+    monkeypatch.setattr(run_options.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install pyyaml, or write TOML"):
+        run_options.read_option_file(tmp_path / "a.yml")
+
+
+@pytest.mark.parametrize(("part", "name"), [("config", "env"), ("options", "wrapper")])
+def test_a_run_made_elsewhere_executes_nothing_by_name(part: str, name: str, run: Path, tmp_path: Path):
+    contents = json.loads((run / "config.json").read_text())
+    contents[part][name] = code = ["antigravity:make"] if name == "wrapper" else "antigravity:make"
+    (tmp_path / "config.json").write_text(json.dumps(contents))
+    with pytest.raises(UserError, match=rf"made elsewhere.* then give --{name} antigravity:make as well"):
+        run_options.read_option_file(tmp_path)
+    assert run_options.read_option_file(tmp_path, (name,)).values[name] == code

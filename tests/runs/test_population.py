@@ -1,21 +1,32 @@
-"""polyplay/runs/population.py from outside: what cannot work is one line, and what other verbs say of a population."""
+"""A population of runs: what cannot work, its members, what other verbs say of it."""
 
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import polyplay
+from polyplay import systems
 from polyplay.cli import main
-from polyplay.core.errors import UserError
+from polyplay.core import checkpoint, processes
+from polyplay.core.errors import UserError, WorkerLost
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, founder
+from polyplay.population.trainer import DRAWS
+from polyplay.runs import population as population_module
 from polyplay.runs.directory import list_runs
-from polyplay.runs.options import RunOptions
+from polyplay.runs.options import RunOptions, resolve
+from polyplay.runs.population import MemberRunner
+from polyplay.runs.session import Session
+from tests.population.fake_members import begun, evolution_of
 
 A2C = "--over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --steps 400 --every 200 --population 2 --serial"
 RATE = "--vary learning_rate=log:1e-4:1e-2"
-DQN = A2C.replace("a2c", "dqn")
+GO = "--serial"
 
 
 def refused(words: str, capfd: pytest.CaptureFixture) -> str:
@@ -31,96 +42,54 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            f"{A2C} --vary lerning_rate=1,2",
-            "--vary: lerning_rate given, but a2c has no such option; did you mean l",
-        ),
-        (f"{A2C} --vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
-        (f"{A2C} --vary learning_rate", "--vary: 'learning_rate' given, allowed: NAME=log:LOW:HIGH, NAME=uniform:LOW"),
-        (
-            f"{A2C} --core gru --vary core_size=8,16",
-            "--vary: core_size=16 given, but it changes the network, whose weights members",
-        ),
-        (f"{A2C} --core gru --vary core_size=8,16", "core.input.weight (24, 16) becomes (48, 16); leave it out"),
-        (
-            f"{A2C} --vary core=none,lstm",
-            "--vary: core=lstm given, but it changes the network, whose weights members copy: ",
-        ),
-        (f"{A2C} --vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
-        (
-            f"{A2C} --vary optimizer=rmsprop_tf,adam",
-            "changes the optimizer, whose state members copy: rmsprop_tf bec",
-        ),
-        (f"{A2C} --vary optimizer=adam,sgd", "sgd"),
-        (
-            f"{DQN} --start 100 --vary capacity=1000,2000",
-            "--vary: capacity=2000 given, but it changes the replay, which a member",
-        ),
-        (f"{A2C} --vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
-        (f"{A2C} --vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
-        (f"{A2C} --vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
-        (f"{A2C} --vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
-        (f"{A2C} --vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
-        (f"{A2C} --vary unroll=5,8.5", "--vary unroll=5,8.5: '8.5' given, allowed: a whole number"),
-        (f"{A2C} --vary unroll=1..4", "--vary unroll=1..4: one entry given, allowed: two or more as in unroll=a,b,c"),
-        (f"{A2C} --vary unroll=5,5", "--vary unroll=5,5: '5' twice given, allowed: each entry once; leave it out"),
-        (f"{A2C} {RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
-        (
-            f"{A2C} --vary env=toy:catch,toy:memory",
-            "--vary: env given, but members must play the same game: leave",
-        ),
-        (
-            f"{A2C} --vary budget=1000,2000",
-            "--vary: budget given, but --steps says how long every member trains",
-        ),
-        (f"{A2C} --vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
-        (
-            f"{A2C} --vary hidden=64,128",
-            "--vary: hidden given, which can't be varied, since the network must stay the same",
-        ),
-        (
-            f"{A2C} --vary activation=tanh,relu",
-            "--vary: activation given, which can't be varied, since the network must",
-        ),
-        (f"{A2C} --vary seed=1,2", "--vary: seed given, which can't be varied, since every member has its own"),
-        (
-            f"{A2C} --vary step-timeout=1,2",
-            "--vary: step_timeout given, which can't be varied, since members differ in",
-        ),
-        (f"{A2C} --vary stepps=1,2", "--vary: stepps given, but a2c has no such option"),
-        (f"{A2C} --replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
-        (A2C, "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
-        (
-            f"{A2C} {RATE} --population 1",
-            "--population: 1 given, allowed with --exploit truncation: 2 or more; or ",
-        ),
-        (f"{A2C} {RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
-        (f"{A2C} {RATE} --over nonsense", "--over: nonsense given, allowed: a2c, a3c, accel"),
-        (f"{A2C} {RATE} --over imapla", "did you mean impala?"),
-        (f"--over alphago_zero --serial {RATE}", "--over: alphago_zero given, whose games with itself give no score"),
-        (f"{A2C} {RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
-        (
-            f"{A2C} {RATE} --capacity 100",
-            "unknown option --capacity for polyplay train pbt --over a2c; --help",
-        ),
-        (f"{A2C} {RATE} --exploit truncate", "allowed: truncation, tournament, ttest, none; did you mean truncation?"),
-        (
-            f"{A2C} {RATE} --score evaluations",
-            "--score: evaluations given, but none are made: give --eval-",
-        ),
-        (f"{A2C} {RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
-        (f"{A2C} {RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
-        (
-            f"{A2C} {RATE} --learning-rate 0.5",
-            "--learning-rate: given, and --vary learning_rate too: leave one of them",
-        ),
-        (f"{A2C} {RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
-        (f"{A2C} {RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
+        ("--vary lerning_rate=1,2", "--vary: lerning_rate given, but a2c has no such option; did you mean l"),
+        ("--vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
+        ("--vary learning_rate", "--vary: 'learning_rate' given, allowed: NAME=log:LOW:HIGH, NAME=uniform:LOW"),
+        ("--core gru --vary core_size=8,16", "--vary: core_size=16 given, but it changes the network, whose weights"),
+        ("--core gru --vary core_size=8,16", "core.input.weight (24, 16) becomes (48, 16); leave it out"),
+        ("--vary core=none,lstm", "--vary: core=lstm given, but it changes the network, whose weights members copy:"),
+        ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
+        ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
+        ("--vary optimizer=adam,sgd", "sgd"),
+        ("--over dqn --start 100 --vary capacity=1000,2000", "--vary: capacity=2000 given, but it changes the replay,"),
+        ("--vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
+        ("--vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
+        ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
+        ("--vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
+        ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
+        ("--vary unroll=5,8.5", "--vary unroll=5,8.5: '8.5' given, allowed: a whole number"),
+        ("--vary unroll=1..4", "--vary unroll=1..4: one entry given, allowed: two or more as in unroll=a,b,c"),
+        ("--vary unroll=5,5", "--vary unroll=5,5: '5' twice given, allowed: each entry once; leave it out"),
+        (f"{RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
+        ("--vary env=toy:catch,toy:memory", "--vary: env given, but members must play the same game: leave"),
+        ("--vary budget=1000,2000", "--vary: budget given, but --steps says how long every member trains"),
+        ("--vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
+        ("--vary hidden=64,128", "--vary: hidden given, which can't be varied, since the network must stay the same"),
+        ("--vary activation=tanh,relu", "--vary: activation given, which can't be varied, since the network must"),
+        ("--vary seed=1,2", "--vary: seed given, which can't be varied, since every member has its own"),
+        ("--vary step-timeout=1,2", "--vary: step_timeout given, which can't be varied, since members differ in"),
+        ("--vary stepps=1,2", "--vary: stepps given, but a2c has no such option"),
+        ("--replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
+        ("", "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
+        (f"{RATE} --population 1", "--population: 1 given, allowed with --exploit truncation: 2 or more; or "),
+        (f"{RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
+        (f"{RATE} --over nonsense", "--over: nonsense given, allowed: a2c, a3c, accel"),
+        (f"{RATE} --over imapla", "did you mean impala?"),
+        (f"{RATE} --over alphago_zero", "--over: alphago_zero given, whose games with itself give no score"),
+        (f"{RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
+        (f"{RATE} --capacity 100", "unknown option --capacity for polyplay train pbt --over a2c; --help"),
+        (f"{RATE} --exploit truncate", "allowed: truncation, tournament, ttest, none; did you mean truncation?"),
+        (f"{RATE} --score evaluations", "--score: evaluations given, but none are made: give --eval-"),
+        (f"{RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
+        (f"{RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
+        (f"{RATE} --learning-rate 0.5", "--learning-rate: given, and --vary learning_rate too: leave one of them"),
+        (f"{RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
+        (f"{RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_nothing_is_written(words, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    line = refused(f"train pbt {words}", capfd)
+    line = refused(f"train pbt {GO if 'alphago' in words else A2C} {words}", capfd)
     assert said in line
     assert list(tmp_path.iterdir()) == []
 
@@ -281,3 +250,133 @@ def test_a_population_that_is_done_goes_on_with_more_steps(tmp_path):
     assert (run.exit_code, run.reason) == (0, "done")
     assert run.summary["steps"] >= 1600
     assert run.summary["decisions"] == 2 + 2 * 3
+
+
+KW: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "unroll": 5, "replicas": 1, "serial": True}
+KW |= {"tensorboard": False, "quiet": True, "steps": 400}
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> MemberRunner:
+    (tmp_path / "run/members").mkdir(parents=True)
+    settings, options, sources = resolve(systems.load("a2c"), **KW)
+    return MemberRunner(tmp_path / "run", "a2c", settings, replace(options, run=None), sources, "games")
+
+
+def session(runner: MemberRunner, until: int = 400, why: str = "", said: list[str] | None = None) -> Any:
+    m = founder(0, {"learning_rate": 1e-3})
+    return runner(m, until, lambda: why, lambda kind, text: (said if said is not None else []).append(text))
+
+
+def test_a_member_trains_to_its_turn_and_to_its_end(runner):
+    first = session(runner, 200)
+    assert (first.ended, first.why) == ("ready", "")
+    assert first.steps >= 200
+    assert len(first.games) == 10
+    assert session(runner, 200) == replace(first, seconds=pytest.approx(0, abs=5)), "killed before it was written down"
+    last = session(runner, 400)
+    assert (last.ended, last.why) == ("done", "done")
+
+
+def test_it_begins_where_its_directory_was_made_and_nothing_else(runner):
+    (runner.directory / "members/00/checkpoints").mkdir(parents=True)
+    (runner.directory / "members/00/.lock").touch()
+    assert session(runner, 100).ended == "ready"
+
+
+def test_who_is_stopped_before_it_learns_is_not_done(runner, monkeypatch):
+    monkeypatch.setattr(Session, "_learning", lambda self: False)
+    monkeypatch.setattr("polyplay.runs.session.TICK", 0.0)
+    found = session(runner, why="stopped with its population")
+    assert (found.ended, found.why) == ("stopped", "stopped with its population before anything was learnt")
+
+
+def test_who_is_dropped_in_the_midst_is_not_done(runner, monkeypatch):
+    """A second signal to a population in one thread comes out of its member's session."""
+
+    def tick(self: Session) -> None:
+        raise processes.Stopped(15)
+
+    monkeypatch.setattr(Session, "_tick", tick)
+    monkeypatch.setattr("polyplay.runs.session.TICK", 0.0)
+    with pytest.raises(processes.Stopped):
+        session(runner)
+    monkeypatch.undo()
+    assert session(runner).ended == "done"
+
+
+def test_a_checkpoint_that_cannot_be_saved_ends_the_population(runner, monkeypatch):
+    """Going on would lose what every session learns."""
+
+    def refused(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert session(runner, 200).ended == "ready"
+    monkeypatch.setattr(checkpoint, "complete", refused)
+    with pytest.raises(
+        WorkerLost,
+        match=r"^member 00: not saved: checkpoint of update \d+: No space left on device; the disk is full: free .*$",
+    ):
+        session(runner)
+    monkeypatch.undo()
+    assert session(runner).ended == "done"
+
+
+def test_counters_are_those_of_the_newest_checkpoint_that_can_be_read(runner):
+    session(runner, 200)
+    before = population_module._newest_counters(runner.directory / "members/00")
+    damaged = runner.directory / "members/00/checkpoints/000000000999-steps-9999"
+    damaged.mkdir()
+    assert population_module._newest_counters(runner.directory / "members/00") == before
+    assert before["steps"] >= 200
+
+
+def test_a_warning_may_be_printed_while_a_session_prints(runner, capfd, monkeypatch):
+    """In one thread both go to the same standard output."""
+
+    def tick(self: Session, real: Any = Session._tick) -> None:
+        print("polyplay: warning a lane is late")
+        real(self)
+
+    monkeypatch.setattr(Session, "_tick", tick)
+    monkeypatch.setattr("polyplay.runs.session.TICK", 0.02)
+    said: list[str] = []
+
+    def say(kind: str, text: str) -> None:
+        said.append(text)
+        print(f"polyplay: warning {text}", file=sys.stdout)
+
+    runner(founder(0, {"learning_rate": 1e-3}), 100, str, say)
+    assert said.count("member 00: a lane is late") == 1
+    assert "polyplay: warning member 00: a lane is late" in capfd.readouterr().out
+
+
+def extended(tmp_path: Path, members: list[dict[str, Any]], changes: dict[str, Any], **more: Any) -> list[Any]:
+    """State and tries of members after the population was resumed."""
+    store = begun(tmp_path / "run", evolution_of())
+    found = store.read()
+    for m, changed in zip(found["members"], members, strict=True):
+        m |= changed
+    store.write(found)
+    population_module._extend(store, evolution_of(**more), changes)
+    return [(m["state"], m["falls"]) for m in store.read()["members"]]
+
+
+def test_who_goes_on_when_a_population_does(tmp_path):
+    lost = {"state": FAILED, "lost": True, "falls": 0}
+    tired = {"state": FAILED, "falls": DRAWS}
+    assert extended(tmp_path, [lost, tired, {"state": TRAINING, "falls": 2}], {}) == [
+        (WAITING, 0),
+        (FAILED, 0),
+        (WAITING, 0),
+    ]
+    failed = {"state": FAILED, "falls": 3}  # draws a donor by it, as if nothing had been interrupted
+    assert extended(tmp_path, [failed, {"state": DONE}, {}], {}) == [(FAILED, 3), (DONE, 0), (WAITING, 0)]
+
+
+def test_who_is_done_goes_on_where_there_is_more_to_do(tmp_path):
+    done = [{"state": DONE}] * 3
+    assert {state for state, _ in extended(tmp_path, done, {"quiet": True})} == {DONE}
+    assert {state for state, _ in extended(tmp_path, done, {"until_return": 9.0})} == {WAITING}
+    # killed after config.json had the new end, and resumed without saying it again
+    assert {state for state, _ in extended(tmp_path, done, {}, total=500)} == {WAITING}

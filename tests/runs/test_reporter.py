@@ -1,20 +1,33 @@
+"""Lines, summaries, TensorBoard and W&B of a run, and which games have a line."""
+
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import math
 import os
-import subprocess
-import sys
+import threading
+import types
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, MagicMock
 
 import pytest
 
-from polyplay.core.files import read_lines
+from polyplay.cli.plot import read_curve
+from polyplay.cli.watch import RunReader
+from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines, write_json
+from polyplay.learning import returns
 from polyplay.runs import reporter as report
-from polyplay.runs.reporter import Reporter, Snapshot
-from tests.reports import KEYS
+from polyplay.runs.directory import games_of, rewind, write_config
+from polyplay.runs.reporter import Reporter, Snapshot, stride
+from polyplay.runs.session import CheckpointCompleter
+from tests.reports import KEYS, rows
 
 
 class Clock:
@@ -68,26 +81,18 @@ def test_a_game_is_written_down_once_however_often_it_is_told(tmp_path: Path, cl
     assert [(row["name"], row["steps"]) for row in rows] == [("self_play-0-0", 40), ("self_play-0-1", 60)]
 
 
-def test_decisions_of_a_scheduler_are_lines_of_their_own(tmp_path: Path, clock: Clock):
-    reporter = make(tmp_path, clock)
-    clock.now += 3
-    decided = {"from": {"act": 1}, "to": {"act": 2}, "before": 9.0, "after": 8.0, "kept": False, "why": "", "late": []}
-    row = reporter.decision(decided, 40, 2)
-    assert row == {"wall_seconds": 3.0, "steps": 40, "updates": 2, **decided}
-    reporter.close("done", 0)
-    assert list(read_lines(tmp_path / "decisions.jsonl")) == [row]
-    assert metrics(tmp_path) == []
-
-
-def test_evaluations_during_training_are_lines_of_their_own(tmp_path: Path, clock: Clock):
+def test_evaluations_and_decisions_are_lines_of_their_own(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     assert not (tmp_path / "evaluations.jsonl").exists()
     evaluated = {"steps": 40, "frames": 160, "episodic_return_mean": 3.5, "episodic_length_mean": 9.0, "best": True}
+    decided = {"from": {"act": 1}, "to": {"act": 2}, "before": 9.0, "after": 8.0, "kept": False, "why": "", "late": []}
     clock.now += 2
-    row = reporter.evaluation(evaluated)
-    assert row == {"wall_seconds": 2.0, **evaluated}
-    assert list(read_lines(tmp_path / "evaluations.jsonl")) == [row]
+    rows = {"evaluations": reporter.evaluation(evaluated), "decisions": reporter.decision(decided, 40, 2)}
+    assert rows["evaluations"] == {"wall_seconds": 2.0, **evaluated}
+    assert rows["decisions"] == {"wall_seconds": 2.0, "steps": 40, "updates": 2, **decided}
     reporter.close("done", 0)
+    assert all(list(read_lines(tmp_path / f"{name}.jsonl")) == [row] for name, row in rows.items())
+    assert metrics(tmp_path) == []
 
 
 def test_speeds_and_lags_are_since_the_last_report(tmp_path: Path, clock: Clock):
@@ -191,20 +196,6 @@ def test_games_after_the_checkpoint_resumed_from_are_played_again(tmp_path: Path
     assert (row["fps"], row["wall_seconds"], row["episodes"]) == (6.0, 43.0, 2)
 
 
-def test_a_kill_in_the_middle_of_writing_leaves_whole_lines(tmp_path: Path):
-    code = (
-        "import sys, os; from pathlib import Path; from polyplay.runs.reporter import Reporter, Snapshot\n"
-        "r = Reporter(Path(sys.argv[1]), tensorboard=False)\n"
-        "r.report(Snapshot(4, 1, 0, memory_mb=1))\n"
-        "os.write(r.files['metrics'].file.fd, b'{\"wall_seconds\": 3, \"fra'); os.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=150)
-    assert done.returncode == -9
-    assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
-    Reporter(tmp_path, tensorboard=False).report(snapshot(8))
-    assert [r["frames"] for r in metrics(tmp_path)] == [4, 8]
-
-
 def test_summary_is_written_once_at_the_end_and_goes_when_the_run_goes_on(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     reporter.episode(3.0, 5, 4, 1, lane=0)
@@ -257,11 +248,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
     assert {"charts/episodic_return", "charts/episodic_length", "charts/SPS", "losses/policy_loss"} <= tags
     assert {"charts/learning_rate", "charts/frames"} <= tags
     assert "losses/value_loss" not in tags
-    assert [(e.step, e.value) for e in events.Scalars("charts/episodic_return")] == [
-        (0, 0.0),
-        (100, 2.0),
-        (200, 4.0),
-    ]
+    assert [(e.step, e.value) for e in events.Scalars("charts/episodic_return")] == [(0, 0.0), (100, 2.0), (200, 4.0)]
     assert [e.value for e in events.Scalars("losses/policy_loss")] == [0.0, 0.5, 1.0]
     time = EventAccumulator(str(tmp_path / "tensorboard"))
     reporter.report(snapshot(1600, time={"actor": {"env": 1.0, "wait": 3.0}}))
@@ -269,7 +256,289 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
     assert [e.value for e in time.Scalars("time/wait")] == [0.75]
 
 
-def test_reports_need_no_torch():
-    names = ("runs.reports.reporter", "runs.reports.terminal", "runs.options")
-    code = f"import sys, {', '.join('polyplay.' + n for n in names)}; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], timeout=150).returncode == 0
+ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *returns.COMMON, "grad_norm", "learning_rate"])}
+LEARNT = {k: ROW[k] for k in (*returns.COMMON, "grad_norm", "learning_rate")}
+
+
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        (
+            "polyplay",
+            {"sps": "charts/SPS", "entropy": "losses/entropy", "lag_mean": "run/lag_mean", "time_env": "time/env"},
+        ),
+        (
+            "cleanrl",
+            {"sps": "charts/SPS", "learning_rate": "charts/learning_rate", "policy_loss": "losses/policy_loss"},
+        ),
+        ("cleanrl", {"approx_kl": "losses/approx_kl", "episodic_return_mean": "polyplay/episodic_return_mean"}),
+        ("sb3", {"episodic_return_mean": "rollout/ep_rew_mean", "episodic_length_mean": "rollout/ep_len_mean"}),
+        ("sb3", {"sps": "time/fps", "steps": "time/total_timesteps", "wall_seconds": "time/time_elapsed"}),
+        ("sb3", {"value_loss": "train/value_loss", "updates": "train/n_updates", "fps": "polyplay/fps"}),
+    ],
+)
+def test_names_are_those_that_a_styles_users_know(style: str, names: dict[str, str]):
+    named = report.of_report(style, ROW, LEARNT)
+    assert {k: named[name] for k, name in names.items()} == {k: ROW[k] for k in names}
+
+
+@pytest.mark.parametrize("style", ["cleanrl", "sb3"])
+def test_nothing_that_is_measured_is_left_out(style: str):
+    named = report.of_report(style, ROW, LEARNT)
+    shown = {abs(v) for v in named.values() if v is not None}
+    assert shown == set(ROW.values())
+    assert len(named) == len(ROW)
+
+
+def test_sb3s_entropy_loss_is_minus_the_entropy():
+    assert report.of_report("sb3", ROW, LEARNT)["train/entropy_loss"] == -ROW["entropy"]
+    assert report.of_report("sb3", {**ROW, "entropy": None}, LEARNT)["train/entropy_loss"] is None
+
+
+def test_single_games_are_shown_where_the_style_does():
+    game = {"episodic_return": 3.0, "episodic_length": 9}
+    assert report.of_episode("cleanrl", game) == {"charts/episodic_return": 3.0, "charts/episodic_length": 9}
+    assert report.of_episode("polyplay", game) == report.of_episode("cleanrl", game)
+    assert report.of_episode("sb3", game) == {}
+
+
+def test_games_beside_training_have_names_of_their_own():
+    row = {"episodic_return_mean": 3.0, "episodic_length_mean": 9.0, "frames": 4}
+    assert report.of_evaluation("sb3", row) == {"eval/mean_reward": 3.0, "eval/mean_ep_length": 9.0}
+    assert report.of_evaluation("cleanrl", row) == report.of_evaluation("polyplay", row)
+    assert report.of_evaluation("polyplay", row)["eval/episodic_return_mean"] == 3.0
+
+
+WORKERS, LANES = 2, 4
+
+
+def play(reporter: Reporter, games: int, first: int = 0) -> None:
+    """Lanes that all end together, in two workers. Game i returns i, at step i."""
+    for i in range(first, first + games):
+        lane = i % (WORKERS * LANES)
+        reporter.episode(float(i), 10, i, i, lane, worker=lane // LANES)
+
+
+def make_thinned(directory: Path, bound: int, **more: Any) -> Reporter:
+    return Reporter(directory, tensorboard=False, log_games=bound, **more)
+
+
+def written(directory: Path) -> list[dict[str, Any]]:
+    return rows(directory / "episodes.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("number", "every"), [(1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (400, 4), (401, 8), (10**9, 1 << 24)]
+)
+def test_how_many_games_a_line_stands_for(number, every):
+    assert stride(number, 100) == every
+
+
+@pytest.mark.parametrize(("bound", "games"), [(100, 12_800), (64, 3_000), (1_000, 1_100)])
+def test_lines_add_up_to_the_games_and_are_bounded(bound, games, tmp_path):
+    said: list[str] = []
+    reporter = make_thinned(tmp_path, bound, warn=said.append)
+    play(reporter, games)
+    reporter.close("done", 0)
+    lines = written(tmp_path)
+    assert sum(map(games_of, lines)) == reporter.episodes == games
+    assert ["games" in line for line in lines[:bound]] == [False] * bound
+    assert len(lines) <= 1.1 * bound * (1 + math.log2(games / bound) / 2) + 2 * WORKERS
+    assert [line["frames"] for line in lines] == sorted(line["frames"] for line in lines)
+    assert len(said) == 1
+    assert f"after {bound:,} games (--log-games)" in said[0]
+
+
+def test_every_lane_is_in_the_sample(tmp_path):
+    """A fixed gap of 2, 4 or 8 would always meet the same one."""
+    reporter = make_thinned(tmp_path, 100)
+    play(reporter, 12_800)
+    late = Counter(line["lane"] for line in written(tmp_path) if line["steps"] > 1_600)
+    assert len(late) == WORKERS * LANES
+    assert min(late.values()) > 0.25 * max(late.values())
+
+
+def test_reports_and_callbacks_have_every_game(tmp_path):
+    heard: list[dict[str, Any]] = []
+    (tmp_path / "whole").mkdir()
+    thinned, whole = make_thinned(tmp_path, 10), make_thinned(tmp_path / "whole", 10_000)
+    thinned.listen = lambda file, row: heard.append(row)
+    for reporter in (thinned, whole):
+        play(reporter, 500)
+    assert (thinned.episodes, thinned.return_mean, thinned.return_best) == (500, 449.5, 449.5)
+    assert (whole.episodes, whole.return_mean, whole.return_best) == (500, 449.5, 449.5)
+    assert [row["episodic_return"] for row in heard] == [float(i) for i in range(500)]
+    assert not any("games" in row for row in heard)
+
+
+def test_none_is_written_where_none_is_asked_for(tmp_path):
+    said: list[str] = []
+    reporter = make_thinned(tmp_path, 0, warn=said.append)
+    play(reporter, 300)
+    assert (reporter.episodes, reporter.return_mean) == (300, 249.5)
+    reporter.close("done", 0)
+    assert (written(tmp_path), said) == ([], [])
+    again = make_thinned(tmp_path, 0, start={"frames": 300, "steps": 300, "updates": 3, "episodes": 300})
+    assert again.episodes == 300
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["ended", "killed"])
+@pytest.mark.parametrize("at", [1_003, 1_599, 90])
+def test_a_resumed_run_cuts_where_the_checkpoint_was(at, clean, tmp_path):
+    """The checkpoint says how many games each worker had ended; lines and rest are of these."""
+    first = make_thinned(tmp_path, 50)
+    play(first, at)
+    games = {f"{w * LANES}+{LANES}": sum(i % 8 // LANES == w for i in range(at)) for w in range(WORKERS)}
+    play(first, 700, first=at)
+    if clean:
+        first.close("done", 0)
+    counters = {"frames": at, "steps": at, "updates": 1, "games": games}
+    rewind(tmp_path, counters, lambda text: None)
+    lines = written(tmp_path)
+    assert max(line["episodic_return"] for line in lines) < at, "a game that is played again"
+    assert at - max(line["episodic_return"] for line in lines) < 4 * stride(at, 50) + WORKERS * LANES
+    for worker, n in games.items():
+        own = [line for line in lines if f"{line['lane'] // LANES * LANES}+{LANES}" == worker]
+        assert sum(map(games_of, own)) == n
+    again = make_thinned(tmp_path, 50, start=counters)
+    assert again.episodes == at
+    before = (tmp_path / "episodes.jsonl").read_bytes()
+    rewind(tmp_path, counters, lambda text: None)
+    assert (tmp_path / "episodes.jsonl").read_bytes() == before
+    play(again, 500, first=at)
+    again.close("done", 0)
+    assert sum(map(games_of, written(tmp_path))) == again.episodes == at + 500
+
+
+@pytest.mark.parametrize("lines", [True, False], ids=["thinned", "none written"])
+def test_the_next_checkpoint_counts_the_games_of_the_last(lines, tmp_path):
+    if lines:
+        first = make_thinned(tmp_path, 20)
+        play(first, 400)
+        rewind(
+            tmp_path, {"frames": 400, "steps": 400, "updates": 1, "games": {"0+4": 200, "4+4": 200}}, lambda text: None
+        )
+    parts: Any = SimpleNamespace()
+    completer = CheckpointCompleter(tmp_path, parts, parts, 3, print, {"0+4": 200, "4+4": 200})
+    assert [sum(completer.games_before[lane] for lane in range(k, k + 4)) for k in (0, 4)] == [200, 200]
+
+
+def test_curves_and_the_live_page_read_what_is_there(tmp_path):
+    write_json(tmp_path / "config.json", {"schema": 1, "system": "a2c", "config": {"env": "toy:catch"}, "seed": 0})
+    reporter = make_thinned(tmp_path, 200)
+    play(reporter, 6_400)
+    reporter.report(Snapshot(6_400, 6_400, 10, memory_mb=1.0))
+    reporter.close("done", 0)
+    curve = read_curve(tmp_path)
+    at, mean = curve.across["steps"][-1], curve.returns[-1]
+    assert at == 6_399
+    behind = at - mean  # of the last 100 games that are written, a span of 3,200: half of it
+    assert behind == pytest.approx(1_600, rel=0.15)
+    state = RunReader(tmp_path).state()
+    steps, _, shown = state["curve"][-1]
+    assert (steps, shown) == (at, pytest.approx(mean))
+    assert state["now"]["episodes"] == 6_400
+
+
+def test_a_line_that_says_nonsense_is_one_game():
+    assert [games_of({"games": n}) for n in (0, -3, "many", None, True, 5)] == [1, 1, 1, 1, 1, 5]
+    assert games_of({}) == 1
+
+
+def fake_wandb(key: bool = False, breaks: str = "", slow: threading.Event | None = None) -> Any:
+    """Stands for the module wandb; `run`: what its init gives."""
+    wandb = MagicMock(**{"login.return_value": key})
+    wandb.run = run = wandb.init.return_value
+
+    def call(method: str, /, *_: Any, **more: Any) -> Any:
+        if slow is not None:
+            slow.wait(30)
+        if method == breaks:
+            raise SystemExit("no network")
+        return DEFAULT
+
+    calls = {"init": wandb.init, "define": run.define_metric, "log": run.log}
+    for name, method in (calls | {"summary": run.summary.update, "finish": run.finish}).items():
+        method.side_effect = partial(call, name)
+    return wandb
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    directory = tmp_path / "a2c-7"
+    directory.mkdir()
+    told = {"config": {"lanes": 3}, "options": {"seed": 7}, "sources": {}, "environment": {"game": "catch"}}
+    write_config(directory, {"system": "a2c", **told})
+    return directory
+
+
+def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
+    wandb, warned = fake_wandb(), []
+    tracker = report.WandbLogger("mine", run, warned.append, wandb)
+    reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
+    reporter.episode(3.0, 9, 40, 10, lane=0)
+    reporter.report(Snapshot(80, 20, 2, losses={"policy_loss": 0.5, "value_loss": float("nan")}))
+    reporter.close("done", 0, checkpoint="000000000002")
+    begun = wandb.init.call_args.kwargs
+    assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
+    assert begun["config"]["config"] == {"lanes": 3}
+    assert begun["config"]["environment"] == {"game": "catch"}
+    assert (begun["mode"], begun["resume"]) == ("offline", "allow")  # there is no key
+    wandb.Settings.assert_called_once_with(console="off", silent=True)
+    wandb.login.assert_called_once_with(prompt=False)
+    wandb.run.define_metric.assert_called_once_with("*", step_metric="global_step")
+    game, row = (call.args[0] for call in wandb.run.log.call_args_list)
+    assert game == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
+    assert (row["global_step"], row["losses/policy_loss"], row["polyplay/frames"]) == (20, 0.5, 80)
+    assert "losses/value_loss" not in row
+    summary = wandb.run.summary.update.call_args.args[0]
+    assert (summary["reason"], summary["episodes"]) == ("done", 1)
+    wandb.run.finish.assert_called_once_with(exit_code=0)
+    assert not tracker.thread.is_alive()
+    assert warned == []
+
+
+def test_a_resumed_run_is_the_same_one_there(run: Path):
+    inits = []
+    for _ in range(2):
+        wandb = fake_wandb(key=True)
+        report.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
+        inits.append(wandb.init.call_args.kwargs)
+    assert inits[0]["id"] == inits[1]["id"]
+    assert inits[0]["mode"] == "online"
+
+
+@pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])
+def test_whatever_fails_is_one_warning(run: Path, breaks: str):
+    warned: list[str] = []
+    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(breaks=breaks))
+    for step in range(5):
+        tracker.write(step, {"a": 1.0})
+    tracker.close({"exit_code": 1})
+    tracker.write(9, {"a": 1.0})
+    assert len(warned) == 1
+    assert warned[0].startswith("W&B: SystemExit: no network; the run continues without it")
+
+
+def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "LAST", 0.05)
+    monkeypatch.setattr(report, "BACKLOG", 10)
+    free, warned = threading.Event(), []
+    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(slow=free))
+    for step in range(100):
+        tracker.write(step, {"a": 1.0})
+    tracker.close({"exit_code": 0})
+    assert tracker.thread.is_alive()
+    free.set()
+    assert warned == ["W&B: it does not respond; the run continues without it; its directory has all metrics"]
+
+
+def test_without_the_package_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch):
+    report.check_wandb(None)
+    for found in (None, types.SimpleNamespace(origin=None)):  # not there; a directory of that name
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
+        with pytest.raises(UserError, match=r"--wandb: needs the package wandb; `pip install 'polyplay\[wandb\]'`"):
+            report.check_wandb("mine")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: types.SimpleNamespace(origin="wandb/__init__.py"))
+    report.check_wandb("mine")

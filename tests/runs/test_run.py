@@ -1,14 +1,13 @@
-"""Whole runs as a person starts them: what they leave behind, how they end, how they go on.
-
-The command is called here, its workers are processes; the main process is one of its own where it is killed or counts.
-"""
+"""Whole runs as a person starts them: what they leave behind, how they end, how they go on."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
+import pty
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -24,13 +23,12 @@ import psutil
 import pytest
 
 import polyplay
-from polyplay import systems
 from polyplay.cli import main
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
-from polyplay.runs import directory
-from polyplay.runs.load import load_run
-from polyplay.runs.options import RunOptions, to_json
+from polyplay.runs import run as run_module
+from polyplay.runs import session
+from polyplay.runs.run import RunResult
+from tests import leftovers
 from tests.reports import KEYS, rows
 
 TOY = ["--env", "toy:catch", "--optimizer=adam", "--learning-rate=2e-3", "--network=mlp", "--report-every=0.2"]
@@ -125,8 +123,6 @@ def _role(p: psutil.Process) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- what is left
-
-
 @pytest.fixture(scope="module")
 def impala(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("impala") / "run"
@@ -169,28 +165,7 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(system, request, tm
     assert "\x1b" not in capfd.readouterr().out  # not a terminal: no escape codes
 
 
-def test_python_does_the_same(tmp_path):
-    run = polyplay.train(
-        "a2c",
-        env="toy:catch",
-        steps=4000,
-        serial=True,
-        run=str(tmp_path / "x"),
-        learning_rate=2e-3,
-        report_every=0.5,
-    )
-    assert run.exit_code == 0
-    assert run.summary["steps"] >= 4000
-    assert run.evaluate(episodes=5)["episodes"] == 5
-    with pytest.raises(UserError, match="holds a run already"):
-        polyplay.train("a2c", env="toy:catch", run=str(tmp_path / "x"))
-    with pytest.raises(UserError, match="did you mean learning_rate"):
-        polyplay.train("a2c", learning_rat=1.0)
-
-
 # ---------------------------------------------------------------------------------------------- going on exactly
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -215,97 +190,31 @@ def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_pa
     assert steps == sorted(steps)
 
 
-def test_impala_goes_on_from_its_counters(impala, tmp_path):
-    run = shutil.copytree(impala, tmp_path / "run")
-    first = json.loads((run / "summary.json").read_text())
-    assert main.main(["resume", str(run), "--steps", "12000"]) == 0
-    second = json.loads((run / "summary.json").read_text())
-    assert second["updates"] > first["updates"]
-    assert second["steps"] >= 12000
-    assert second["episodes"] > first["episodes"]
-
-
-def test_a_run_that_is_older_than_an_option_has_its_default(tmp_path):
-    options = to_json(RunOptions(keep=7))
-    del options["step_timeout"]
-    config = to_json(systems.load("a2c").Config())
-    told = {"system": "a2c", "config": config, "options": options, "sources": {}, "environment": {}}
-    directory.write_config(tmp_path, told)
-    assert load_run(tmp_path)[2] == RunOptions(keep=7)
-
-
-def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, capfd):
-    run = tmp_path / "run"
-    assert main.main(training("a2c", run, "--steps", "400", "--serial")) == 0
-    assert main.main(["resume", str(run), "--steps", "800"]) == 0
-    saved = checkpoint.everything(run)
-    assert len(saved) == 2
-    file = saved[-1] / "agents/0/policy.safetensors"
-    file.write_bytes(file.read_bytes()[:-4])
-    capfd.readouterr()
-    assert main.main(["resume", str(run), "--steps", "1200"]) == 0
-    err = capfd.readouterr().err
-    assert f"checkpoint {saved[-1].name}: agents/0/policy.safetensors is damaged" in err
-    assert "going back to the one before" in err
-
-
-def test_a_full_disk_during_a_checkpoint_is_reported_and_leaves_nothing_half_written(tmp_path, monkeypatch, capfd):
-    """The disk fills up at the second file of a checkpoint (as the system reports it when data is written out)."""
-    run, real = tmp_path / "run", os.fsync
-
-    def full(fd: int) -> None:
-        if "optimizer" in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert main.main(training("a2c", run, "--steps", "2000", "--serial")) == 1
-    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in "".join(
-        capfd.readouterr()
-    )
-    assert checkpoint.everything(run) == []
-    assert not [p for p in (run / "checkpoints").rglob("*") if p.is_file()]
-    assert "not saved" in json.loads((run / "summary.json").read_text())["reason"]
-
-
 # ---------------------------------------------------------------------------------------------- users' mistakes
-
 LINES = [
-    (["train", "a2c", "--env", "ALE/Pogn-v5"], "Pong"),
-    (["train", "a2c", "--env", "CartPol-v1"], "CartPole"),
-    (["train", "a2c", "--lanse", "4"], "--lanes"),
-    (["train", "a2c", "--lanes", "four"], "--lanes"),
-    (["train", "a2c", "--lanes", "15", "--replicas", "2"], "--lanes 15"),
-    (["train", "a2x"], "a2c"),
-    (["train", "alphago_zero", "--env", "ALE/Pong-v5"], "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe"),
-    (
-        ["train", "alphago_zero", "--hidden", "64"],
-        "--hidden, --activation: given, but this system's network has --blocks",
-    ),
-    (["train", "impala", "--batch", "33"], "--batch 33"),
-    (["train", "a2c", "--env", "toy:catch", "--network", "natur"], "nature"),
-    (["train", "impala", "--lag", "0", "--actors", "1", "--lanes", "4", "--batch", "8"], "--lag 0"),
-    (
-        ["train", "dqn", "--env", "Pendulum-v1"],
-        "--env: Pendulum-v1 given, but dqn needs discrete actions, this has [1]",
-    ),
-    (
-        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari"],
-        "--preset atari is for atari environments, but CartPole-v1",
-    ),
-    (
-        ["train", "dqn", "--env", "CartPole-v1", "--preset", "atari", "--network", "a3c"],
-        "--network: 'a3c' takes one im",
-    ),
-    (["evaluate", "no-such-run"], "no-such-run"),
-    (["trian", "a2c"], "train"),
+    ("train a2c --env ALE/Pogn-v5", "Pong"),
+    ("train a2c --env CartPol-v1", "CartPole"),
+    ("train a2c --lanse 4", "--lanes"),
+    ("train a2c --lanes four", "--lanes"),
+    ("train a2c --lanes 15 --replicas 2", "--lanes 15"),
+    ("train a2x", "a2c"),
+    ("train alphago_zero --env ALE/Pong-v5", "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe"),
+    ("train alphago_zero --hidden 64", "--hidden, --activation: given, but this system's network has --blocks"),
+    ("train impala --batch 33", "--batch 33"),
+    ("train a2c --env toy:catch --network natur", "nature"),
+    ("train impala --lag 0 --actors 1 --lanes 4 --batch 8", "--lag 0"),
+    ("train dqn --env Pendulum-v1", "--env: Pendulum-v1 given, but dqn needs discrete actions, this has [1]"),
+    ("train dqn --env CartPole-v1 --preset atari", "--preset atari is for atari environments, but CartPole-v1"),
+    ("train dqn --env CartPole-v1 --preset atari --network a3c", "--network: 'a3c' takes one im"),
+    ("evaluate no-such-run", "no-such-run"),
+    ("trian a2c", "train"),
 ]
 
 
-@pytest.mark.parametrize(("words", "hint"), LINES, ids=[" ".join(w) for w, _ in LINES])
+@pytest.mark.parametrize(("words", "hint"), LINES)
 def test_a_users_mistake_is_one_clear_line_and_leaves_nothing(words, hint, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    assert main.main(words) == 2
+    assert main.main(words.split()) == 2
     _, err = capfd.readouterr()
     assert err.startswith("polyplay: error: ")
     assert err.count("\n") == 1
@@ -341,10 +250,250 @@ def make():
 def test_an_environment_that_breaks_the_rules_is_named(name, what, message, tmp_path, monkeypatch, capfd):
     (tmp_path / f"broken_{name}.py").write_text(BROKEN.replace("WHAT", what))
     monkeypatch.syspath_prepend(tmp_path)
-    run = tmp_path / "run"
-    words = f"train a2c --env broken_{name}:make --lanes 4 --replicas 1 --steps 100000 --run".split()
-    assert main.main([*words, str(run)]) == 1
-    _, err = capfd.readouterr()
+    words = f"train a2c --env broken_{name}:make --lanes 4 --serial --steps 100000 --run {tmp_path}/run"
+    assert main.main(words.split()) == 1
+    err = capfd.readouterr().err
     assert err.startswith("polyplay: failed: ")
     assert message in err
+    assert json.loads((tmp_path / "run/summary.json").read_text())["exit_code"] == 1
+
+
+def test_ctrl_c_saves_and_ends_and_two_at_once_are_one(tmp_path):
+    run = tmp_path / "run"
+    assert stopped(training("impala", run, *ENDLESS, "--trace"), run, 60, signal.SIGINT) == 130
+    assert not family(also="act") + family(also="learn")
+    assert len(checkpoint.everything(run)) == 1
+    updates = rows(run / "metrics.jsonl")[-1]["updates"]
+    again = start(["resume", str(run)])
+    wait_for(lambda: rows(run / "metrics.jsonl")[-1]["updates"] > updates)
+    workers = family(again.pid)
+    os.kill(again.pid, signal.SIGINT)
+    os.kill(again.pid, signal.SIGINT)
+    assert end(again)[0] == 130
+    assert len(checkpoint.everything(run)) == 2
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("system", ["a2c", pytest.param("impala", marks=pytest.mark.long)])
+def test_a_sigterm_for_the_whole_group_saves_too(system, tmp_path):
+    """As timeout, systemd and Slurm send it: to the fork server and to every worker as well."""
+    run = tmp_path / "run"
+    process = start(training(system, run, *ENDLESS, "--env", "CartPole-v1"), start_new_session=True)
+    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
+    workers = family(process.pid)
+    os.killpg(process.pid, signal.SIGTERM)
+    code, _, err = end(process)
+    assert code == 143, err
+    assert gone(workers)
+    assert len(checkpoint.everything(run)) == 1
+
+
+def test_a_closed_terminal_ends_a_run_that_saves(tmp_path):
+    run = tmp_path / "run"
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    code = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, "-m", "polyplay", *training("a2c", run, *ENDLESS)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+
+    def learnt() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ours, 1 << 16)  # the panel goes on
+        return run.exists() and any(row["updates"] for row in rows(run / "metrics.jsonl"))
+
+    wait_for(learnt)
+    everybody = family(process.pid)
+    os.close(ours)
+    assert process.wait(150) == 129
+    assert len(checkpoint.everything(run)) == 1
+    assert gone(everybody)
+
+
+def test_nothing_is_left_once_a_run_has_returned_whose_learner_was_killed(tmp_path):
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    more = {"env": {**os.environ, "TMPDIR": str(temporary)}}
+    process = start(training("impala", run, *ENDLESS, "--env", "CartPole-v1"), **more)
+    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
+    everybody = family(process.pid)
+    next(p for p in everybody if _role(p) == "learn").kill()
+    code, _, err = end(process)
+    left = [p for p in everybody if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]  # init reaps them
+    assert (code, left, list(temporary.iterdir())) == (1, [], [])
+    assert err == (
+        "polyplay: failed: worker learn 0 was killed by SIGKILL; the run cannot go on without it\n"
+        f"`polyplay resume {run}` goes on from the last checkpoint\n"
+    )
+
+
+def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):
+    run, workers = tmp_path / "run", []
+
+    def kill() -> None:
+        wait_for(lambda: family(also="act"))[0].kill()  # either: they come up in any order
+        wait_for(lambda: any(row["restarts"] >= 1 for row in rows(run / "metrics.jsonl")))
+        steps = rows(run / "metrics.jsonl")[-1]["steps"]
+        wait_for(lambda: rows(run / "metrics.jsonl")[-1]["steps"] > steps + 2000)
+        workers.extend(wait_for(lambda: len(family(also="act")) == 2 and family(also="act") + family(also="learn")))
+        family(also="learn")[0].kill()
+
+    with meanwhile(kill):
+        assert main.main(training("impala", run, *ENDLESS)) == 1
+    out, err = capfd.readouterr()
+    assert "worker learn 0 was killed by SIGKILL" in err
+    assert re.search("worker act [01] was killed by SIGKILL; a new one takes its place", out + err)
+    assert len(workers) == 3
+    assert gone(workers)
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
+
+
+def test_nothing_outlives_a_killed_main_process(tmp_path):
+    """Neither workers nor, below them, environment processes."""
+    run, shared = tmp_path / "run", leftovers.names()
+    process = start(training("a2c", run, *ENDLESS, "--env", "CartPole-v1"))
+    reported(run)
+    workers = family(process.pid)
+    assert len(workers) >= 4
+    process.kill()
+    process.communicate()
+    assert gone(workers), [p.cmdline() for p in workers if p.is_running()]
+    assert not leftovers.since(shared)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        text = (run / name).read_text()
+        assert text == "" or text.endswith("\n")
+
+
+CASES = 100
+FILES = ("config.json", "MANIFEST", "metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl")
+FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "scores.json")
+READ = ("config.json", "MANIFEST", "episodes.jsonl", "scores.json")  # by those who only read, too
+VALUES: list[Any] = [None, [], {}, "x", "", -1, 1e308, 10**400, True, float("nan"), [[1]], {"a": {"b": 1}}, "é\0"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two checkpoints and every file of lines."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    kw = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "trace": True, "tensorboard": False}
+    polyplay.train("a2c", run=str(run), steps=600, eval_every=100, eval_episodes=1, **kw)
+    polyplay.resume(run, steps=900)
+    polyplay.evaluate(run, episodes=1)
+    (run / "decisions.jsonl").write_text('{"steps": 10, "updates": 1, "kept": true}\n' * 2)
+    (run / "deliveries-0.jsonl").write_text('{"from":0,"threads":1,"length":0}\n[1,[0,0]]\n')
+    assert len(checkpoint.everything(run)) == 2
+    assert all(rows(run / name) for name in ("metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl"))
+    return run
+
+
+def spots(value: Any, path: tuple = ()) -> list[tuple]:
+    """Every place in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(spot for k, v in inner for spot in spots(v, (*path, k)))]
+
+
+def altered(value: Any, rng: random.Random) -> Any:
+    """`value` with a part of it replaced or gone."""
+    *way, last = rng.choice(spots(value)) or (None,)
+    if last is None:
+        return rng.choice(VALUES)
+    part = value
+    for key in way:
+        part = part[key]
+    if rng.random() < 0.4:
+        del part[last]
+    else:
+        part[last] = rng.choice(VALUES)
+    return value
+
+
+def mangled(data: bytes, rng: random.Random, lines: bool) -> bytes:
+    """Bytes of a JSON file, or of lines of it, that a run never wrote."""
+    how = rng.choice(["cut", "flip", "garbage", "deep", "empty", "altered", "altered", "altered"])
+    at = rng.randrange(len(data))
+    if how == "cut":
+        return data[:at] + b"\n" * rng.randrange(2)
+    if how == "flip":
+        return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+    if how == "garbage":
+        return data[:at] + rng.randbytes(rng.randrange(1, 40)) + data[at:]
+    if how == "deep":
+        return b"[" * 100_000 + b"\n" + (data if lines else b"")
+    if how == "empty":
+        return b""
+    if not lines:
+        return json.dumps(altered(json.loads(data), rng)).encode()
+    rows = [json.loads(line) for line in data.splitlines()]
+    i = rng.randrange(len(rows))
+    rows[i] = altered(rows[i], rng)
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def command_ends(capfd: pytest.CaptureFixture, *words: str) -> tuple[int, list[str]]:
+    """Its status and lines of stderr; no traceback."""
+    status = main.main(list(words))
+    err = capfd.readouterr().err
+    assert "Traceback" not in err
+    assert status in (0, 2), err
+    assert status == 0 or err.splitlines()[-1].startswith("polyplay: error: ")
+    return status, err.splitlines()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_mangled_json_is_one_line_or_the_checkpoint_before(
+    name: str, whole: Path, tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture
+):
+    """100 files in all. What is read when a run goes on is all read; it is not gone on with."""
+    begun: list[session.RunSetup] = []
+
+    def go(setup: session.RunSetup) -> RunResult:
+        session.Session(setup).reporter.close("", 0)
+        begun.append(setup)
+        return RunResult(setup.directory)
+
+    monkeypatch.setattr(run_module, "_go", go)
+    for case in range(CASES // len(FILES)):
+        rng, run = random.Random(f"{name} {case}"), shutil.copytree(whole, tmp_path / str(case))
+        old, new = checkpoint.everything(run)
+        file = new / "manifest.json" if name == "MANIFEST" else run / name
+        file.write_bytes(mangled(file.read_bytes(), rng, name.endswith(".jsonl")))
+        begun.clear()
+        status, err = command_ends(capfd, "resume", str(run), "--steps", "2000")
+        if name == "config.json":
+            assert status == 0 or "config.json" in err[-1] or "--" in err[-1], err
+        else:
+            assert status == 0, err
+            assert begun[0].counters["steps"] > 0
+        if name == "MANIFEST" and begun[0].crew.resume == old:
+            assert f"checkpoint {new.name}: " in err[0]
+        if name in READ:
+            command_ends(capfd, "evaluate", str(run), "--episodes", "1")
+            command_ends(capfd, "scores", str(run))
+
+
+def test_lines_that_are_damaged_are_counted_and_gone(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
+    run = shutil.copytree(whole, tmp_path / "run")
+    episodes, updates = len(rows(run / "episodes.jsonl")), len(rows(run / "updates.jsonl"))
+    for name in ("episodes", "updates"):
+        data = (run / f"{name}.jsonl").read_bytes()
+        (run / f"{name}.jsonl").write_bytes(b"[]\n\xff\n" + data)
+    assert polyplay.resume(run, steps=1500).exit_code == 0
+    assert "polyplay: episodes.jsonl: 2 damaged lines left out\n" in capfd.readouterr().err
+    assert len(rows(run / "episodes.jsonl")) > episodes
+    numbers = [row["update"] for row in rows(run / "updates.jsonl")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > updates
+
+
+SHAPES: list[Callable[[Any], Any]] = [lambda m: [], lambda m: {}]
+SHAPES += [lambda m: {**m, "counters": {}}, lambda m: {**m, "files": []}]
+
+
+@pytest.mark.parametrize("of", SHAPES)
+def test_a_manifest_of_another_shape_is_passed_over(of: Callable[[Any], Any], whole: Path, tmp_path: Path, capfd):
+    run = shutil.copytree(whole, tmp_path / "run")
+    old, new = checkpoint.everything(run)
+    checkpoint.write_json(new / "manifest.json", of(checkpoint.manifest(new)))
+    assert polyplay.resume(run, steps=1500).exit_code == 0
+    assert f"checkpoint {new.name}: its manifest" in capfd.readouterr().err
+    assert checkpoint.update_of(checkpoint.everything(run)[-1]) > checkpoint.update_of(old)

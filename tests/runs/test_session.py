@@ -1,21 +1,42 @@
+"""The main process of a run: signals, callbacks, rescue, a lost disk."""
+
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import polyplay
+from polyplay import systems
 from polyplay.cli import main
-from polyplay.core import checkpoint, processes
-from polyplay.core.errors import WorkerLost
-from polyplay.core.worker import RunControl
-from polyplay.runs import session
+from polyplay.core import checkpoint, processes, worker
+from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.worker import RunControl, WorkerContext
+from polyplay.learning.learner import Learner
+from polyplay.runs import directory, session
+from polyplay.runs.directory import DirectoryLock, read_config
+from polyplay.runs.options import RunOptions
+from polyplay.runs.session import Callbacks, Session
 from polyplay.runs.terminal import Output
 from polyplay.workers.crew import Crew
+from tests.reports import rows
+
+
+def told(capfd: pytest.CaptureFixture) -> str:
+    """All that was printed since the last time."""
+    return "".join(capfd.readouterr())
 
 
 @pytest.mark.timeout(60)
@@ -66,7 +87,7 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
     summary = json.loads((run / "summary.json").read_text())
     assert summary["exit_code"] == 1
     assert summary["reason"].startswith("worker learn 0 was killed by SIGKILL")
-    assert "saving a checkpoint" not in "".join(capfd.readouterr())
+    assert "saving a checkpoint" not in told(capfd)
 
 
 ENDLESS = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
@@ -90,7 +111,7 @@ def test_another_signal_a_second_later_drops_everything_and_says_so(tmp_path, mo
     asked_twice(monkeypatch, 0.0)
     monkeypatch.setattr(processes, "AGAIN", 0.5)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
-    said = "".join(capfd.readouterr())
+    said = told(capfd)
     assert said.count("SIGTERM again: ending without saving") == 1
     assert "stopped by SIGTERM, at once: what was learnt since the last checkpoint is lost" in said
 
@@ -100,7 +121,7 @@ def test_signals_that_come_together_are_one(tmp_path, monkeypatch, capfd):
     asked_twice(monkeypatch, 0.0)
     monkeypatch.setattr(session, "PATIENCE", 0.5)  # it would not end otherwise
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
-    said = "".join(capfd.readouterr())
+    said = told(capfd)
     assert "again" not in said
     assert "stopped by SIGTERM; not saved: learners did not end within 0 s" in said
 
@@ -110,7 +131,7 @@ def test_a_signal_before_any_learner_has_begun_is_one_line(tmp_path, monkeypatch
     asked_twice(monkeypatch, 60.0)
     monkeypatch.setattr(session.Session, "_learning", lambda self: False)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
-    said = "".join(capfd.readouterr())
+    said = told(capfd)
     assert said.count("SIGTERM") == 1
     assert "stopped by SIGTERM before anything was learnt" in said
 
@@ -143,7 +164,579 @@ def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monk
 
     monkeypatch.setattr(Crew, "_start", start)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 129
-    said = "".join(capfd.readouterr())
+    said = told(capfd)
     assert "stopped by SIGHUP while it was starting" in said
     assert "Traceback" not in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 129
+
+
+TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
+TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
+
+
+class Recorder:
+    """Counts what it is called with."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda run, what: self.rows.setdefault(name, []).append(what)
+
+
+def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
+    recorder, reports = Recorder(), []
+
+    def count(run: Any, row: dict[str, Any]) -> None:
+        assert run.directory == tmp_path / "run"
+        reports.append(row)
+
+    run = polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=[recorder, count])
+    written = {
+        method: [json.loads(line) for line in (run.directory / f"{name}.jsonl").read_text().splitlines()]
+        for name, method in (("metrics", "on_report"), ("episodes", "on_episode"), ("evaluations", "on_evaluation"))
+    }
+    assert {method: recorder.rows.get(method, []) for method in written} == written
+    assert reports == written["on_report"]
+    assert recorder.rows["on_checkpoint"][-1] == checkpoint.everything(run.directory)[-1]
+    assert recorder.rows["on_end"] == [run.summary]
+
+
+class Stopper:
+    def on_report(self, run: Any, row: dict[str, Any]) -> None:
+        if row["updates"]:
+            run.stop("enough")
+
+
+def enough(run: Any, row: dict[str, Any]) -> bool:
+    return not row["updates"]
+
+
+def enough_numpy(run: Any, row: dict[str, Any]) -> Any:
+    return np.mean([row["updates"]]) < 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"),
+    [
+        *((answer, True) for answer in (False, np.False_, np.array(False), torch.tensor(False))),
+        *((answer, False) for answer in (True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, bool))),
+        *((answer, False) for answer in (np.float64(0.0), torch.tensor(0))),
+    ],
+)
+def test_whatever_is_false_stops_and_nothing_else(answer: Any, stops: bool):
+    ends: list[str] = []
+    found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
+    found.line("metrics", {})
+    found.call()
+    assert ends == ["stopped by callback <lambda>"] * stops
+
+
+@pytest.mark.parametrize(
+    ("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough"), (enough_numpy, "enough_numpy")]
+)
+def test_a_callback_ends_the_run_with_a_checkpoint(tmp_path: Path, callback: Any, name: str):
+    run = polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[callback])
+    assert (run.exit_code, run.reason) == (0, f"stopped by callback {name}")
+    assert checkpoint.everything(run.directory)
+    more = polyplay.resume(run.directory, steps=int(run.summary["steps"]) + 200, callbacks=[Recorder()])
+    assert more.reason == "done"
+
+
+def test_a_callback_that_raises_leaves_a_run_that_can_go_on(tmp_path: Path):
+    def broken(run: Any, row: dict[str, Any]) -> None:
+        if row["updates"]:
+            raise RuntimeError("my mistake")
+
+    with pytest.raises(RuntimeError, match="my mistake") as caught:
+        polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[broken])
+    assert "broken" in [entry.name for entry in caught.traceback]
+    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
+    assert checkpoint.everything(tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
+
+
+def test_one_that_raises_on_the_last_report_fails_the_run(tmp_path: Path):
+    def broken(run: Any, row: dict[str, Any]) -> None:
+        if row["steps"] >= 1600:
+            raise RuntimeError("my mistake")
+
+    with pytest.raises(RuntimeError, match="my mistake") as caught:
+        polyplay.train("a2c", **TOY | {"report_every": 1e6}, steps=1600, run=tmp_path / "run", callbacks=[broken])
+    assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
+    assert [row["state"] for row in directory.list_runs([tmp_path / "run"])] == ["failed"]
+
+
+def test_mistakes_are_one_line_and_nothing_is_made(tmp_path: Path):
+    with pytest.raises(
+        UserError, match="callbacks: int given, allowed: a function, or an object with one of on_report"
+    ):
+        polyplay.train("a2c", **TOY, run=tmp_path / "run", callbacks=[3])
+    with pytest.raises(UserError, match="callbacks: enough given, allowed: a list"):
+        polyplay.train("a2c", **TOY, run=tmp_path / "run", callbacks=enough)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+class Later:
+    async def on_report(self, run: Any, row: dict[str, Any]) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        (Stopper, r"the class Stopper given, allowed: an object of it, Stopper\(\)"),
+        (lambda row: False, r"<lambda> is called with \(run, row\).*too many positional arguments"),
+        (lambda run, row, more: False, r"missing a required argument: 'more'"),
+        (Later(), "Later is async"),
+    ],
+)
+def test_what_could_not_be_called_is_refused_before_anything_starts(callback: Any, says: str, tmp_path: Path):
+    with pytest.raises(UserError, match=says):
+        polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=[callback])
+    assert not (tmp_path / "run").exists()
+    polyplay.train("a2c", **TOY, steps=1600, callbacks=[print, lambda *both, more=1: None], dry_run=True)
+
+
+BREAKS = """
+import os
+import gymnasium
+class Env(gymnasium.Wrapper):
+    def step(self, action):
+        if os.path.exists(FLAG):
+            raise ZeroDivisionError("a fault of its own")
+        return super().step(action)
+def make():
+    return Env(gymnasium.make("CartPole-v1"))
+"""
+BROKEN_KW: dict[str, Any] = {"network": "mlp", "trace": True, "steps": 100_000_000, "tensorboard": False, "seed": 3}
+BROKEN_KW |= {"report_every": 0.1}
+
+
+@pytest.fixture
+def breaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> str:
+    """An environment that breaks once the run has made 30 updates."""
+    name = f"breaking_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(BREAKS.replace("FLAG", repr(str(tmp_path / "broken"))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    real = Learner._count
+
+    def count(self: Learner, *args: Any) -> None:
+        real(self, *args)
+        if self.version == 30:
+            (tmp_path / "broken").touch()
+
+    monkeypatch.setattr(Learner, "_count", count)
+    return f"{name}:make"
+
+
+@pytest.mark.parametrize(
+    ("system", "kw"),
+    [
+        ("a2c", {"lanes": 4, "replicas": 1, "serial": True}),
+        ("a2c", {"lanes": 4, "replicas": 2, "on": "thread"}),
+        ("impala", {"lanes": 4, "actors": 2, "batch": 8, "unroll": 5, "on": "thread"}),
+        pytest.param("dqn", {"lanes": 4, "start": 40, "capacity": 1000, "serial": True}, marks=pytest.mark.long),
+    ],
+    ids=["a2c serial", "a2c replicas", "impala", "dqn"],
+)
+def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, breaking: str, tmp_path: Path, capfd):
+    run = tmp_path / "run"
+    with pytest.raises(EnvFailure) as failed:
+        polyplay.train(system, env=breaking, run=str(run), **BROKEN_KW, **kw)
+    assert failed.value.__notes__ == [f"`polyplay resume {run}` goes on from the last checkpoint"]
+    (found,) = checkpoint.everything(run)
+    last = rows(run / "updates.jsonl")[-1]["update"]
+    assert checkpoint.update_of(found) == last >= 30
+    assert checkpoint.resume_flaw(found) is None
+    assert json.loads((run / "summary.json").read_text())["checkpoint"] == found.name
+    (tmp_path / "broken").unlink()
+    steps = checkpoint.manifest(found)["counters"]["steps"]
+    assert polyplay.resume(run, steps=steps + 400).exit_code == 0
+    assert [row["update"] for row in rows(run / "updates.jsonl")][:last] == list(range(1, last + 1))
+    assert len(rows(run / "updates.jsonl")) > last
+
+
+def test_the_last_line_says_how_to_go_on(breaking: str, tmp_path: Path, capfd: pytest.CaptureFixture):
+    run, words = tmp_path / "a run", "--network mlp --lanes 4 --replicas 1 --serial --steps 10M --no-tensorboard"
+    assert main.main(["train", "a2c", "--env", breaking, "--run", str(run), *words.split()]) == 1
+    out, err = capfd.readouterr()
+    assert out.splitlines()[-1].startswith("failed · ")  # why is said once
+    assert err.count("polyplay: failed: ") == 1
+    assert "ZeroDivisionError: a fault of its own" in err
+    assert err.splitlines()[-1] == f"`polyplay resume '{run}'` goes on from the last checkpoint"
+
+
+def test_a_learner_that_raises_leaves_its_last_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real, run = Learner.step, tmp_path / "run"
+
+    def step(self: Learner, *args: Any):
+        if self.version == 20:
+            raise RuntimeError("of its own")
+        yield from real(self, *args)
+
+    monkeypatch.setattr(Learner, "step", step)
+    with pytest.raises(WorkerLost, match="of its own"):
+        polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **BROKEN_KW)
+    assert [checkpoint.update_of(p) for p in checkpoint.everything(run)] == [20]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("left", ["again", ".partial-000000000000", ".partial-best-000000000009"])
+def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monkeypatch, capfd):
+    """A learner that does not end: another signal ends the wait, and what others left makes none."""
+    run, begun = tmp_path / "run", [0.0]
+
+    def step(self: Learner, *args: Any):
+        if self.version == 20:
+            raise RuntimeError("of its own")
+        yield from real(self, *args)
+
+    def rescue(self: Crew, saved: float, busy: Any) -> list[int]:
+        version = checkpoint.partial(run, 20)
+        (version if left == "again" else checkpoint.checkpoints_dir(run) / left).mkdir(parents=True)
+        begun[0] = time.monotonic()
+        while busy():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.02)
+        begun[0] = time.monotonic() - begun[0]
+        return []
+
+    real = Learner.step
+    monkeypatch.setattr(Learner, "step", step)
+    monkeypatch.setattr(Crew, "rescue", rescue)
+    monkeypatch.setattr(processes, "AGAIN", 0.3)
+    outside = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(WorkerLost, match="of its own"):
+        polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **BROKEN_KW)
+    assert signal.getsignal(signal.SIGTERM) is outside
+    said = told(capfd)
+    assert said.count("SIGTERM again: ending without saving") == (left == "again")
+    assert begun[0] >= 0.3 if left == "again" else begun[0] < 0.3
+    assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real, run = Learner._count, tmp_path / "run"
+
+    def count(self: Learner, *args: Any) -> None:
+        real(self, *args)
+        if self.version == 20:
+            self.vector.flat[0] = float("nan")
+            self.done = True
+
+    monkeypatch.setattr(Learner, "_count", count)
+    with pytest.raises(NotFinite, match="update 20: weights are not finite"):
+        polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **BROKEN_KW)
+    assert [p.name for p in checkpoint.everything(run)] == ["000000000000-steps-0"]
+
+
+SLOW = """
+import os, time
+import gymnasium
+class Env(gymnasium.Wrapper):
+    def step(self, action):
+        if os.path.exists(FLAG):
+            time.sleep(0.25)
+        return super().step(action)
+def make():
+    return Env(gymnasium.make("CartPole-v1"))
+"""
+KW: dict[str, Any] = {"network": "mlp", "hidden": (8,), "trace": True, "tensorboard": False, "seed": 3, "lanes": 2}
+KW |= {"unroll": 400, "report_every": 0.1, "steps": 100_000_000}
+AT = 3  # the update after which a step takes a quarter of a second, and a rollout more than a minute
+LONG = pytest.mark.long
+
+
+@pytest.fixture
+def slows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> Callable[[Callable[[], None]], str]:
+    """slows(then): an environment that is slow after update AT; `then` is called at that moment."""
+    name = f"slows_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(SLOW.replace("FLAG", repr(str(tmp_path / "slow"))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    real = Learner._count
+
+    def make(then: Callable[[], None]) -> str:
+        def count(self: Learner, *args: Any) -> None:
+            real(self, *args)
+            if self.version == AT and not (tmp_path / "slow").exists():
+                (tmp_path / "slow").touch()
+                then()
+
+        monkeypatch.setattr(Learner, "_count", count)
+        return f"{name}:make"
+
+    return make
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("system", "kw"),
+    [
+        ("a2c", {"replicas": 1, "serial": True}),
+        ("a2c", {"replicas": 2, "on": "thread"}),
+        pytest.param("impala", {"actors": 2, "batch": 2, "on": "thread"}, marks=LONG),
+        pytest.param("impala", {"actors": 2, "learners": 2, "batch": 4, "on": "thread"}, marks=LONG),
+        pytest.param("a3c", {"replicas": 2, "on": "thread"}, marks=LONG),
+        pytest.param("ppo", {"replicas": 2, "serial": True}, marks=LONG),
+        pytest.param("dqn", {"replicas": 1, "start": 400, "capacity": 2000, "serial": True}, marks=LONG),
+        pytest.param("apex", {"actors": 2, "memories": 1, "start": 100, "on": "thread"}, marks=LONG),
+    ],
+)
+def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, slows, tmp_path, capfd):
+    run, sent = tmp_path / "run", list[float]()
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    known = {**vars(systems.load(system).Config()), **vars(RunOptions())}
+    env, more = slows(send), {k: v for k, v in {**KW, **kw}.items() if k in known}
+    result = polyplay.train(system, env=env, run=str(run), **more)
+    assert time.monotonic() - sent[0] < 30.0, "a rollout takes 100 s"
+    assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
+    said = capfd.readouterr()
+    text = " ".join((said.out + said.err).split())
+    assert text.count("a slow rollout is dropped: lanes begin anew") == 1
+    found = checkpoint.everything(run)[-1]
+    last = rows(run / "updates.jsonl")[-1]["update"]
+    assert checkpoint.update_of(found) >= AT
+    assert checkpoint.update_of(found) == last or system == "a3c"
+    assert checkpoint.resume_flaw(found) is None
+    assert result.summary["checkpoint"] == found.name
+    (tmp_path / "slow").unlink()
+    steps = checkpoint.manifest(found)["counters"]["steps"]
+    again = polyplay.resume(run, steps=steps + 2000)
+    assert again.exit_code == 0
+    if system in ("a3c", "apex"):  # several write lines, or there are as many updates as there is time for
+        return
+    made = [row["update"] for row in rows(run / "updates.jsonl")]
+    assert made == list(range(1, made[-1] + 1))
+    assert made[-1] > last
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "how", [{"serial": True}, pytest.param({"on": "thread"}, marks=LONG)], ids=["serial", "threads"]
+)
+def test_the_time_limit_holds_within_a_rollout(how, slows, tmp_path):
+    run = tmp_path / "run"
+    options = SimpleNamespace(begun=0.0)
+    env = slows(lambda: setattr(options, "begun", time.monotonic()))
+    more = {**KW, **how, "replicas": 1, "minutes": 0.1}
+    result = polyplay.train("a2c", env=env, run=str(run), **more)
+    assert (result.exit_code, result.reason) == (0, "0.1 minutes are over")
+    assert result.summary["wall_seconds"] < 30.0
+    assert checkpoint.update_of(checkpoint.everything(run)[-1]) >= AT
+    assert json.loads((run / "summary.json").read_text())["exit_code"] == 0
+
+
+def test_what_ends_soon_is_waited_for(monkeypatch):
+    control = RunControl()
+    ctx = WorkerContext("act", 0, 1, 0, 0, None, control)  # type: ignore[arg-type]
+    assert not ctx.late(1e9)
+    control.finish()
+    assert ctx.late(worker.ENDING + 0.1)
+    assert not ctx.late(worker.ENDING - 0.9)
+    ctx.ending_since -= worker.ENDING
+    assert ctx.late()
+    other = RunControl()
+    other.over = lambda: True
+    assert WorkerContext("act", 0, 1, 0, 0, None, other).late(5.0)  # type: ignore[arg-type]
+
+
+DISK_KW: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "trace": True, "seed": 3}
+DISK_KW |= {"report_every": 0.02, "checkpoint_every": 0.05, "eval_every": 100, "eval_episodes": 1}
+SYSTEMS = {"a2c": {}, "impala": {"actors": 1, "batch": 4, "unroll": 5}}
+
+
+class Disk:
+    """Under a run's directory: writes fail while it is full."""
+
+    def __init__(self, run: Path, monkeypatch: pytest.MonkeyPatch):
+        self.run, self.full, self.refused = run, False, set[str]()
+        self.write, self.fsync = os.write, os.fsync
+        monkeypatch.setattr(os, "write", self._write)
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def _refuse(self, fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if self.full and path.startswith(str(self.run)):
+            self.refused.add(Path(path).name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _write(self, fd: int, data: bytes) -> int:
+        if self.full and len(data) > 1 and str(self.run) in os.readlink(f"/proc/self/fd/{fd}"):
+            self.write(fd, data[: len(data) // 2])  # as the last bytes of a disk are taken
+            self._refuse(fd)
+        return self.write(fd, data)
+
+    def _fsync(self, fd: int) -> None:
+        self._refuse(fd)
+        self.fsync(fd)
+
+
+@pytest.fixture
+def at_ticks(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], None]]:
+    """What happens at a run's tick of that number; from the first on the run takes as many as it gets."""
+    events: dict[int, Callable[[], None]] = {}
+    real, ticks = Session._tick, [0]
+
+    def tick(self: Session) -> None:
+        ticks[0] += 1
+        events.get(ticks[0], lambda: None)()
+        real(self)
+        if ticks[0] == max(events) + 6:
+            self._finish("enough")
+
+    monkeypatch.setattr(Session, "_tick", tick)
+    monkeypatch.setattr("polyplay.runs.session.TICK", 0.03)
+    return events
+
+
+def endless(run: Path, system: str = "impala", **more: Any) -> Any:
+    return polyplay.train(system, run=str(run), steps=100_000_000, **{**DISK_KW, **SYSTEMS[system], **more})
+
+
+def check_whole(run: Path, result: Any) -> None:
+    """All lines of a run are there, and it goes on."""
+    assert (result.exit_code, result.reason) == (0, "enough")
+    assert [row["update"] for row in rows(run / "updates.jsonl")] == list(range(1, result.summary["updates"] + 1))
+    assert len(rows(run / "episodes.jsonl")) == result.summary["episodes"]
+    assert checkpoint.flaw(checkpoint.everything(run)[-1]) is None
+    assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_path, monkeypatch, at_ticks, capfd):
+    run = tmp_path / "run"
+    disk = Disk(run, monkeypatch)
+    sizes: list[int] = []
+
+    def room() -> None:
+        disk.full = False
+        sizes.append((run / "metrics.jsonl").stat().st_size)
+
+    at_ticks |= {8: lambda: setattr(disk, "full", True), 20: room, 30: lambda: None}
+    result = endless(run, system)
+    assert (result.exit_code, result.reason) == (0, "enough")
+    said = told(capfd)
+    logs = ["metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl", "tensorboard/"]
+    logs += ["deliveries-0.jsonl"] if system == "impala" else []
+    for name in logs:
+        assert (
+            said.count(f"{name}: No space left on device; the disk is full: free some space; the run continues") == 1
+        ), name
+    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in said
+    assert (run / "metrics.jsonl").stat().st_size > sizes[0]  # written again
+    for path in run.glob("*.jsonl"):
+        assert all(json.loads(line) for line in path.read_bytes().splitlines())
+    last = rows(run / "updates.jsonl")[-1]["update"]
+    assert len(rows(run / "updates.jsonl")) < last == result.summary["updates"]
+    assert checkpoint.flaw(checkpoint.everything(run)[-1]) is None
+    assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
+
+
+def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, capfd):
+    run = tmp_path / "run"
+    config: list[Any] = []
+
+    def delete() -> None:
+        config.append(read_config(run))
+        shutil.rmtree(run)
+
+    at_ticks[10] = delete
+    at_ticks[20] = lambda: None
+    result = endless(run)
+    said = told(capfd)
+    assert said.count("was deleted: it is written anew") == 1
+    assert re.findall("warning .*", said) == [next(re.finditer("warning .*deleted.*", said))[0]]
+    assert read_config(run) == config[0]
+    assert rows(run / "metrics.jsonl")[0]["updates"] < rows(run / "metrics.jsonl")[-1]["updates"]
+    assert list((run / "tensorboard").iterdir())
+    assert (run / "deliveries-0.jsonl").read_text().startswith('{"from":0,')
+    assert json.loads((run / "summary.json").read_text())["reason"] == "enough"
+    check_whole(run, result)
+
+
+def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
+    run, there = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run"
+    at_ticks |= {10: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 20: lambda: None}
+    result = endless(run)
+    said = " ".join(told(capfd).split())
+    assert said.count(f"{run} was moved to {there}: the run goes on there, and its old name is a link to it") == 1
+    assert run.is_symlink()
+    assert not there.is_symlink()
+    check_whole(there, result)
+
+
+def test_a_directory_that_is_moved_and_replaced_ends_the_run(tmp_path, at_ticks):
+    """No checkpoint is written in the other place, so the run has one history."""
+    run, there = tmp_path / "run", tmp_path / "there"
+
+    def move() -> None:
+        run.rename(there)
+        run.mkdir()
+
+    at_ticks[10] = move
+    with pytest.raises(
+        UserError, match=f"was moved to {there} .*: `polyplay resume {there}` goes on from its last check"
+    ):
+        endless(run, eval_every=None)
+    assert not {path.name for path in run.iterdir()} & {"config.json", "checkpoints", "summary.json"}
+    assert polyplay.resume(there, steps=50_000).exit_code == 0
+
+
+def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):
+    run = tmp_path / "run"
+    at_ticks |= {10: lambda: (run / ".lock").unlink(), 20: lambda: None}
+    result = endless(run)
+    assert (result.exit_code, result.reason) == (0, "enough")
+    said = told(capfd)
+    assert re.findall("warning .*", said) == [
+        next(re.finditer("warning .*lock was deleted: it is locked again", said))[0]
+    ]
+    assert (run / "summary.json").exists()
+
+
+@pytest.mark.parametrize("deleted", ["all", "lock"])
+def test_a_run_that_was_there_meanwhile_is_left_alone(deleted: str, tmp_path, at_ticks):
+    run, other = tmp_path / "run", '{"another": 1}'
+
+    def replace() -> None:
+        (run / ".lock").unlink()
+        if deleted == "all":
+            shutil.rmtree(run)
+            run.mkdir()
+        (run / "config.json").write_text(other)
+
+    at_ticks[10] = replace
+    with pytest.raises(UserError, match="another command has written to"):
+        endless(run, eval_every=None)
+    assert (run / "config.json").read_text() == other
+    assert not (run / "summary.json").exists()
+
+
+def test_another_run_in_its_place_ends_a_run_that_leaves_it_alone(tmp_path, at_ticks, capfd):
+    run = tmp_path / "run"
+    locks: list[Any] = []
+
+    def replace() -> None:
+        shutil.rmtree(run)
+        run.mkdir()
+        locks.append(DirectoryLock(run))
+        (run / "config.json").write_text("another")
+
+    at_ticks[10] = replace
+    with pytest.raises(UserError, match="is being written by process"):
+        endless(run, eval_every=None)
+    locks[0].close()
+    assert (run / "config.json").read_text() == "another"
+    assert not (run / "summary.json").exists()

@@ -1,3 +1,5 @@
+"""A run as a terminal shows it, and as a log has it."""
+
 from __future__ import annotations
 
 import io
@@ -11,19 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from polyplay.runs import terminal
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
 from polyplay.runs.reporter import Reporter, Snapshot
-from polyplay.runs.terminal import (
-    RunGoal,
-    Terminal,
-    clock_text,
-    closing_line,
-    evaluation_line,
-    report_line,
-    settings_lines,
-    short_count,
-)
 from tests.fakepage import page
 
 ESCAPE = "\x1b"
@@ -56,7 +49,9 @@ class Case:
         self.clock = Clock()
         console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
         self.reporter = Reporter(directory, tensorboard=False, clock=self.clock)
-        self.terminal = Terminal(self.reporter, total_frames=frames, live=live, console=console, clock=self.clock)
+        self.terminal = terminal.Terminal(
+            self.reporter, total_frames=frames, live=live, console=console, clock=self.clock
+        )
         self.frames = 0
 
     def begin(self, flags: str = "", **options: Any) -> None:
@@ -66,13 +61,7 @@ class Case:
         self.frames += frames
         self.clock.now += 5
         spent = {"env": self.clock.now, "infer": self.clock.now, "wait": self.clock.now}
-        snapshot = {
-            "frames": self.frames,
-            "steps": self.frames // 4,
-            "updates": 7,
-            "memory_mb": 512.0,
-            **more,
-        }
+        snapshot = {"frames": self.frames, "steps": self.frames // 4, "updates": 7, "memory_mb": 512.0, **more}
         times = {"time": dict.fromkeys(roles, spent), "workers": dict.fromkeys(roles, 2)}
         self.terminal.report(self.reporter.report(Snapshot(**snapshot | times)))
 
@@ -119,13 +108,7 @@ def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
         r"sizes +64 64",
     ):
         assert re.search(words, text), words
-    for words in (
-        r"\* frames +5,000,000",
-        r"\* tensorboard +false",
-        r" seed +0",
-        r"lstm +false",
-        r"env +ALE/Pong-v5",
-    ):
+    for words in (r"\* frames +5,000,000", r"\* tensorboard +false", r" seed +0", r"lstm +false", r"env +ALE/Pong-v5"):
         assert re.search(words, text), words
     assert "checkpoint_every" not in text  # a run option nobody set
     assert "unmarked: the default  + preset quick  * given" in text
@@ -177,17 +160,17 @@ def test_where_a_frame_is_a_step_they_are_told_once(tmp_path: Path):
     for case, steps in ((same, 20_000), (apart, 5_000)):
         case.begin()
         case.report(steps=steps)
-    line = report_line(same.reporter.row, RunGoal(40_000), None, 4000.0)
+    line = terminal.report_line(same.reporter.row, terminal.RunGoal(40_000), None, 4000.0)
     assert "20,000 steps" in line
     assert line.count("steps/s") == 1
     assert "frames" not in line
-    assert "frames" in report_line(apart.reporter.row, RunGoal(40_000), None, 4000.0)
+    assert "frames" in terminal.report_line(apart.reporter.row, terminal.RunGoal(40_000), None, 4000.0)
     for case, words in ((same, ["steps  20,000", "speed  4,000 steps/s"]), (apart, ["frames 20,000   steps 5,000"])):
         case.terminal.refresh()
         summary = case.reporter.close("done", 0)
         case.terminal.end(summary)
         assert all(text in plain(case.text) for text in words)
-        assert ("frames" in closing_line(summary)) == (case is apart)
+        assert ("frames" in terminal.closing_line(summary)) == (case is apart)
     assert "frames" not in plain(same.text)
 
 
@@ -206,14 +189,14 @@ def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Pat
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_settings_fit_any_width(width: int):
     out = io.StringIO()
-    Console(file=out, width=width).print(settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}, width))
+    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}, width))
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
 def test_a_budget_is_not_shown_where_another_length_was_given():
     for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"frames": 9}, False), ({"steps": 9}, False)):
         out = io.StringIO()
-        Console(file=out, width=80).print(settings_lines({"env": "x", "budget": 5}, options, {}, 80))
+        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}, 80))
         assert ("budget" in out.getvalue()) is shown
 
 
@@ -261,24 +244,11 @@ def test_on_a_terminal_a_panel_tells_how_it_goes(tmp_path: Path):
     text = plain(case.text)
     case.terminal.close()
     assert ESCAPE in case.text
-    for words in (
-        "fake · ALE/Pong-v5 · seed 3",
-        "2.4 %",
-        "0:00:06",
-        "eta 0:04:04",
-        "frames 24,000",
-        "steps 6,000",
-    ):
+    for words in ("fake · ALE/Pong-v5 · seed 3", "2.4 %", "0:00:06", "eta 0:04:04", "frames 24,000", "steps 6,000"):
         assert words in text, words
     for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50 (last 100 games)", "best 49.50"):
         assert words in text, words
-    for words in (
-        "lag    1.50 mean, 9 most",
-        "queue 4",
-        "restarts 1",
-        "warning: lane 3 restarted",
-        "games 100",
-    ):
+    for words in ("lag    1.50 mean, 9 most", "queue 4", "restarts 1", "warning: lane 3 restarted", "games 100"):
         assert words in text, words
     assert re.search(r"actor ×2 +█+ +env +33% +infer +33% +learn +0% +wait +33%", text)
 
@@ -288,7 +258,7 @@ def test_the_panel_is_drawn_4_times_a_second_at_most(tmp_path: Path):
     case.begin()
     case.report()
     drawn = []
-    case.terminal.screen.draw = lambda picture: drawn.append(case.clock.now)  # type: ignore[method-assign]
+    case.terminal.screen.live.update = lambda *_, **__: drawn.append(case.clock.now)  # type: ignore[union-attr, method-assign]
     for _ in range(1000):
         case.clock.now += 0.001
         case.terminal.refresh()
@@ -320,19 +290,19 @@ def test_the_next_command_has_a_line_of_its_own_on_a_narrow_screen(width: int, l
 
 def test_closing_says_how_to_go_on_after_a_stop():
     summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
-    bare = closing_line({**summary, "episodic_return_mean": None, "checkpoint": None})
+    bare = terminal.closing_line({**summary, "episodic_return_mean": None, "checkpoint": None})
     assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
-    text = closing_line({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
+    text = terminal.closing_line({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
     assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
-    failed = closing_line({**summary, "episodic_return_mean": None, "checkpoint": "000000000007"}, failed=True)
+    failed = terminal.closing_line({**summary, "episodic_return_mean": None, "checkpoint": "000000000007"}, failed=True)
     assert failed == "failed · 5 frames in 0:00:01"  # the exception says why, and how to go on
 
 
 def test_games_beside_training_are_one_line():
     row = {"frames": 2_000_000, "episodic_return_mean": 17.25, "episodes": 10, "protocol": "null-op", "best": True}
     text = "evaluation at 2,000,000 frames: 17.25 over 10 games (null-op)"
-    assert evaluation_line(row) == f"{text}, the best so far"
-    assert evaluation_line({**row, "best": False}) == text
+    assert terminal.evaluation_line(row) == f"{text}, the best so far"
+    assert terminal.evaluation_line({**row, "best": False}) == text
 
 
 def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
@@ -381,15 +351,15 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
 @pytest.mark.parametrize(
     ("goal", "done", "eta"),
     [
-        (RunGoal(1000), 0.25, 75.0),
-        (RunGoal(minutes=1.0), 0.5, 30.0),
-        (RunGoal(1000, minutes=1.0), 0.5, 30.0),
-        (RunGoal(100), 1.0, 0.0),
-        (RunGoal(until_return=18.0), None, None),
-        (RunGoal(), None, None),
+        (terminal.RunGoal(1000), 0.25, 75.0),
+        (terminal.RunGoal(minutes=1.0), 0.5, 30.0),
+        (terminal.RunGoal(1000, minutes=1.0), 0.5, 30.0),
+        (terminal.RunGoal(100), 1.0, 0.0),
+        (terminal.RunGoal(until_return=18.0), None, None),
+        (terminal.RunGoal(), None, None),
     ],
 )
-def test_goal(goal: RunGoal, done: float | None, eta: float | None):
+def test_goal(goal: terminal.RunGoal, done: float | None, eta: float | None):
     assert goal.done(250, 30.0) == done
     assert goal.eta(250, 30.0, 10.0) == eta
 
@@ -402,7 +372,7 @@ def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float |
     case.terminal.refresh()
     assert says in plain(case.text)
     assert "eta" not in plain(case.text)
-    assert "%  eta" not in report_line(case.reporter.row, RunGoal(), None, None)
+    assert "%  eta" not in terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None)
 
 
 def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
@@ -411,18 +381,18 @@ def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
     case.report(hosts={"red": link, "blue": {**link, "round_trip_ms": 3.0}})
     case.terminal.refresh()
     assert "machines 2 others   4 workers there   17.0 MB/s in   60.5 MB/s out   round trip 3.0 ms" in plain(case.text)
-    assert report_line(case.reporter.row, RunGoal(), None, None).endswith("machines 2")
+    assert terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None).endswith("machines 2")
 
 
 def test_clock_text():
     shown = ["0:00:00", "0:00:59", "1:00:00", "48:00:00", "-:--:--"]
-    assert [clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == shown
+    assert [terminal.clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == shown
 
 
 def test_short_count():
     shown = ["0", "500", "25k", "12.3k", "1M", "1.5M", "2B"]
-    assert [short_count(n) for n in (0, 500, 25_000, 12_345, 999_999, 1.5e6, 2e9)] == shown
-    assert short_count(1_234_500, 6) == "1.2345M"
+    assert [terminal.short_count(n) for n in (0, 500, 25_000, 12_345, 999_999, 1.5e6, 2e9)] == shown
+    assert terminal.short_count(1_234_500, 6) == "1.2345M"
 
 
 def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
@@ -434,3 +404,35 @@ def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
     case.terminal.warn("a warning")
     case.terminal.end(case.reporter.close("done", 0))
     assert [line.split(" ")[0] for line in case.text.splitlines()] == ["warning", "done"]
+
+
+def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = terminal.default_console()
+    console.print("×█×", style="bold")
+    console.file.flush()
+    assert "×?×".encode("latin-1") in raw.getvalue()
+    monkeypatch.delenv("FORCE_COLOR")
+    assert terminal.default_console().width == 120
+    monkeypatch.setenv("COLUMNS", "70")
+    assert terminal.default_console().width == 70
+
+
+def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = Console(file=io.StringIO())
+    assert console.is_terminal
+    assert terminal.Terminal(Reporter(tmp_path, tensorboard=False), console=console).screen.live is None
+
+
+def test_a_recording_may_be_closed():
+    file = io.StringIO()
+    output = terminal.Output(file)
+    output.write("x")
+    assert (file.getvalue(), output.isatty()) == ("x", False)
+    file.close()
+    output.write("y")
+    assert output.gone

@@ -64,24 +64,12 @@ def test_a_strangers_run_needs_trust(verb: str, run: Path, monkeypatch, capfd: p
 
 
 def test_a_word_is_enough_and_a_changed_name_is_not_ones_own(run: Path, monkeypatch):
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["env"] = "other_game:make"
-    (run / "config.json").write_text(json.dumps(config))
+    edit(run / "config.json", env="other_game:make")
     with pytest.raises(UserError, match="would execute the module other_game, which is not found here"):
         polyplay.evaluate(run, episodes=1)
-    config["config"]["env"] = "strange_game:make"
-    (run / "config.json").write_text(json.dumps(config))
+    edit(run / "config.json", env="strange_game:make")
     monkeypatch.setenv("XDG_DATA_HOME", str(run.parent / "another"))
     assert polyplay.evaluate(run, episodes=1, trust=True)["episodes"] == 1
-
-
-def test_a_network_by_name_is_code_too(tmp_path: Path, monkeypatch):
-    run = made.run(tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["network"] = "strange_net:make"
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="its network strange_net:make would execute the module strange_net"):
-        polyplay.evaluate(run, episodes=1)
 
 
 def test_other_environments_need_none(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture):
@@ -167,7 +155,7 @@ def test_a_network_or_wrapper_is_a_modules_whatever_its_name_begins_with(
     name: str, what: str, tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture
 ):
     run = made.run(tmp_path / "run")
-    (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n")
+    (tmp_path / f"{name}.py").write_text(ENV)
     monkeypatch.chdir(tmp_path)
     edit(run / "config.json", **{what: [f"{name}:fn"] if what == "wrapper" else f"{name}:fn"})
     for command in (["evaluate", str(run)], ["resume", str(run)], ["train", "--config", str(run), "--dry-run"]):
@@ -181,7 +169,7 @@ def test_a_network_or_wrapper_is_a_modules_whatever_its_name_begins_with(
 @pytest.mark.parametrize("words", [["wrappers=['evil:fn']"], ["env_id=evil:fn"], ["make={'a': ['evil:fn']}"]])
 def test_an_argument_of_an_environment_may_name_code(words: list[str], tmp_path: Path, monkeypatch):
     run = made.run(tmp_path / "run")
-    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n")
+    (tmp_path / "evil.py").write_text(ENV)
     monkeypatch.chdir(tmp_path)
     edit(run / "config.json", env_kwargs=words)
     name = words[0].partition("=")[0]

@@ -1,19 +1,37 @@
-"""Values of presets that do not apply are left out; those of a person are refused, and no other option is named."""
+"""Values of presets that do not apply, a person's that are refused, and hyperparameters that change on the way."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+import polyplay
 from polyplay import systems
+from polyplay.cli import main
 from polyplay.core.errors import UserError
+from polyplay.core.files import read_lines
 from polyplay.nets.factory import make
 from polyplay.runs import options, run
-from polyplay.runs.options import attributed, fitted, left_out
+from polyplay.runs.flags import option_types, parse_values, split_flags
+from polyplay.runs.load import crew_of
+from polyplay.runs.options import (
+    RunOptions,
+    attributed,
+    check_changes,
+    fitted,
+    from_json,
+    left_out,
+    parse_changes,
+    scheduled_names,
+    to_json,
+)
 from tests.envs.players import Scripted
 
 
@@ -168,3 +186,128 @@ def test_the_loop_ends():
     settings, _, sources = options.resolve(systems.load("ppo"), env="Pendulum-v1", serial=True, preset="mujoco")
     with pytest.raises(UserError, match=r"^minibatches 32 \(preset mujoco\) of nothing"):
         fitted(settings, sources, refuse)
+
+
+CATCH: dict[str, Any] = {"env": "toy:catch", "lanes": 4, "unroll": 5, "serial": True, "tensorboard": False}
+CATCH |= {"anneal": "constant", "report_every": 1e-4, "steps": 400, "quiet": True}
+CHANGE = ("learning_rate=5e-4@0,5e-5@0.5", "entropy_cost=0.02@100")
+
+
+@pytest.mark.parametrize(
+    ("place", "at", "part"),
+    [
+        *(("0", 0.0, True), ("0.0", 0.0, True), ("0.8", 0.8, True), (".5", 0.5, True), ("5e-1", 0.5, True)),
+        *(("1.0", 1.0, True), ("1", 1.0, False), ("40M", 4e7, False), ("1e7", 1e7, False), ("2.5k", 2500.0, False)),
+        ("10_000_000", 1e7, False),
+    ],
+)
+def test_places_are_parts_of_the_run_or_agent_steps(place: str, at: float, part: bool) -> None:
+    ((point,),) = (schedule.points for schedule in parse_changes([f"x=0.25@{place}"]))
+    assert (point.value, point.at, point.part) == (0.25, at, part)
+
+
+def test_it_may_be_given_several_times_or_several_at_once() -> None:
+    types = option_types(RunOptions)
+    for line in (
+        "--change a-b=1@0,2@0.5 --seed 3 --change c=3@10",
+        "--change a-b=1@0,2@0.5 c=3@10",
+        "--change=a-b=1@0,2@0.5,c=3@10",
+    ):
+        words = parse_values(split_flags(line.split(), types, "polyplay train"), types)["change"]
+        assert words == ("a-b=1@0,2@0.5", "c=3@10")
+    assert scheduled_names(words) == {"a_b", "c"}
+    assert parse_values(split_flags(["--change="], types, "polyplay train"), types) == {"change": ()}
+    options = RunOptions(change=words)
+    assert from_json(RunOptions, json.loads(json.dumps(to_json(options)))) == options
+
+
+@pytest.mark.parametrize(
+    "word", ["x", "x=1", "x=1@", "x=@0", "x=1@2.5", "x=1@-1", "x=1@1.01", "x=nan@0", "x=1@nan", "x=1@inf", "1x=1@0"]
+)
+def test_what_is_no_schedule_is_one_line(word: str, capfd: pytest.CaptureFixture) -> None:
+    assert main.main(["train", "ppo", "--env", "toy:catch", "--change", word]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("polyplay: error: --change: ")
+    assert f"{word} given, allowed: NAME=VALUE@AT" in line
+
+
+def schedule_wired(system: str, change: tuple[str, ...], **config: Any) -> tuple[Any, Any]:
+    """(a crew that is wired but not started, the types of its system's options)."""
+    page, crew = systems.load(system), crew_of(RunOptions(change=change, serial=True, steps=1000))
+    page.build(page.Config(**config), crew)
+    return crew, option_types(page.Config)
+
+
+@pytest.mark.parametrize(
+    ("system", "change", "says"),
+    [
+        ("ppo", "epsilon=1@0", "--change: epsilon given, allowed here: learning_rate, entropy_cost"),
+        ("ppo", "left=1@0", "--change: left given, allowed here: learning_rate, entropy_cost"),
+        ("dqn", "learning_rat=1@0", "--change: learning_rat given, allowed here: learning_rate; did you mean"),
+        ("ppo", "entropy_cost=-1@0", "--change entropy_cost: '-1.0' given, allowed: a number from 0 up, at most 1e30"),
+        ("ppo", "entropy_cost=1@0.5,2@100", "entropy_cost from 500, 100 agent steps on given, allowed: each later"),
+        ("ppo", "entropy_cost=1@0.5,2@500", "entropy_cost from 500, 500 agent steps on given, allowed: each later"),
+    ],
+)
+def test_what_a_system_cannot_change_is_refused(system: str, change: str, says: str) -> None:
+    with pytest.raises(UserError) as told:
+        check_changes(*schedule_wired(system, (change,), env="toy:catch", network="mlp"))
+    assert says in str(told.value)
+
+
+def test_what_agents_copy_is_refused() -> None:
+    league = {"env": "toy:rps", "copies": 10}
+    with pytest.raises(UserError, match="--change: entropy_cost given, but agents copy each other's"):
+        check_changes(*schedule_wired("league", ("entropy_cost=1@0",), **league))
+    (line,) = check_changes(*schedule_wired("league", ("entropy_cost=1@0,2@0.25",), env="toy:rps"))
+    assert line == ("changes", "entropy_cost 1 from 0, 2 from 250 agent steps on")
+
+
+def kept(directory: Path) -> dict[str, float]:
+    """Hyperparameters of the last checkpoint."""
+    saved = json.loads(max((directory / "checkpoints").glob("*/agents/0/learner.json")).read_text())
+    return {name: value for name, value in saved["hyperparameters"].items() if name != "left"}
+
+
+def test_a_run_keeps_to_its_schedule_and_goes_on_with_it(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    def notes() -> list[str]:
+        return [line for line in capfd.readouterr().out.splitlines() if " agent steps on: " in line]
+
+    settings = CATCH | {"quiet": False, "replicas": 2, "minibatches": 1}
+    run = polyplay.train("ppo", run=str(tmp_path / "run"), change=CHANGE, **settings).directory
+    begun = ["from 0 agent steps on: learning_rate 0.0005", "from 100 agent steps on: entropy_cost 0.02"]
+    assert notes() == [*begun, "from 200 agent steps on: learning_rate 5e-05"]
+    assert kept(run) == {"learning_rate": 5e-5, "entropy_cost": 0.02}
+    rows = [row for row in read_lines(run / "metrics.jsonl", "steps") if row.get("entropy_cost") is not None]
+    assert all(0.00999 < row["entropy_cost"] < 0.02001 and 4.9e-5 < row["learning_rate"] < 5.1e-4 for row in rows)
+    assert rows
+    assert json.loads((run / "config.json").read_text())["options"]["change"] == list(CHANGE)
+    with pytest.raises(UserError, match=r"--learning-rate: 0.1 given, but --change of .* says when"):
+        polyplay.resume(run, learning_rate=0.1, steps=800)
+    polyplay.resume(run, steps=800)  # whose half, 400, is over
+    assert notes() == ["from 400 agent steps on: learning_rate 5e-05", begun[1]]
+    polyplay.resume(run, steps=1000, learning_rate=1e-3, change=("entropy_cost=0.5@0.5",))
+    assert kept(run) == {"learning_rate": 1e-3, "entropy_cost": 0.5}
+    polyplay.resume(run, steps=1200, change=())
+    assert kept(run) == {"learning_rate": 1e-3, "entropy_cost": 0.01}, "as configured"
+
+
+def losses(directory: Path) -> list[tuple[int, float]]:
+    return [(row["update"], row["loss"]) for row in read_lines(directory / "updates.jsonl", "update")]
+
+
+@pytest.mark.parametrize("on", ["thread", pytest.param("process", marks=pytest.mark.long)])
+def test_replicas_change_together_however_they_run(on: str, tmp_path: Path) -> None:
+    settings = CATCH | {"replicas": 2, "trace": True, "report_every": 60.0, "change": CHANGE}
+    alone = polyplay.train("a2c", run=str(tmp_path / "serial"), **settings).directory
+    run = polyplay.train("a2c", run=str(tmp_path / on), **{**settings, "serial": False, "on": on}).directory
+    assert losses(run) == losses(alone)
+    plain = polyplay.train("a2c", run=str(tmp_path / "plain"), **{**settings, "change": CHANGE[1:]}).directory
+    assert losses(plain) != losses(alone)
+
+
+def test_a_population_does_not_vary_what_is_scheduled(tmp_path: Path) -> None:
+    one = {"env": "toy:catch", "steps": 2000, "every": 1000, "population": 2, "run": str(tmp_path / "run")}
+    with pytest.raises(UserError, match="--change: learning_rate given, and --vary learning_rate too"):
+        polyplay.train("pbt", over="a2c", vary=("learning_rate=log:1e-5:1e-2",), change=CHANGE[:1], **one)
+    assert not (tmp_path / "run").exists()

@@ -203,5 +203,5 @@ def test_memory_counts_the_shared_weights_and_statistics_once():
     crew = Crew(0, steps=1000)
     system = wired(crew, optimizer="adam", workers=3)
     net = plan.bytes_of(system.policy())
-    told = plan.predict_memory(crew, system.envs.spec, system.policy())["weights"]
+    told = plan.predict_memory(crew, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)

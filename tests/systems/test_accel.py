@@ -178,7 +178,7 @@ def test_memory_counts_the_central_vector_and_statistics_once():
     crew = Crew(0, steps=1000)
     system = wired(crew, sync="chunked", optimizer="adam", lanes=12, replicas=3)
     net = plan.bytes_of(system.policy())
-    told = plan.predict_memory(crew, system.envs.spec, system.policy())["weights"]
+    told = plan.predict_memory(crew, system.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)
 
 

@@ -14,7 +14,7 @@ import polyplay
 from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.runs.options import RunOptions
-from tests.runs.test_slow_rollouts import KW, SLOW
+from tests.runs.test_session import KW, SLOW
 from tests.workers.hosts.runs import updates
 
 AT = 3  # updates after which a step takes a quarter of a second, and a rollout more than a minute

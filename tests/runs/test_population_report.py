@@ -1,3 +1,5 @@
+"""A population as a terminal shows it."""
+
 from __future__ import annotations
 
 import io
@@ -8,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from polyplay.population.store import rank_members
-from polyplay.runs.population_report import SUMMARY, PopulationPanel
+from polyplay.population.store import Segment, rank_members
+from polyplay.runs import population_report as report_of
 from tests.populations import MadePopulation
 
 ESCAPE = "\x1b"
@@ -28,7 +30,7 @@ class Watched:
     def __init__(self, members: int = 8, turns: int = 24, live: bool = True, width: int = 100, quiet: bool = False):
         self.out, self.clock = io.StringIO(), Clock()
         console = Console(file=self.out, force_terminal=live, width=width, height=24, highlight=False, _environ={})
-        self.panel = PopulationPanel(console, quiet, live=None if quiet else live, clock=self.clock)
+        self.panel = report_of.PopulationPanel(console, quiet, live=None if quiet else live, clock=self.clock)
         self.made = MadePopulation(members)
         for _ in range(turns):
             self.made.turn()
@@ -138,17 +140,6 @@ def test_the_last_decision_and_warning_stay_in_view():
     assert "copies" not in case.text
 
 
-def test_it_is_drawn_4_times_a_second_at_most():
-    case = Watched(members=2, turns=2)
-    drawn: list[float] = []
-    case.panel.screen.draw = lambda picture: drawn.append(case.clock.now)  # type: ignore[method-assign]
-    contents = case.made.contents()
-    for _ in range(1000):
-        case.clock.now += 0.001
-        case.panel.show(contents, {})
-    assert 3 <= len(drawn) <= 4
-
-
 def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_and_then():
     case = Watched(members=3, turns=9, live=False, width=120)
     case.panel.begin([("members", "3 runs of a2c"), ("vary", "learning_rate")])
@@ -156,7 +147,7 @@ def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_
         case.panel.decision(row)
     before = case.text.count("\n")
     assert before == 2 + len(case.made.rows)
-    for _ in range(int(2 * SUMMARY)):
+    for _ in range(int(2 * report_of.SUMMARY)):
         case.show(1, 0, steps=0)
     assert ESCAPE not in case.out.getvalue()
     first, second = case.text.splitlines()[before:]
@@ -169,7 +160,7 @@ def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_
 
 def test_a_summary_without_a_score():
     case = Watched(members=2, turns=0, live=False)
-    case.clock.now += SUMMARY
+    case.clock.now += report_of.SUMMARY
     case.show()
     assert case.text == "0:01:01  eta -:--:--  0 of 8M steps  0.0 %\n"
 
@@ -200,9 +191,69 @@ def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
     directory = case.made.write(tmp_path / "run")
     case.panel.begin([("members", "8")])
     case.panel.decision(case.made.rows[-1])
-    for _ in range(int(SUMMARY) + 2):
+    for _ in range(int(report_of.SUMMARY) + 2):
         case.show()
     assert case.text == ""
     case.panel.warn("a warning")
     case.panel.end({"reason": "done", "exit_code": 0, "wall_seconds": 1.0, "failed": 0, "directory": str(directory)})
     assert [line.split()[0] for line in case.text.splitlines()] == ["warning", "done"]
+
+
+COPY = {
+    "member": 3,
+    "donor": 5,
+    "score": 1.2,
+    "donor_score": 8.8,
+    "steps": 1_500_000,
+    "donor_steps": 1_600_000,
+    "old": {"learning_rate": 0.01, "lanes": 8},
+    "new": {"learning_rate": 0.00361, "lanes": 8},
+    "why": "in the bottom 20 %",
+}
+
+
+def test_a_line_is_walked_back_to_its_founder():
+    line = [Segment(1, 0, 500_000, {}), Segment(5, 510_000, 1_200_000, {}), Segment(3, 1_500_000, 2_000_000, {})]
+    assert report_of.lineage_text(line) == "03 ← 05 at 1.5M ← 01 at 510k"
+    assert report_of.lineage_text(line[:1]) == "01"
+
+
+def test_a_change_of_values_alone_is_no_ancestor():
+    assert report_of.lineage_text([Segment(1, 0, 5, {"a": 1}), Segment(1, 5, 9, {"a": 2})]) == "01"
+
+
+def test_a_member_whose_rows_are_lost_is_its_own_line():
+    member = {"member": 2, "steps": 7, "values": {"a": 1}}
+    assert report_of.winning_line(member, []) == [Segment(2, 0, 7, {"a": 1})]
+
+
+def test_decisions_for_people():
+    assert report_of.decision_line(COPY) == (
+        "1.5M steps: 03 (1.20) copies 05 (8.80), in the bottom 20 %; learning_rate 0.01 → 0.00361"
+    )
+    kept = COPY | {"donor": None, "donor_score": None, "score": None, "new": COPY["old"], "why": "no game has ended"}
+    assert report_of.decision_line(kept) == "1.5M steps: 03 (–) goes on, no game has ended"
+    founder = COPY | {"donor": None, "steps": 0, "old": {}}
+    assert report_of.decision_line(founder) == "03 begins with learning_rate 0.00361, lanes 8"
+
+
+def test_the_last_copy_of_a_member_counts():
+    rows = [COPY, COPY | {"donor": None, "steps": 2e6}, COPY | {"donor": 1, "steps": 2.5e6}, COPY | {"member": 4}]
+    assert report_of.last_copies(rows) == {3: "01 at 2.5M", 4: "05 at 1.5M"}
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_table_keeps_scores_whole_on_any_terminal(width: int, tmp_path: Path):
+    made = MadePopulation(8, vary={"learning_rate": "log:1e-05:0.1", "epochs": "1,2,4", "some_other_long_name": "3,4"})
+    for _ in range(24):
+        made.turn()
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    report = list(report_of.population_report(tmp_path, made.contents(), made.rows))
+    console.print(report[0])
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    if width >= 80:
+        for member in made.members:
+            assert "–" in out.getvalue() if member.score is None else f" {member.score:.2f} " in out.getvalue()
+            assert f"{member.values['learning_rate']:.3g}" in out.getvalue()
