@@ -10,13 +10,13 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-import go5  # noqa: E402
+import strength  # noqa: E402
 
 
 @pytest.mark.long
 def test_go5_opens_in_the_centre_and_takes_the_whole_board():
-    policy = go5.policy_of(BENCH / "champions/go5")
+    policy = strength.policy_of(BENCH / "champions/go5")
     policy.simulate(400)
     board = policy.board
     assert board.move_name(int(policy.choose(board.new()[None])[0][0])) == "C3"
-    assert go5.games_taken(policy, 20) == {"random": 20, "mcts:1000": 20, "itself": 20}
+    assert strength.games_taken(policy, 20) == {"random": 20, "mcts:1000": 20, "itself": 20}

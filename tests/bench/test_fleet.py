@@ -12,7 +12,6 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import recording
 import senders
 import staleness
 
@@ -22,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 
-SPEC = recording.spec_of(Field((4, 3, 3), "uint8"))
+SPEC = senders.spec_of(Field((4, 3, 3), "uint8"))
 
 
 def played(n: int, starts: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -35,12 +34,12 @@ def played(n: int, starts: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return stacks, first
 
 
-def recorded(n: int = 40, lanes: int = 2) -> recording.Recording:
+def recorded(n: int = 40, lanes: int = 2) -> senders.Recording:
     obs, first = played(n, [0, 17])
-    planes, newest = recording.planes_of(obs, first)
+    planes, newest = senders.planes_of(obs, first)
     rest = {k: np.zeros((lanes, n), f.dtype) for k, f in SPEC.items() if k not in ("obs", "version")}
     rest["first"][:], rest["action"][:] = first, np.arange(n)
-    return recording.Recording(np.concatenate([planes] * lanes), np.stack([newest, newest + len(planes)]), rest)
+    return senders.Recording(np.concatenate([planes] * lanes), np.stack([newest, newest + len(planes)]), rest)
 
 
 def test_planes_are_kept_once_and_give_the_stacks_again():
@@ -58,7 +57,7 @@ def test_planes_are_kept_once_and_give_the_stacks_again():
 def test_a_recording_is_the_same_from_its_file(tmp_path):
     made = recorded()
     made.save(tmp_path / "new" / "it.npz")
-    again = recording.Recording.load(tmp_path / "new" / "it.npz")
+    again = senders.Recording.load(tmp_path / "new" / "it.npz")
     assert again.names == made.names
     assert all(np.array_equal(again.arrays[k], made.arrays[k]) for k in made.names)
 

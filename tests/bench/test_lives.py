@@ -13,8 +13,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import lives
-import soak
+import chaos
 import witness
 
 from polyplay.games.toys import Catch
@@ -23,7 +22,7 @@ from polyplay.games.toys import Catch
 def test_a_line_through_memory():
     samples = [{"seconds": 5.0 * i, "pss": 100.0 + i, "rss": {"main 1": 50.0}} for i in range(100)]
     samples[10]["rss"]["act 9"] = 7.0
-    whole, main = soak.fits(samples, warm=0.2)
+    whole, main = chaos.fits(samples, warm=0.2)
     assert whole["process"] == "all (PSS)"
     assert whole["MB/hour"] == pytest.approx(720.0)
     assert whole["MB"] == pytest.approx(120.0)
@@ -41,11 +40,11 @@ def test_faults_of_several_lives(tmp_path):
     two = {"event": 1, "what": "killed", "role": "learn", "index": 0, "lost": None}
     back = {"event": 1, "what": "back", "role": "act", "index": 0, "seconds": 1.5, "incarnation": 1}
     write(tmp_path / "chaos.jsonl", [{"rules": "kill=act:1"}, one, back, {"rules": "kill=act:1"}, two])
-    found = lives.faults(tmp_path)
+    found = chaos.faults(tmp_path)
     assert [(f["life"], f["role"], f["seconds"]) for f in found] == [(0, "act", 1.5), (1, "learn", None)]
-    assert lives.started(tmp_path) == 2
-    assert lives.last_line(tmp_path / "chaos.jsonl")["role"] == "learn"
-    assert lives.last_line(tmp_path / "nothing") == {}
+    assert chaos.started(tmp_path) == 2
+    assert chaos.last_line(tmp_path / "chaos.jsonl")["role"] == "learn"
+    assert chaos.last_line(tmp_path / "nothing") == {}
 
 
 def test_what_must_hold_after_a_life(tmp_path):
@@ -53,26 +52,26 @@ def test_what_must_hold_after_a_life(tmp_path):
     write(tmp_path / "updates.jsonl", [good, {"update": 2, "loss": 0.1}])
     write(tmp_path / "metrics.jsonl", [{"steps": 5, "updates": 1}, {"steps": 9, "updates": 2}])
     (tmp_path / "config.json").write_text('{"system": "impala"}')
-    life = lives.Life({"steps": 4, "updates": 1})
-    assert lives._counted(tmp_path, life) == ["there is no whole checkpoint to go on from"]
+    life = chaos.Life({"steps": 4, "updates": 1})
+    assert chaos._counted(tmp_path, life) == ["there is no whole checkpoint to go on from"]
     saved = tmp_path / "checkpoints" / "000000000001"
     saved.mkdir(parents=True)
     manifest = {"schema": 1, "update": 1, "counters": {"steps": 5, "updates": 1}, "files": {}}
     (saved / "manifest.json").write_text(json.dumps(manifest))
-    assert lives._counted(tmp_path, life) == []
+    assert chaos._counted(tmp_path, life) == []
     write(tmp_path / "updates.jsonl", [good, good, {"update": 2, "loss": None}])
     write(tmp_path / "metrics.jsonl", [{"steps": 5, "updates": 2}, {"steps": 3, "updates": 2}])
     life.base = {"steps": 6, "updates": 1}
-    assert lives._counted(tmp_path, life) == [
+    assert chaos._counted(tmp_path, life) == [
         "metrics.jsonl: steps go back",
         "the newest checkpoint has 5 steps, the one before had 6",
         "updates.jsonl: an update is there twice",
         "updates.jsonl: a loss is not finite",
     ]
     (tmp_path / "config.json").write_text('{"system": "gorila"}')
-    assert "updates.jsonl: an update is there twice" not in lives._counted(tmp_path, life), "its count is all learners'"
+    assert "updates.jsonl: an update is there twice" not in chaos._counted(tmp_path, life), "its count is all learners'"
     write(tmp_path / "updates.jsonl", [{"update": 2, "loss": 0.1}, good])
-    assert "updates.jsonl: an update is there twice" in lives._counted(tmp_path, life)
+    assert "updates.jsonl: an update is there twice" in chaos._counted(tmp_path, life)
 
 
 def test_the_witness_knows_the_game_s_boards_from_torn_ones():
@@ -93,12 +92,12 @@ def test_the_witness_knows_the_game_s_boards_from_torn_ones():
 def test_what_a_living_process_has_mapped_is_not_left_behind():
     kept = multiprocessing.get_context("spawn").Lock()
     name = f"sem{kept._semlock.name.replace('/', '.')}"
-    assert (lives.SHM / name).exists()
-    assert lives._held(name)
-    alone = lives.SHM / "polyplay-test-of-lives"
+    assert (chaos.SHM / name).exists()
+    assert chaos._held(name)
+    alone = chaos.SHM / "polyplay-test-of-lives"
     alone.write_bytes(b"")
     try:
-        assert not lives._held(alone.name)
+        assert not chaos._held(alone.name)
     finally:
         alone.unlink()
-    assert lives._held(alone.name), "it is gone: nothing is left"
+    assert chaos._held(alone.name), "it is gone: nothing is left"

@@ -19,7 +19,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 import strength  # noqa: E402
-from positions import (  # noqa: E402
+from strength import (  # noqa: E402
     FOUR,
     OTHELLO,
     Decisive,

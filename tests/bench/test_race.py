@@ -11,9 +11,8 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 import contests  # noqa: E402
-import race_report  # noqa: E402
 import score_race  # noqa: E402
-from racers import RACERS  # noqa: E402
+from score_race import RACERS  # noqa: E402
 
 
 def row(who, reached=None, best=None, last=None, ended=600.0):
@@ -45,7 +44,7 @@ def test_fewer_than_100_games_have_no_best_mean():
     curve = score_race.Curve()
     curve.add(1.0, 1000.0, [-20.0, -21.0])
     assert (curve.row()["best"], curve.row()["last"]) == (None, -20.5)
-    assert "no 100 games, -20.5 at the end" in race_report.outcome({**curve.row(), "ended_s": 5.0, "frames": 1e3})
+    assert "no 100 games, -20.5 at the end" in score_race.outcome({**curve.row(), "ended_s": 5.0, "frames": 1e3})
 
 
 def test_lines_are_read_once_and_only_whole(tmp_path):
@@ -61,28 +60,28 @@ def test_lines_are_read_once_and_only_whole(tmp_path):
 
 def test_a_peer_that_arrived_is_compared_by_the_median_of_its_seeds():
     rows = [row("ppo", 200.0), row("ppo", 300.0), row("ppo", 220.0), row("sb3 A2C", 900.0), row("sb3 PPO", 1100.0)]
-    assert race_report.first(rows, ours=True) == ("ppo", 220.0, True)
-    assert race_report.first(rows, ours=False) == ("sb3 A2C", 900.0, True)
-    text = "\n".join(race_report.judged(rows))
+    assert score_race.first(rows, ours=True) == ("ppo", 220.0, True)
+    assert score_race.first(rows, ours=False) == ("sb3 A2C", 900.0, True)
+    text = "\n".join(score_race.judged(rows))
     assert "**3.67 minutes**, target ≤ 15: met" in text
     assert "sb3 A2C: 15.00 minutes, **4.09** times ours, target ≥ 2: met" in text
 
 
 def test_a_race_that_no_peer_finished_gives_a_bound_and_says_so():
     rows = [row("ppo", 200.0), row("sb3 A2C", best=-19.8, last=-19.8), row("sb3 PPO", last=-20.5)]
-    assert race_report.first(rows, ours=False) == ("sb3 A2C", 600.0, False)
-    text = "\n".join(race_report.judged(rows))
+    assert score_race.first(rows, ours=False) == ("sb3 A2C", 600.0, False)
+    text = "\n".join(score_race.judged(rows))
     assert "no peer reached 18; best mean -19.8, by sb3 A2C" in text
     assert "A bound, not a time: **≥ 3.00** times ours, target ≥ 2: met" in text
     short = [row("ppo", 200.0), row("sb3 A2C", best=-19.8, last=-19.8, ended=300.0)]
-    assert "open: a longer cap would tell" in "\n".join(race_report.judged(short))
+    assert "open: a longer cap would tell" in "\n".join(score_race.judged(short))
 
 
 def test_half_of_the_seeds_arriving_is_not_arriving():
     rows = [row("ppo", 200.0), row("ppo", None, best=17.0, ended=600.0)]
-    assert race_report.arrival(rows, "ppo") == (600.0, False)
-    assert race_report.arrival(rows, "sb3 A2C") is None
-    assert "NOT met" in "\n".join(race_report.judged(rows))
+    assert score_race.arrival(rows, "ppo") == (600.0, False)
+    assert score_race.arrival(rows, "sb3 A2C") is None
+    assert "NOT met" in "\n".join(score_race.judged(rows))
 
 
 @pytest.mark.parametrize("racer", [r for r in RACERS if not r.ours], ids=lambda r: r.name)

@@ -1,4 +1,4 @@
-"""An environment that curves.py trains in: toy:catch as a picture, for networks with convolutions."""
+"""Environments of one's own, which curves.py and third_party.py name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+# An environment that curves.py trains in: toy:catch as a picture, for networks with convolutions
+
 
 ROWS, COLUMNS = 10, 7
 HIGH, WIDE = 4, 6  # pixels of a cell
@@ -37,3 +40,31 @@ class Catch(gym.Env):
         for row, column, shade in ((self.row, self.ball, 255), (ROWS - 1, self.paddle, 170)):
             picture[0, row * HIGH : (row + 1) * HIGH, column * WIDE : (column + 1) * WIDE] = shade
         return picture
+
+
+# What third_party.py opens by function: environments that need a wrapper of their own package, or a configurati
+
+
+def image() -> gym.Env:
+    """MiniGrid's partial view as a vector; its mission, a text, left out by its own wrapper."""
+    from minigrid.wrappers import ImgObsWrapper
+
+    return gym.wrappers.FlattenObservation(ImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0")))
+
+
+def mission() -> gym.Env:
+    """All that MiniGrid shows, the mission as numbers of words."""
+    from minigrid.wrappers import DictObservationSpaceWrapper
+
+    return DictObservationSpaceWrapper(gym.make("MiniGrid-GoToDoor-5x5-v0"))
+
+
+def engines() -> gym.Env:
+    """LunarLander's two engines, five throttles each."""
+    from gymnasium.wrappers import DiscretizeAction
+
+    return DiscretizeAction(gym.make("LunarLander-v3", continuous=True), bins=5, multidiscrete=True)
+
+
+def vector(num_envs: int, vector_kwargs: dict[str, Any] | None = None) -> gym.vector.VectorEnv:
+    return gym.make_vec("Acrobot-v1", num_envs, "sync", vector_kwargs)
