@@ -24,44 +24,41 @@ def keys(setting):
     return {word.split("=", 1)[0] for word in setting.split()}
 
 
-@pytest.mark.parametrize("name", [n for n, c in ALL.items() if c.ours and c.program in systems.names()])
-def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
-    who = ALL[name]
-    allowed = {f.name for kind in (systems.load(who.program).Config, RunOptions) for f in dataclasses.fields(kind)}
-    for setting in (who.fixed, *who.settings):
-        assert keys(setting) <= allowed
+def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run():
+    for name, who in ALL.items():
+        if who.ours and who.program in systems.names():
+            kinds = (systems.load(who.program).Config, RunOptions)
+            allowed = {f.name for kind in kinds for f in dataclasses.fields(kind)}
+            assert all(keys(setting) <= allowed for setting in (who.fixed, *who.settings)), name
 
 
-@pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
-def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
-    who = ALL[name]
-    script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
-    text = (BENCH / script).read_text()
-    text += (BENCH / "peers" / "logs.py").read_text()
-    if "parse_known_args" in text:  # the rest is the library's own
-        return
-    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
-    for setting in (who.fixed, *who.settings):
-        assert keys(setting) <= known
+def test_every_flag_of_a_peer_is_in_its_script_or_passed_on():
+    for name, who in ALL.items():
+        if who.ours:
+            continue
+        script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
+        text = (BENCH / script).read_text() + (BENCH / "peers" / "logs.py").read_text()
+        if "parse_known_args" not in text:  # the rest is the library's own
+            known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
+            assert all(keys(setting) <= known for setting in (who.fixed, *who.settings)), name
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_contender_has_four_settings_or_follows_another_of_its_contest(name):
-    who = ALL[name]
-    if who.like:
-        assert f"{name.split(':')[0]}: {who.like}" in ALL
-        assert not who.settings
-    else:
-        assert len(set(who.settings)) >= 4
-        assert len({frozenset(keys(s)) & keys(who.fixed) for s in who.settings} - {frozenset()}) == 0
+def test_a_contender_has_four_settings_or_follows_another_of_its_contest():
+    for name, who in ALL.items():
+        if who.like:
+            assert f"{name.split(':')[0]}: {who.like}" in ALL
+            assert not who.settings, name
+        else:
+            assert len(set(who.settings)) >= 4, name
+            assert not any(keys(setting) & keys(who.fixed) for setting in who.settings), name
 
 
-@pytest.mark.parametrize("contest", contests.CONTESTS.values(), ids=contests.CONTESTS)
-def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
-    names = [c.name for c in contest.contenders]
-    assert len(set(names)) == len(names)
-    assert {c.ours for c in contest.contenders} == {True, False}
-    assert any(c.limit for c in contest.contenders) == (contest.share is not None)
+def test_ours_and_peers_play_in_every_contest_under_names_of_their_own():
+    for name, contest in contests.CONTESTS.items():
+        names = [c.name for c in contest.contenders]
+        assert len(set(names)) == len(names), name
+        assert {c.ours for c in contest.contenders} == {True, False}, name
+        assert any(c.limit for c in contest.contenders) == (contest.share is not None), name
 
 
 def test_flags_are_written_as_the_program_has_them():

@@ -1,4 +1,4 @@
-"""Decisive positions: what the committed ones are, and what a solver says of them."""
+"""Decisive positions: the committed ones, and what a solver says of them; a champion plays as its results say."""
 
 from __future__ import annotations
 
@@ -178,3 +178,12 @@ def test_perfect_play_keeps_every_value_and_a_random_player_does_not():
     assert judge.kept < 0.9 * judge.moves
     assert points.sum() < ((1 + values) / 2).sum()
     assert (points <= (1 + values) / 2).all(), "perfect play gives nothing away"
+
+
+@pytest.mark.long
+def test_go5_opens_in_the_centre_and_takes_the_whole_board():
+    policy = strength.policy_of(BENCH / "champions/go5")
+    policy.simulate(400)
+    board = policy.board
+    assert board.move_name(int(policy.choose(board.new()[None])[0][0])) == "C3"
+    assert strength.games_taken(policy, 20) == {"random": 20, "mcts:1000": 20, "itself": 20}
