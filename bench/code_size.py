@@ -9,44 +9,51 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
 import json
 import sys
-import tokenize
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def docstrings(tree: ast.Module) -> set[int]:
+def docstrings(nodes: Sequence[ast.AST]) -> set[int]:
     """Lines of docstrings."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, OWNERS) and ast.get_docstring(node, clean=False) is not None:
             lines |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return lines
 
 
+def written(text: str, nodes: Sequence[ast.AST]) -> set[int]:
+    """Lines with something on them that is no comment: those of strings of several lines are, whatever they hold."""
+    lines = text.splitlines()
+    found = {i for i, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            inside = range(node.lineno, (node.end_lineno or 0) + 1)
+            if any(quotes in lines[i - 1] for i in inside for quotes in ('"""', "'''")):
+                found |= set(inside)
+    return found
+
+
 def measure(path: Path) -> Counter[str]:
     """code, imports, files, any and functions over 30 lines of one file."""
     text = path.read_text()
-    tree = ast.parse(text)
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in SILENT:
-            code |= set(range(token.start[0], token.end[0] + 1))
+    nodes = list(ast.walk(ast.parse(text)))
+    code = written(text, nodes) - docstrings(nodes)
     imports: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports |= set(range(node.lineno, (node.end_lineno or 0) + 1))
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef)]
     return Counter(
         files=1,
-        code=len(code - docstrings(tree)),
+        code=len(code),
         imports=len(imports & code),
-        any=len({n.lineno for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == "Any"}),
+        any=len({n.lineno for n in nodes if isinstance(n, ast.Name) and n.id == "Any"}),
         long=sum((f.end_lineno or 0) - f.lineno + 1 > 30 for f in functions),
     )
 

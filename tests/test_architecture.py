@@ -170,7 +170,7 @@ def test_every_system_is_one_page_of_wiring():
         tree = tree_of(path)
         if path.stem == "__init__":
             continue
-        assert 25 <= measure(path)["code"] <= 95, f"{path}: lines of code of a page"
+        assert 25 <= measure(path)["code"] <= 100, f"{path}: lines of code of a page"
         classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
         assert [c.name for c in classes] == ["Config"], path
         assert len([n for n in classes[0].body if isinstance(n, ast.AnnAssign)]) <= 36, path

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,11 +32,16 @@ SAME_THING = {
 MADE_UP = {"systems/fake", "runs/breakout"}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def public(kind: type) -> dict[str, list[str]]:
     """Public names on the top level of modules, and where they are defined."""
     found = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, kind) and not node.name.startswith("_"):  # type: ignore[attr-defined]
                 found[node.name].append(str(path.relative_to(PACKAGE)))  # type: ignore[attr-defined]
     return found
