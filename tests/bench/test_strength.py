@@ -100,7 +100,7 @@ def test_plain_recursion_says_the_same_of_late_ones_of_othello():
         assert np.array_equal(kept, positions.keeping[i])
 
 
-@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [40, pytest.param(1, marks=pytest.mark.long)])
 def test_the_solver_says_the_same_of_connect_four(step: int):
     pytest.importorskip("bitbully")
     positions = decisive_positions(FOUR)
@@ -165,7 +165,7 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say():
 
 
 def held(player: Opponent) -> tuple[strength.Judge, np.ndarray, np.ndarray]:
-    judge, (starts, values) = strength.Judge(player), strength.unlost(FOUR, 30, 12, seed=2)
+    judge, (starts, values) = strength.Judge(player), strength.unlost(FOUR, 10, 12, seed=2)
     return judge, strength.match(FOUR, judge, opponent("perfect", FOUR), starts), values
 
 
