@@ -9,12 +9,18 @@ import multiprocessing
 import shlex
 import statistics
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyplay.core.files import write_json
+from polyplay.core import checkpoint
+from polyplay.core.files import read_lines, write_json
 from polyplay.core.machine import stamp
+from polyplay.runs.flags import flag
+
+# What the benchmarks share: where and with what they ran, tables, files
+
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -25,14 +31,33 @@ QUIET = 0.1  # cores that others may take before a row is marked
 
 
 def command_line(text: str | None) -> argparse.ArgumentParser:
-    """A parser whose help shows defaults."""
-    return argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    """A parser whose help shows defaults, and the other parts of a script that has several."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.epilog = PARTS
+    return parser
+
+
+PARTS: str | None = None  # of the script that runs, for its help
+
+
+def commands(named: Mapping[str, Callable[[], object]]) -> int:
+    """Run the part of a script that the first word names, or "". The name becomes a part of the program's name."""
+    global PARTS
+    others = [f"{Path(sys.argv[0]).name} {name} …" for name in named if name]
+    PARTS = f"other parts: {', '.join(others)}"
+    name = sys.argv[1] if sys.argv[1:] and sys.argv[1] in named else ""
+    if name:
+        sys.argv[:2] = [f"{sys.argv[0]} {name}"]
+    elif "" not in named:
+        print("\n".join(others))
+        return 0 if "--help" in sys.argv else 2
+    return int(named[name]() or 0)  # type: ignore[call-overload]
 
 
 def about() -> Row:
     """Command, date, versions, machine, commit."""
     script = Path(sys.argv[0]).resolve()
-    words = [f"bench/{script.name}", *map(neutral, sys.argv[1:])]
+    words = [*f"bench/{script.name}".split(), *map(neutral, sys.argv[1:])]
     return {"command": f"python {shlex.join(words)}", **stamp()}
 
 
@@ -129,3 +154,66 @@ def at_once(work: Callable[[Any], Row], given: Sequence[Any], processes: int) ->
         return
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(work, given)
+
+
+# What a run directory says of the run: its command, its reports, when it was good
+
+
+GOAL = 18.0  # mean return of the last
+GAMES = 100  # full games
+ROWS = 400  # reports kept of a run
+GIVEN = ("command line", "keyword", "resume")
+
+
+def command(config: Row, name: str) -> str:
+    """The command line that made this run, from what its config.json says was given."""
+    values = {**config["config"], **config["options"]}
+    given = [k for k, how in config["sources"].items() if how in GIVEN and k != "run"]
+    words = [w for k in given for w in (flag(k), _spell(values[k]))]
+    return shlex.join(["polyplay", "train", config["system"], *words, "--run", f"runs/{name}"])
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def commit(config: Row) -> str:
+    """Short, with "-dirty" where the code was not as committed."""
+    name, dash, dirty = (config["commit"] or "unknown").partition("-")
+    return f"{name[:12]}{dash}{dirty}"
+
+
+def whole(rows: Iterable[Row]) -> list[Row]:
+    """Lines of a run; those that a resumption from an earlier checkpoint made void are left out."""
+    kept: list[Row] = []
+    for row in rows:
+        while kept and kept[-1]["frames"] > row["frames"]:
+            kept.pop()
+        kept.append(row)
+    return kept
+
+
+def reached(run: Path) -> Row | None:
+    """The finished game at which the mean return of the last 100 first was 18 or more."""
+    last: deque[float] = deque(maxlen=GAMES)
+    for game in whole(read_lines(run / "episodes.jsonl")):
+        last.append(game["episodic_return"])
+        if len(last) == GAMES and statistics.fmean(last) >= GOAL:
+            return game
+    return None
+
+
+def evaluation(run: Path) -> Row | None:
+    """That of the newest checkpoint, else the newest there is."""
+    found = {p.stem.split("-")[1]: p for p in sorted(run.glob("evaluation-*-seed*.json")) if "greedy" not in p.stem}
+    if not found:
+        return None
+    names = [p.name for p in checkpoint.everything(run)]
+    newest = max(found.values(), key=lambda p: p.stat().st_mtime)
+    return json.loads((found.get(names[-1], newest) if names else newest).read_text())
+
+
+def thin(rows: list[Row], most: int = ROWS) -> list[Row]:
+    """At most `most` rows, evenly, with the first and the last."""
+    n = len(rows)
+    return rows if n <= most else [rows[round(i * (n - 1) / (most - 1))] for i in range(most)]

@@ -12,8 +12,14 @@ agent steps a second, since a step of 28 KB costs 17 µs of a core at 0.6 core-s
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import multiprocessing
+import os
+import queue
+import shlex
+import signal
 import socket
 import statistics
 import subprocess
@@ -21,23 +27,43 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, about, command_line, lines_about, publish, table
+from common import (
+    RESULTS,
+    ROOT,
+    Row,
+    about,
+    command_line,
+    commands,
+    evaluation,
+    lines_about,
+    publish,
+    reached,
+    table,
+    thin,
+)
+from torch import nn
 
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core.errors import Closed
+from polyplay.core.files import read_lines, read_object, write_json
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.tree import Field
 from polyplay.weights.params import Params
+from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts import agent
+from polyplay.workers.hosts.engines import AgentHandle, MachineInfo, PretendedMachines
 from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.queue_mirrors import QueueMirror
-from polyplay.workers.hosts.weight_mirrors import ParamsMirror
+from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ParamsMirror
 
 SLOTS, WEIGHTS = 4, 1_700_000  # in flight; parameters of 6.8 MB
 NETWORKS = ("a3c", "nature")
@@ -238,5 +264,352 @@ def main() -> None:
     publish(RESULTS / "hosts", {**what, "link": link, "impala": rows}, text)
 
 
+# More machines, and slower lines to them: impala on Pong, its actors on pretended machines
+
+
+MACHINES, ACTORS = (1, 2, 4, 8), 8
+LINES = {"no relay": "", "as it is": "0,0", "1 ms": "0.001,0", "10 ms": "0.01,0", "50 ms": "0.05,0"}
+LINES |= {"10 Gbit/s": "0,1.25e9", "1 Gbit/s": "0,1.25e8"}
+RELAYED = "RELAY"  # seconds, bytes a second (0: as many as come): of each direction
+
+
+def forward(source: socket.socket, to: socket.socket, delay: float, rate: float) -> None:
+    """Until one of them closes: each byte `delay` seconds later, at most `rate` a second."""
+    pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(1 << 16)
+
+    def send() -> None:
+        while (piece := pieces.get())[1]:
+            time.sleep(max(0.0, piece[0] - time.monotonic()))
+            to.sendall(piece[1])
+        to.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=send, daemon=True).start()
+    free = 0.0
+    while data := source.recv(1 << 18):
+        free = max(free, time.monotonic()) + (len(data) / rate if rate else 0.0)
+        pieces.put((free + delay, data))
+    pieces.put((0.0, b""))
+
+
+def relay(address: str, port: int, delay: float, rate: float) -> int:
+    """The port of a relay in a process of its own, which ends with its connection."""
+    listener = socket.create_server((address, 0))
+    if os.fork():
+        port = int(listener.getsockname()[1])
+        listener.close()
+        return port
+    here, there = listener.accept()[0], socket.create_connection((address, port))
+    for end in (here, there):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    back = threading.Thread(target=forward, args=(there, here, delay, rate))
+    back.start()
+    forward(here, there, delay, rate)
+    back.join()
+    os._exit(0)
+
+
+class RelayedMachines(PretendedMachines):
+    def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
+        handle = super().open(info, config)
+        delay, rate = map(float, os.environ[RELAYED].split(","))
+        handle.about["port"] = relay(handle.about["address"], handle.about["port"], delay, rate)
+        return handle
+
+
+def child() -> int:
+    """`polyplay` with relays before its pretended machines."""
+    from polyplay.cli.main import main as polyplay
+    from polyplay.runs import load
+
+    load.engine_of = lambda hosts: RelayedMachines(int(hosts.rpartition(":")[2]))
+    return polyplay(sys.argv[1:])
+
+
+def measured(what: dict[str, dict[str, Any]], rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """A row for each arm: medians over rounds in turn, and the steps as a part of the first arm's."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in what}
+    for _ in range(rounds):
+        for name, given in what.items():
+            os.environ[RELAYED] = relayed = given.get("relay", "")
+            command = (str(Path(__file__).resolve()), "relayed") if relayed else ("-m", "polyplay")
+            more = {k: v for k, v in given.items() if k != "relay"}
+            found[name].append(impala(network="a3c", seconds=seconds, command=command, **more))
+            print(name, found[name][-1], flush=True)
+    first = next(iter(found.values()))
+    rows = []
+    for name, each in found.items():
+        ratios = [one["steps"] / other["steps"] for one, other in zip(each, first, strict=True)]
+        row: dict[str, Any] = {"": name, "steps/s": round(statistics.median(one["steps"] for one in each))}
+        row |= {"of the first": round(statistics.median(ratios), 3), "each": [round(r, 3) for r in ratios]}
+        rows.append({**row, "lag": round(statistics.median(one["lag"] for one in each), 2)})
+    return rows
+
+
+def run_hosts_many() -> None:
+    """More machines, and slower lines to them: impala on Pong, its actors on pretended machines.
+
+        python bench/hosts.py many --seconds 12 --rounds 2
+
+    1. Eight actors here and on 1, 2, 4 and 8 pretended machines, in turn. All share the same cores: what is measured is
+       what more links cost, not what more machines bring.
+    2. Two actors on two machines, through a relay that holds every byte for 1, 10 or 50 ms (one way), or lets through 1
+       or 10 Gbit/s for each machine; and without one.
+
+    Expected: a link more costs its process and agent, about 1 % of a core each. A rollout of an actor takes 300 ms
+    here, or 150 where it has a core of its own; `quick` gives an actor two slots, so a delay costs steps once the way
+    there and back is longer than a rollout less the time that the learner needs, and four slots hide more. 1 Gbit/s is
+    125 MB/s, and 10 MB/s come from each machine.
+    """
+    parser = command_line(run_hosts_many.__doc__)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    asked = parser.parse_args()
+    what = about()
+    many = {"here": {"hosts": "none", "actors": ACTORS}}
+    many |= {f"{n} machines": {"hosts": f"pretend:{n}", "actors": ACTORS, "begin": 15.0 + 4 * n} for n in MACHINES}
+    lines: dict[str, dict[str, Any]] = {n: {"hosts": "pretend:2", "relay": given} for n, given in LINES.items()}
+    lines["50 ms, 4 slots"] = {**lines["50 ms"], "more": ["--slots", "4"]}
+    by_number = measured(many, asked.rounds, asked.seconds)
+    by_line = measured(lines, asked.rounds, asked.seconds)
+    text = ["# More machines, and slower lines", "", *lines_about(what), ""]
+    text += [f"impala `quick` on Pong, {ACTORS} actors, float32; medians of {asked.rounds} rounds in turn:", ""]
+    text += [*table(by_number), "", "Two actors on two machines, by the line to each:", "", *table(by_line)]
+    publish(RESULTS / "hosts_many", {**what, "machines": by_number, "lines": by_line}, text)
+
+
+# Pong learnt on a Ray cluster of three that loses a machine every two minutes
+
+
+CURVE = ("wall_seconds", "frames", "updates", "episodes", "episodic_return_mean", "lag_mean")
+FEW = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_worker_niceness": "0"}
+
+
+def words_of(*given: str) -> list[str]:
+    print(f"$ polyplay {shlex.join(given)}", flush=True)
+    return [sys.executable, "-m", "polyplay", *given]
+
+
+def run_hosts_lost() -> None:
+    """Pong learnt on a Ray cluster of three that loses a machine every two minutes.
+
+        python bench/hosts.py lost --until-return 19.0 --minutes 60
+
+    A cluster of three raylets on this machine; impala's learner is with the first, its two actors with the others,
+    which have a core each. Every --every seconds one of these, in turn, gets SIGKILL, and a new one joins. The run, its
+    evaluation by 30 games, its curve and its hosts.jsonl go to results/hosts_lost*. A run that was stopped goes on.
+    """
+    p = command_line(run_hosts_lost.__doc__)
+    p.add_argument("--until-return", type=float, default=19.0)
+    p.add_argument("--minutes", type=float, default=60.0, help="the longest run")
+    p.add_argument("--every", type=float, default=120.0, help="seconds between two losses")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--run", type=Path, default=ROOT / "runs/hosts-lost")
+    asked = p.parse_args()
+    os.environ.update(TOKEN)
+    from ray.cluster_utils import Cluster
+
+    head = {**FEW, "node_name": "first", "include_dashboard": False}
+    cluster, names = Cluster(initialize_head=True, head_node_args=head), (f"machine-{i}" for i in itertools.count(2))
+    nodes = [cluster.add_node(**FEW, node_name=next(names)) for _ in range(2)]
+    limits = ["--until-return", str(asked.until_return), "--minutes", str(asked.minutes)]
+    limits += ["--hosts", f"ray:{cluster.address}"]
+    words = ["train", "impala", "--env", "ALE/Pong-v5", "--preset", "quick", "--run", str(asked.run)]
+    words += ["--seed", str(asked.seed), "--checkpoint-every", "60"]
+    words = ["resume", str(asked.run)] if asked.run.exists() else words
+    run = subprocess.Popen(words_of(*words, *limits), cwd=ROOT)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(asked.every)
+            break
+        nodes.append(cluster.add_node(**FEW, node_name=next(names)))
+        os.kill(nodes.pop(0).all_processes["raylet"][0].process.pid, signal.SIGKILL)
+    if run.returncode:
+        raise SystemExit(run.returncode)
+    subprocess.run(words_of("evaluate", str(asked.run), "--episodes", "30"), cwd=ROOT, check=True)
+    report(asked.run)
+    with contextlib.suppress(Exception):  # raylets that were killed
+        cluster.shutdown()
+
+
+def report(run: Path) -> None:
+    rows, events = list(read_lines(run / "metrics.jsonl")), list(read_lines(run / "hosts.jsonl"))
+    (RESULTS / "hosts_lost_hosts.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    good, score, what = reached(run), evaluation(run), about()
+    found: Row = {"begun and resumed": 1 + len(read_object(run / "config.json")["resumed"])}
+    found |= Counter(f"machines {e['event']}" for e in events)
+    found["minutes to 18"] = good["wall_seconds"] / 60 if good else None
+    found |= {"agent steps": rows[-1]["steps"], "minutes": rows[-1]["wall_seconds"] / 60}
+    if score:
+        found["30 games"] = f"{score['episodic_return_mean']:.2f} ± {score['episodic_return_std']:.2f}"
+    curve = thin([{k: row[k] for k in CURVE} for row in rows])
+    write_json(RESULTS / "hosts_lost.json", {**what, **found, "evaluation": score, "curve": curve})
+    head = ["# Pong on a Ray cluster that loses a machine every two minutes", "", *lines_about(what), ""]
+    (RESULTS / "hosts_lost.md").write_text("\n".join([*head, *table([found])]) + "\n")
+
+
+# What learners on another machine cost: replicas that average their gradients, and learners of a parameter serv
+
+
+SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
+SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
+GORILA = ["--learners", "2", "--start", "1000", "--capacity", "20000"]
+APEX = ["--actors", "2", "--lanes", "8"]
+SYSTEMS = {
+    "a2c": ["--replicas", "2", "--network", "a3c"],
+    "a2c, Nature": ["--replicas", "2", "--network", "nature"],
+    "ppo": ["--replicas", "2"],
+    "gorila": GORILA,
+    "gorila, 1 shard there": [*GORILA, "--shards", "1"],
+    "gorila, 2 shards there": [*GORILA, "--shards", "2"],
+    "gorila, 4 shards there": [*GORILA, "--shards", "4"],
+    "apex, memory there": [
+        "--actors",
+        "2",
+        "--lanes",
+        "8",
+        "--start",
+        "1000",
+        "--capacity",
+        "20000",
+        "--prefetch",
+        "4",
+    ],
+    "impala, learner there": ["--preset", "quick", "--actors", "2"],
+}
+PLACES = {"shard": "serve_parameters=others,bundle=here", "memory": "serve_replay=others,act=here"}
+PLACES |= {"learner": "learn=others,act=here"}
+
+
+def updates(reduce: Any, rank: int, seconds: float) -> float:
+    """Milliseconds of an update, the median. The last of `seconds` ends the others too."""
+    torch.set_num_threads(1)
+    net = nn.Linear(reduce.size - 1, 1)
+    ctx: Any = SimpleNamespace(index=rank, resume=None, meeting=0)
+    vector = reduce.vector(ctx, net)
+    end, took, until = reduce.bind(ctx, vector), [], time.perf_counter() + seconds
+    try:
+        while time.perf_counter() < until or rank:
+            vector.grad.fill_(1e-3)
+            began = time.perf_counter()
+            for _ in end(1e-6, np.zeros(5)):
+                pass
+            took.append(1e3 * (time.perf_counter() - began))
+    except Closed:
+        pass
+    reduce.close()
+    return statistics.median(took[5:]) if len(took) > 5 else float("nan")
+
+
+def link_of(sock: socket.socket, mirror: AllReduceMirror, bells: Semaphores) -> Link:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    mirror.sit(SEAT)
+    link = Link(sock, [mirror], bells[0], 5.0, None)
+    link.echoes = mirror.away
+    threading.Thread(target=link.run, daemon=True).start()
+    return link
+
+
+def learners_away_side(data: bytes, address: tuple[str, int]) -> None:
+    bells = Semaphores(1)
+    agent.relay_by(bells)
+    mirror = agent.load(data)
+    mirror.away = True
+    link = link_of(socket.create_connection(address), mirror, bells)
+
+    def ends() -> None:
+        link.closed.wait()
+        mirror.close()
+
+    threading.Thread(target=ends, daemon=True).start()
+    updates(mirror.reduce, 1, 0.0)
+
+
+def all_reduce(weights: int, linked: bool, seconds: float) -> float:
+    reduce = AllReduce(OptimizerSpec("rmsprop_torch", eps=1e-5), 2, weights)
+    if not linked:
+        other = multiprocessing.get_context("fork").Process(target=updates, args=(reduce, 1, 0.0))
+        other.start()
+        took = updates(reduce, 0, seconds)
+        other.join()
+        return took
+    bells, mirror = Semaphores(1), AllReduceMirror(reduce)
+    data, found = agent.dump(mirror, agent.TwinNumbers())
+    for thing in found:
+        if isinstance(thing, Semaphores):
+            thing.relay_by(bells)
+    reduce._attach()
+    listener = socket.create_server(("127.0.0.1", 0))
+    far = multiprocessing.get_context("spawn").Process(target=learners_away_side, args=(data, listener.getsockname()))
+    far.start()
+    link = link_of(listener.accept()[0], mirror, bells)
+    took = updates(reduce, 0, seconds)
+    link.end("")
+    far.join(5)
+    far.kill()
+    return took
+
+
+def system(name: str, words: list[str], hosts: str, seconds: float) -> dict[str, float]:
+    """Agent steps and updates a second, of a run's last `seconds`."""
+    with tempfile.TemporaryDirectory() as where:
+        given = ["train", name.split(",")[0], "--env", "ALE/Pong-v5", *words, "--hosts", hosts, "--no-tensorboard"]
+        place = next((place for what, place in PLACES.items() if what in name and hosts != "none"), None)
+        given += [] if place is None else ["--place", place]
+        limit = ["--minutes", str(round((seconds + 14) / 60, 3)), "--report-every", "1", "--quiet"]
+        command = [sys.executable, "-m", "polyplay", *given, *limit, "--run", f"{where}/run"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in Path(f"{where}/run/metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["updates"]][-int(seconds) :]
+    passed = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
+    return {what: (rows[-1][what] - rows[0][what]) / passed for what in ("steps", "updates")}
+
+
+def run_hosts_learners() -> None:
+    """What learners on another machine cost: replicas that average their gradients, and learners of a parameter server.
+
+        python bench/hosts.py learners --seconds 12 --rounds 2
+
+    1. One update of an AllReduce of two replicas, both in one memory or one behind a link, for the small network and
+       Nature's with RMSProp (a gradient, weights and one statistic of half the size each way), and with nothing to
+       compute.
+    2. Whole systems on Pong with two replicas, or two learners of gorila: both here, or the second on a pretended
+       machine, in turn (A B A B). And with 1, 2 and 4 shards of gorila's parameters, ape-X's memory, or impala's
+       learner there.
+
+    Expected: half the gradient, weights and statistics each way, so 10 MB for Nature's 1.7 M weights, 3 ms at 3 GB/s,
+    and three waits for the other side at 0.2 ms each.
+    """
+    parser = command_line(run_hosts_learners.__doc__)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    asked = parser.parse_args()
+    what, meetings, rows = about(), [], []
+    for name, size in SIZES.items():
+        pairs = [[all_reduce(size, linked, asked.seconds / 3) for linked in (False, True)] for _ in range(asked.rounds)]
+        here, there = (round(statistics.median(pair[i] for pair in pairs), 2) for i in (0, 1))
+        meetings.append({"weights": f"{size:,} ({name})", "one memory, ms": here, "a link between, ms": there})
+    for name, words in SYSTEMS.items():
+        runs = [[system(name, words, h, asked.seconds) for h in ("none", "pretend:1")] for _ in range(asked.rounds)]
+        ratios = [b["steps"] / a["steps"] for a, b in runs]
+        row: dict[str, Any] = {"system": name}
+        for where, i in (("here", 0), ("pretend:1", 1)):
+            for of in ("steps", "updates"):
+                row[f"{where}, {of}/s"] = round(statistics.median(run[i][of] for run in runs), 1)
+        rows.append({**row, "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in ratios]})
+    text = ["# Learners on other machines", "", *lines_about(what), "", "An update of two replicas:", ""]
+    text += [
+        *table(meetings),
+        "",
+        f"On Pong, float32, {asked.rounds} rounds of {asked.seconds:g} s in turn. Two replicas",
+    ]
+    text += ["or learners, both here or the second on a pretended machine:", "", *table(rows)]
+    publish(RESULTS / "hosts_learners", {**what, "all_reduce": meetings, "systems": rows}, text)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(
+        commands(
+            {"": main, "relayed": child, "many": run_hosts_many, "lost": run_hosts_lost, "learners": run_hosts_learners}
+        )
+    )

@@ -1,19 +1,49 @@
-"""Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines."""
+"""What a program does, and what its parts allow: rates, memory, CPU, limits.
+
+How fast a run could be if only its parts took time: CPU time of each, measured with the library's own functions.
+
+    python bench/measure.py RUN --infer 3.2 --train 40
+
+RUN is a run's directory: game, network, loss and optimiser are its own. Per agent step: one step of one environment
+(frames prepared, without the process around it); acting for n lanes at once, divided by n; learning from m rows
+(unroll, loss, backward, norm of the gradient, optimiser), divided by m. The limit is cores / their sum: no queue, no
+copy between processes, no bootstrap value, perfect overlap. An n that is no whole number and an m that is no multiple
+of 5 lie between two that are measured. CPU seconds, once on one core while the others rest, and once on all at a time.
+"""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
+import json
 import os
 import signal
+import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from polyplay.cli.bench_measure import ProcessWatch, started_at, watched_rate
+from common import ROOT, Row, command_line, table
+from contests import PONG, Contender
+
+from polyplay.cli import bench
+from polyplay.cli import bench as speed
+from polyplay.cli.bench_measure import ProcessWatch, spawn, started_at, watched_rate
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
+from polyplay.core.machine import cores
+from polyplay.runs.load import crew_of, load_run
+from polyplay.workers.sizing import CostProfile
+
+# Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines
+
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
 
@@ -71,3 +101,247 @@ def end(child: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+# What the parts of a system cost, each alone: a step of the environment, its share of acting and of the updates
+
+
+Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """What to measure: the parts of a system that is wired with these keywords (settings.keywords)."""
+
+    system: str
+    keywords: Row
+    seconds: float  # for each part
+    acting: float = 0.0  # lanes acted for at once; 0: not measured
+    rows: tuple[int, int] | None = None  # [T, B] learnt from at once
+    lanes: int = 0  # stepped at once; 0: not measured
+
+
+def measure_parts(request: MeasureRequest) -> Microseconds:
+    """In this process. Raises UserError."""
+    wired = bench.wire(request.system, request.keywords)
+    precision = request.keywords.get("precision", "float32")
+    parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
+    found: Microseconds = {}
+    if request.lanes:
+        found["env"] = parts.env(request.seconds, request.lanes) / request.lanes
+    if request.acting:
+        found["infer"] = interpolate(request.acting, 1, lambda n: parts.infer(n, request.seconds)) / request.acting
+    if request.rows:
+        T, B = request.rows
+        found["learn"] = parts.learn(T, B, request.seconds) / (T * B)
+    return found
+
+
+def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float:
+    """`measured` at a number that need not be a multiple of `step`: a straight line between its neighbours."""
+    low = max(step, int(at // step) * step)
+    here = measured(low)
+    return here if at <= low else here + (at - low) / step * (measured(low + step) - here)
+
+
+def rate_limit(cores: int, parts: Microseconds) -> float:
+    """Agent steps/s if only the parts took time and never waited: cores/(E + I + L)."""
+    return cores * 1e6 / (parts["env"] + parts["infer"] + parts["learn"])
+
+
+class MeasureProcesses:
+    """The processes; use it as a context."""
+
+    def __init__(self, copies: int):
+        started = [spawn(answer_requests) for _ in range(copies)]
+        self.children, self.pipes = [child for child, _ in started], [pipe for _, pipe in started]
+
+    def __enter__(self) -> MeasureProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self.children:
+            child.kill()
+        for child in self.children:
+            child.join()
+
+    def measure(self, request: MeasureRequest) -> Microseconds:
+        """The mean over the processes. Raises UserError, WorkerLost."""
+        try:
+            for pipe in self.pipes:
+                pipe.send(request)
+            answers = [pipe.recv() for pipe in self.pipes]
+        except (OSError, EOFError):
+            raise WorkerLost("a process that measures parts has ended; is there memory for one per core?") from None
+        for answer in answers:
+            if isinstance(answer, UserError):
+                raise answer
+        return mean(answers)
+
+
+def mean(found: list[Microseconds]) -> Microseconds:
+    return {k: statistics.fmean(f[k] for f in found) for k in found[0]}
+
+
+def answer_requests(pipe: Connection) -> None:
+    """What such a process does, until the other end closes."""
+    os.dup2(2, 1)  # what libraries print is no part of the tables
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(measure_parts(request))
+        except UserError as e:
+            pipe.send(e)
+
+
+# What the parts of one of ours allow in a contest, measured before and after each of its windows
+
+
+def keywords(fixed: str, setting: str) -> dict[str, Any]:
+    """'lanes=64 sync=chunked' as polyplay.train takes it."""
+    pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
+    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **bench.LITTLE}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def turn_of(who: Contender, setting: str) -> int:
+    """Of one of ours, see bench.speed.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
+    with contextlib.suppress(UserError):
+        return bench.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+    return 1
+
+
+def around(*sides: Row) -> Row:
+    """What was measured before and after a window, as one row; the mean of the limits."""
+    there = [s for s in sides if s]
+    if not there:
+        return {}
+    parts = {k: statistics.fmean(s["parts_us"][k] for s in there) for k in there[0]["parts_us"]}
+    found = [s["limit"] for s in there]
+    return {"limit": statistics.fmean(found), "limits": found, "parts_us": parts}
+
+
+class Limits:
+    """Use it as a context: its processes wait for orders."""
+
+    def __init__(self, seconds: float):
+        """seconds: for each part."""
+        self.seconds, self.crowd = seconds, MeasureProcesses(cores())
+
+    def __enter__(self) -> Limits:
+        self.crowd.__enter__()
+        return self
+
+    def __exit__(self, *gone: Any) -> None:
+        self.crowd.__exit__(*gone)
+
+    def row(self, who: Contender, setting: str) -> Row:
+        """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
+        given = keywords(who.fixed, setting)
+        try:
+            wired = bench.wire(who.program, given)
+            sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
+            del wired
+            found = self.crowd.measure(MeasureRequest(who.program, given, self.seconds, **sizes))
+        except (UserError, WorkerLost) as e:
+            print(f"compare: no limit of {who.name}: {e}", file=sys.stderr)
+            return {}
+        return {"limit": rate_limit(cores(), found), "parts_us": found}
+
+
+CHUNK = 5  # rows of an unroll
+
+
+def parts_of(run: Path) -> CostProfile:
+    """Those of a run's system."""
+    page, settings, options, _ = load_run(run)
+    crew = crew_of(options)
+    system = page.build(settings, crew)
+    spec: Any = next(r.spec for r in crew.roles if r.spec)
+    return CostProfile(system.envs, spec, options.precision, speed.reuses(crew))
+
+
+def learn(parts: CostProfile, m: int, seconds: float) -> float:
+    """µs of an update from m rows, in unrolls of 5 rows (fewer are one unroll)."""
+    return parts.learn(*((CHUNK, m // CHUNK) if m % CHUNK == 0 else (m, 1)), seconds)
+
+
+def alone(run: Path, n: float, m: float, seconds: float) -> Row:
+    """Per agent step, CPU µs in this process."""
+    parts = parts_of(run)
+    env = parts.env(seconds)
+    infer = interpolate(n, 1, lambda k: parts.infer(k, seconds)) / n
+    train = interpolate(m, CHUNK, lambda k: learn(parts, k, seconds)) / m
+    return {"env": env, "infer": infer, "train": train}
+
+
+def together(run: Path, n: float, m: float, seconds: float, copies: int) -> Row:
+    """The mean of several processes that measure at the same time. Raises CalledProcessError."""
+    words = [sys.executable, str(Path(__file__).resolve()), str(run), "--json", "--seconds", str(seconds)]
+    words += ["--infer", str(n), "--train", str(m)]
+    children = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(copies)]
+    try:
+        texts = [child.communicate()[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    for child in children:
+        if child.returncode:
+            raise subprocess.CalledProcessError(child.returncode, words)
+    found = [json.loads(text.splitlines()[-1]) for text in texts]
+    return {k: statistics.fmean(f[k] for f in found) for k in found[0]}
+
+
+def limits(run: Path, n: float, m: float, seconds: float = 1.5) -> Row:
+    """Parts and limits of a run, in agent steps/s: {"infer_batch", "train_rows", "one": …, "all": …}."""
+    answer: Row = {"infer_batch": n, "train_rows": m, "cores": cores()}
+    for name, copies in (("one", 1), ("all", cores())):
+        us = together(run, n, m, seconds, copies)
+        answer[name] = {**us, "limit": cores() * 1e6 / sum(us.values())}
+    return answer
+
+
+def shown(found: Sequence[tuple[str, Row]]) -> list[str]:
+    """A table: CPU µs per agent step, and the limit."""
+    rows = [
+        {
+            "system": who,
+            "acting batch": f["infer_batch"],
+            "rows learnt from": f["train_rows"],
+            "cores busy": {"one": "1", "all": str(f["cores"])}[name],
+            **{f"{part}, µs": f[name][part] for part in ("env", "infer", "train")},
+            "limit, steps/s": f[name]["limit"],
+        }
+        for who, f in found
+        for name in ("one", "all")
+    ]
+    return table(rows)
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--infer", type=float, default=1.0, metavar="N", help="lanes acted for at once")
+    parser.add_argument("--train", type=float, default=5.0, metavar="M", help="rows learnt from at once")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for each part")
+    parser.add_argument("--json", action="store_true", help="this process alone, as a line of JSON")
+    asked = parser.parse_args()
+    if asked.json:
+        print(json.dumps(alone(asked.run, asked.infer, asked.train, asked.seconds)))
+    else:
+        print("\n".join(shown([(asked.run.name, limits(asked.run, asked.infer, asked.train, asked.seconds))])))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,14 +9,21 @@ CPU time per row, and the median of the blocks' ratios.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import io
+import logging
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, Row, about, command_line, commands, lines_about, publish, table
 
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
@@ -26,7 +33,9 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning import policy_losses
 from polyplay.nets import actor_critic, device, factory
+from polyplay.nets.onnx import export_onnx
 from polyplay.weights.params import FlatParams
+from polyplay.workers.sizing import cpu_cost
 
 BOTH = ("float32", "bfloat16")
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
@@ -106,5 +115,126 @@ def main() -> None:
     publish(asked.out, {**where, "rows": found}, text)
 
 
+# An actor's forward pass by other means: would a compiled, exported or quantised network make acting cheaper?
+
+
+Turn = Callable[[np.ndarray], np.ndarray]  # images [n, 4, 84, 84] → greedy actions [n]
+
+
+def eager(policy: actor_critic.ActorCritic) -> Turn:
+    return lambda x: policy.act({"obs": torch.from_numpy(x)}, {})[0]["action"].numpy()
+
+
+def compiled(policy: actor_critic.ActorCritic) -> Turn:
+    policy = copy.deepcopy(policy)
+    step = torch.compile(lambda x: policy.act({"obs": x}, {})[0]["action"], dynamic=False)
+    return lambda x: step(torch.from_numpy(x)).numpy()
+
+
+def onnx(file: Path) -> Turn:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return lambda x: session.run(["action"], {"obs": x})[0]
+
+
+def quantised(file: Path) -> Turn:
+    """Weights of the matrix products in 8 bits, activations quantised as they come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    small = file.with_suffix(".int8.onnx")
+    quantize_dynamic(file, small, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
+    return onnx(small)
+
+
+def openvino(file: Path) -> Turn:
+    import openvino as ov
+
+    settings: Any = {"INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False, "INFERENCE_PRECISION_HINT": "f32"}
+    model = ov.Core().compile_model(str(file), "CPU", settings)
+    ask = model.create_infer_request()
+    return lambda x: ask.infer({"obs": x})["action"]
+
+
+def means(network: str, place: Path) -> dict[str, Turn]:
+    """By name; a line for each that is not there."""
+    torch.manual_seed(0)
+    policy = factory.make(network, SPEC, exact=False)
+    file = place / f"{network}.onnx"
+    with contextlib.redirect_stdout(io.StringIO()):
+        export_onnx(copy.deepcopy(policy), SPEC, file, {})
+    makers: dict[str, Callable[[], Turn]] = {
+        "polyplay": lambda: eager(policy),
+        "torch.compile": lambda: compiled(policy),
+        "onnxruntime": lambda: onnx(file),
+        "onnxruntime, int8 products": lambda: quantised(file),
+        "OpenVINO": lambda: openvino(file),
+    }
+    answer = {}
+    for name, make in makers.items():
+        try:
+            answer[name] = make()
+            answer[name](np.zeros((1, *SPEC.obs.shape), np.uint8))
+        except Exception as e:  # a package that is not there, or cannot do this network
+            answer.pop(name, None)
+            print(f"inference: {name} is left out: {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
+    return answer
+
+
+def measure_inference(network: str, n: int, turns: dict[str, Turn], asked: argparse.Namespace) -> list[Row]:
+    """A row for each means; rounds of all in turn, the median of the rounds' ratios."""
+    images = rows(factory.make(network, SPEC, exact=False), (n,))["obs"].numpy()
+    first = next(iter(turns.values()))(images)
+    found: dict[str, list[float]] = {name: [] for name in turns}
+    with torch.no_grad():
+        for _ in range(asked.rounds):
+            for name, turn in turns.items():
+                found[name].append(cpu_cost(lambda turn=turn: turn(images), asked.seconds) / n)  # type: ignore[misc]
+        same = {name: float(np.mean(turn(images) == first)) for name, turn in turns.items()}
+    answer = []
+    for name, us in found.items():
+        ratio = float(np.median(np.array(us) / np.array(found["polyplay"])))
+        saved = float(np.median(found["polyplay"])) * (1.0 - ratio)
+        row: Row = {"network": network, "lanes": n, "by": name, "µs a row": float(np.median(us)), "/ polyplay": ratio}
+        answer.append({**row, "actions": same[name], "gain": f"{100 * saved / asked.step:+.1f} %"})
+    return answer
+
+
+def run_inference() -> None:
+    """An actor's forward pass by other means: would a compiled, exported or quantised network make acting cheaper?
+
+        pip install onnxruntime openvino      # what is not there is left out; torch.compile needs a C++ compiler
+        python bench/precision.py inference
+
+    One core. Every means computes the same policy's acting step on the same random images, in turn, block by block: CPU
+    time per row, and its ratio to what actors do (the library's own forward pass, float32). `actions`: the share of
+    greedy actions that are torch's. `gain`: by how much a whole agent step becomes cheaper, which costs `--step` µs of
+    a core (environment, acting, learning: polyplay bench), if only the forward pass does.
+    """
+    parser = command_line(run_inference.__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--networks", nargs="+", default=["a3c", "nature"])
+    parser.add_argument("--lanes", nargs="+", type=int, default=[16, 32])
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each means in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--step", type=float, default=1000.0, help="µs of a core that an agent step takes")
+    parser.add_argument("--out", type=Path, default=RESULTS / "inference")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    where, found = about(), list[Row]()
+    with tempfile.TemporaryDirectory() as place:
+        for network in asked.networks:
+            turns = means(network, Path(place))
+            for n in asked.lanes:
+                found += measure_inference(network, n, turns, asked)
+                print(*table(found[-len(turns) :]), sep="\n", flush=True)
+    text = ["# An actor's forward pass by other means", "", *lines_about(where), ""]
+    text += [f"An agent step is taken to cost {asked.step:g} µs of a core.", "", *table(found)]
+    publish(asked.out, {**where, "rows": found}, text)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(commands({"": main, "inference": run_inference}))

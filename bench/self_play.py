@@ -17,28 +17,126 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import multiprocessing
+import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from board_peers import peer_rows
-from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, verdict
+import torch
+from common import (
+    HERE,
+    RESULTS,
+    ROOT,
+    Row,
+    about,
+    command_line,
+    commands,
+    lines_about,
+    publish,
+    said,
+    spread,
+    table,
+    verdict,
+)
 from measure import measure
 from search import SPEED, alone
 
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core import tree
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.games.board_pool import board_of
 from polyplay.games.boards import Game
+from polyplay.learning.learner import Learner
+from polyplay.learning.loop import ReplayLearner
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
-from polyplay.search.evaluators import NetworkEvaluator, UniformEvaluator
+from polyplay.search.evaluators import BACKENDS, NetworkEvaluator, UniformEvaluator
 from polyplay.search.self_play import SelfPlay, game_rows
+from polyplay.systems import load
+from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
+
+# How self_play.py runs its peers: their programs, their settings, their rates
+
+
+# name: environment, script, checkout, settings
+PEERS = {
+    "mctx": (
+        "mctx",
+        "board_mctx.py",
+        "",
+        [
+            "--games 64",
+            "--games 128",
+            "--games 256",
+            "--games 64 --processes 2",
+            "--games 64 --precision bfloat16",
+        ],
+    ),
+    "azg": ("azg", "board_azg.py", "alpha-zero-general", [""]),
+    "lightzero": ("lz", "board_lightzero.py", "LightZero", [""]),
+    "openspiel": ("spiel", "board_openspiel.py", "", [""]),
+}
+TITLES = {"mctx": "mctx + pgx", "azg": "alpha-zero-general", "lightzero": "LightZero", "openspiel": "OpenSpiel, Python"}
+WARM = 3.0  # seconds after the first simulations
+
+Measure = Callable[[list[str], float, float], Row]
+
+
+def peer_rows(asked: argparse.Namespace, run: Measure) -> tuple[list[Row], list[Row], Row | None]:
+    """(the peers at their best settings, all settings tried, mctx with a uniform evaluator)."""
+    peers, probes = [], []
+    for name in asked.only or PEERS:
+        settings = PEERS[name][3]
+        if len(settings) > 1:
+            tried = [one(name, setting, asked.probe_window, asked, run) for setting in settings]
+            probes += tried
+            settings = [max(tried, key=lambda r: r["simulations/s"])["setting"]]
+        peers.append(one(name, settings[0], asked.peer_window, asked, run))
+    uniform = None
+    if "mctx" in (asked.only or PEERS):
+        uniform = one("mctx", "--games 64 --uniform", asked.probe_window, asked, run)
+    return peers, probes, uniform
+
+
+def one(name: str, setting: str, window: float, asked: argparse.Namespace, run: Measure) -> Row:
+    """A peer's rates in one window."""
+    environment, script, checkout, _ = PEERS[name]
+    words = [
+        "env",
+        "-u",
+        "PYTHONPATH",
+        str(asked.peers / environment / "bin/python"),
+        str(HERE / "peers" / script),
+        *setting.split(),
+    ]
+    for option in ("simulations", "blocks", "filters"):
+        words += [f"--{option}", str(getattr(asked, option))]
+    words += ["--board", asked.env] if environment in ("mctx", "spiel") else []
+    words += ["--path", str(asked.peers / "src" / checkout)] if checkout else []
+    row = run(words, WARM, window)
+    begin, end = row["lines"][0], row["lines"][-1]
+    seconds = end["wall_seconds"] - begin["wall_seconds"]
+    rates = {key: (end[key] - begin[key]) / seconds for key in ("steps", "evaluations", "moves")}
+    found = {
+        "player": TITLES[name],
+        "setting": setting,
+        "tree": "kept" if name == "azg" else "anew",
+        "simulations/s": rates["steps"],
+        "evaluations/s": rates["evaluations"],
+        "moves/s": rates["steps"] / asked.simulations,
+        "cores": row["own_cores"],
+        "others' cores": row["others_cores"],
+        "window, s": seconds,
+    }
+    print(found, flush=True)
+    return found
+
 
 CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfloat16")]
 SHARE = 0.93
@@ -237,5 +335,150 @@ def shown(row: Row) -> Row:
     return row
 
 
+# A whole run of AlphaGo Zero against what its parts allow: moves per second of players and learner together
+
+
+TARGET = 0.85
+PAGE = load("alphago_zero")
+
+
+def settings(asked: argparse.Namespace) -> Row:
+    """Of the page: quick's, but for network and search."""
+    sizes = {"games": asked.games, "players": asked.players, "simulations": asked.simulations, "start": asked.start}
+    return {**sizes, "root": "puct", "blocks": asked.blocks, "filters": asked.filters, "evaluator": asked.evaluator}
+
+
+def update_seconds(asked: argparse.Namespace) -> float:
+    """Of an update of the learner, its replay's draw included, with one thread."""
+    torch.set_num_threads(1)
+    crew = Crew(0, steps=1_000_000, precision=asked.precision)
+    PAGE.build(PAGE.Config(**vars(PAGE.quick()) | settings(asked)), crew)
+    role = next(r for r in crew.roles if r.spec)
+    spec, replay = role.spec, role.held_replay
+    ctx = WorkerContext("learn", 0, 1, 0, 0, Counters(1), RunControl(), precision=asked.precision)
+    learner = ReplayLearner(ctx, Learner(ctx, spec), replay)
+    fill(learner, asked)
+    begun, n = 0.0, -3
+    while n < 1 or time.perf_counter() - begun < asked.update_seconds:
+        begun = time.perf_counter() if n == 0 else begun
+        deque(learner.update(), 0)
+        n += 1
+    return (time.perf_counter() - begun) / n
+
+
+def fill(learner: ReplayLearner, asked: argparse.Namespace) -> None:
+    """Positions of games that a uniform evaluator plays."""
+    player = Player(0, "torch", "float32", True, asked)
+    player.play.search.evaluator = UniformEvaluator(player.board.actions)
+    while learner.buffer.limiter.steps < 2 * asked.start:
+        for slot in player.play.slots(lambda: 0):
+            if slot is not None:
+                player.play.out.commit(slot)
+                rows, state = next(player.taken)
+                learner.buffer.limiter.steps += learner.insert(tree.map(lambda x: x.copy(), rows), state)
+                next(player.taken)
+                break
+
+
+def whole(asked: argparse.Namespace) -> Row:
+    """The run's moves per second in a window."""
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        words = [sys.executable, "-m", "polyplay", "train", "alphago_zero", "--preset", "quick", "--run", str(run)]
+        for name, value in settings(asked).items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        words += ["--precision", asked.precision, "--steps", "100000000", "--report-every", "1", "--seed", "0"]
+        return measure(words, run / "metrics.jsonl", asked.warm, asked.window, ROOT, stop=True)
+
+
+def run_self_play_run() -> None:
+    """A whole run of AlphaGo Zero against what its parts allow: moves per second of players and learner together.
+
+        python bench/self_play.py run
+
+    The run: connect four, 5 blocks of 64 filters, 100 simulations a move, the subtree kept, a learner with the batches
+    and the ratio of preset `quick`. Its parts, each alone: the players without a learner (self_play.py), and the
+    learner's updates from a replay that is full, on one core. A move costs the players' cores a time and the learner a
+    share of an update; the limit is cores / their sum.
+    """
+    parser = command_line(run_self_play_run.__doc__)
+    for name, value in {"players": 2, "games": 64, "simulations": 100, "blocks": 5, "filters": 64}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--start", type=int, default=2_000, help="moves before the first update")
+    parser.add_argument("--evaluator", choices=BACKENDS, default="torch")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--warm", type=float, default=10.0, help="seconds after the first update")
+    parser.add_argument("--window", type=float, default=60.0)
+    parser.add_argument("--turn", type=float, default=6.0)
+    parser.add_argument("--spread", type=float, default=4.0)
+    parser.add_argument("--update-seconds", type=float, default=10.0, help="of updates alone")
+    parser.add_argument("--out", type=Path, default=RESULTS / "self_play_run")
+    asked = parser.parse_args()
+    what, quick = about(), PAGE.quick()
+    update = update_seconds(asked)
+    before = ours(asked.evaluator, asked.precision, True, asked)
+    row = whole(asked)
+    after = ours(asked.evaluator, asked.precision, True, asked)
+    alone = spread([before["moves/s"], after["moves/s"]])
+    cost = asked.players / alone["median"] + quick.ratio / quick.batch * update
+    limit = asked.players / cost
+    found = {
+        "moves/s": row["sps"],
+        "games/hour": 3600 * row["sps"] / after["length"],
+        "limit, moves/s": limit,
+        "share": row["sps"] / limit,
+        "players alone, moves/s": alone["median"],
+        "ms/update alone": 1000 * update,
+        "own cores": row["own_cores"],
+        "others' cores": row["others_cores"],
+    }
+    text = ["# A whole run of AlphaGo Zero", "", *lines_about(what)]
+    text += [f"- {asked.evaluator} {asked.precision}; players alone, before and after: {said(alone, 1)} moves/s", ""]
+    text += [*table([found]), "", verdict("share of what the parts allow", found["share"], least=TARGET)]
+    publish(asked.out, {**what, "row": found}, text)
+
+
+# What OpenSpiel's rules cost a search: self-play of connect four by them, beside our own rules
+
+
+LEAST = 0.8
+GAMES = {"ours": "game:connect_four", "OpenSpiel's": "game:spiel:connect_four"}
+
+
+def run_spiel() -> None:
+    """What OpenSpiel's rules cost a search: self-play of connect four by them, beside our own rules.
+
+        python bench/self_play.py spiel
+
+    Both play with the same network in one process, in turns: 5 blocks of 64 filters, 100 simulations a move.
+    """
+    parser = command_line(run_spiel.__doc__)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--turn", type=float, default=5.0, help="seconds of each in a round")
+    parser.add_argument("--precision", default="float32")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    how = {"games": 64, "simulations": 100, "blocks": 5, "filters": 64, "players": 1}
+    players = {
+        name: Player(0, "torch", asked.precision, False, argparse.Namespace(env=env, **how))
+        for name, env in GAMES.items()
+    }
+    for player in players.values():
+        player.spread(4.0)
+    rates = dict[str, list[float]]()
+    for _ in range(asked.rounds):
+        for name, player in players.items():
+            found = player.during(asked.turn)
+            rates.setdefault(name, []).append(how["simulations"] * found["moves"] / found["seconds"])
+    ratios = [theirs / ours for ours, theirs in zip(*rates.values(), strict=True)]
+    rows = [{"rules": name, "simulations/s": round(sorted(of)[len(of) // 2])} for name, of in rates.items()]
+    what, found = about(), spread(ratios)
+    text = ["# OpenSpiel's rules in a search", "", *lines_about(what), ""]
+    text += [f"Connect four, torch {asked.precision}, one core; {asked.rounds} rounds of {asked.turn:g} s.", ""]
+    text += [*table(rows), "", f"OpenSpiel's over ours: {said(found)}.", ""]
+    text += [verdict("OpenSpiel's rules over ours", found["median"], least=LEAST)]
+    publish(RESULTS / "spiel", {**what, "rates": rates, "ratios": found}, text)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(commands({"": main, "run": run_self_play_run, "spiel": run_spiel}))

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lives
+import chaos
 from common import HERE, RESULTS, Row, about, command_line, lines_about, publish, table
 
 from polyplay.core import checkpoint
@@ -137,7 +137,7 @@ def harm(case: Case) -> Row:
         temporary.mkdir()
         words = ["train", system, *SYSTEMS[system].split(), *COMMON.split(), "--run", str(run)]
         words += ["--checkpoint-every", "1"] if name == "SIGKILL" else []
-        shared, mark = set(os.listdir(lives.SHM)), f"POLYPLAY_SWEEP={os.getpid()}-{time.monotonic_ns()}"
+        shared, mark = set(os.listdir(chaos.SHM)), f"POLYPLAY_SWEEP={os.getpid()}-{time.monotonic_ns()}"
         with (Path(place) / "said").open("w+") as said:
             begun = time.monotonic()
             child = started(words, temporary, mark, said)
@@ -194,11 +194,11 @@ def ended(child: subprocess.Popen, mark: str, shared: set[str], temporary: Path)
         status = None
     seconds = round(time.monotonic() - asked, 3)
     if status == -signal.SIGKILL:  # workers see the end of their parent, and end
-        until = time.monotonic() + lives.GONE
+        until = time.monotonic() + chaos.GONE
         while family(mark) and time.monotonic() < until:
             time.sleep(0.1)
     left = family(mark)
-    names = {name for name in set(os.listdir(lives.SHM)) - shared if not lives._held(name)}
+    names = {name for name in set(os.listdir(chaos.SHM)) - shared if not chaos._held(name)}
     files = [str(p.relative_to(temporary)) for p in temporary.rglob("*")]
     for pid in family(mark):
         os.kill(pid, signal.SIGKILL)

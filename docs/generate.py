@@ -25,10 +25,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "bench"))
 
-import gpu_page  # noqa: E402
-import learning_page  # noqa: E402
+import gpu_day  # noqa: E402
+import learning_queue  # noqa: E402
 
-from docs import signatures  # noqa: E402
+from docs import rooms, signatures  # noqa: E402
 from polyplay import systems  # noqa: E402
 from polyplay.cli import main  # noqa: E402
 from polyplay.envs.rules import RULES  # noqa: E402
@@ -151,6 +151,11 @@ def systems_table(page: Path, *columns: str) -> str:
     return table(["system", *wanted], body)
 
 
+def rooms_table(page: Path) -> str:
+    """The rooms of the package, as its code has them."""
+    return table(["room", "what it is", "files", "code", "imports"], rooms.rows())
+
+
 def run_options(page: Path) -> str:
     """The options that every system has."""
     return of_dataclass(options.RunOptions(), page, flags.flag, "option")
@@ -185,12 +190,12 @@ def exactness(page: Path) -> str:
 def gpu(page: Path) -> str:
     """What bench/gpu_day.py has measured."""
     folder = ROOT / "bench" / "results" / "gpu"
-    return gpu_page.everything(folder, os.path.relpath(folder, page.parent))
+    return gpu_day.everything(folder, os.path.relpath(folder, page.parent))
 
 
 def learning(page: Path) -> str:
     """What bench/learning_queue.py has finished."""
-    return learning_page.sections(ROOT / "bench" / "results" / "learning")
+    return learning_queue.sections(ROOT / "bench" / "results" / "learning")
 
 
 def usage(page: Path) -> str:
@@ -241,6 +246,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "fields": fields_of,
     "presets": presets_of,
     "systems": systems_table,
+    "rooms": rooms_table,
     "options": run_options,
     "rules": rules,
     "traits": traits,

@@ -1,4 +1,4 @@
-"""One name, one thing: public classes and functions of the package, and none of the modules' former names."""
+"""One name, one thing: public classes and functions of the package; and modules that text names exist."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -27,11 +28,20 @@ SAME_THING = {
 }
 
 
+# no modules: a page that a test makes, a run's directory
+MADE_UP = {"systems/fake", "runs/breakout"}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def public(kind: type) -> dict[str, list[str]]:
     """Public names on the top level of modules, and where they are defined."""
     found = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, kind) and not node.name.startswith("_"):  # type: ignore[attr-defined]
                 found[node.name].append(str(path.relative_to(PACKAGE)))  # type: ignore[attr-defined]
     return found
@@ -47,22 +57,47 @@ def test_no_public_function_name_stands_for_unrelated_things():
     assert {k: v for k, v in unknown.items() if len({x.split("/")[0] for x in v}) > 1} == {}, "in two rooms"
 
 
-def test_nothing_speaks_of_modules_by_their_former_names():
-    """But the changelog's table, from which they are read."""
-    table = (ROOT / "CHANGELOG.md").read_text().split("| module before | now |")[1].split("\n\n")[0]
-    old = re.findall(r"^\| `([a-z_/]+)` \|", table, re.M)
-    assert len(old) > 100
-    api = {node.name for node in ast.parse((PACKAGE / "api.py").read_text()).body if isinstance(node, ast.FunctionDef)}
-    now = {str(p.relative_to(PACKAGE).with_suffix("")) for p in PACKAGE.rglob("*.py")}
-    gone = [name for name in old if name not in now and not (PACKAGE / name).is_dir() and name not in api]
-    words = "|".join(re.escape(name).replace("/", "[./]") for name in gone)
-    pattern = rf"polyplay(/({words})\.py|\.({words}))(?![./a-z_])"
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "grep", "-nIPw", pattern, "--", ".", ":!CHANGELOG.md"],
+def test_every_module_that_text_or_code_names_exists():
+    """`polyplay/ROOM/FILE.py`, `polyplay.ROOM.FILE` anywhere; `ROOM/FILE` in inline code of pages and in comments."""
+    rooms = "|".join(sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()))
+    path = re.compile(rf"\bpolyplay/((?:{rooms})/[a-z_0-9/]+)\.py\b")
+    dotted = re.compile(rf"\bpolyplay\.((?:{rooms})\.[a-z_0-9]+)\b")
+    short = re.compile(rf"(?<![\w/.-])((?:{rooms})/[a-z_0-9/]+[a-z0-9])(?:\.py)?(?![\w/*{{.-])")
+    gone, found = [], 0
+    for file in tracked():
+        text = file.read_text("utf-8")
+        named = [*path.findall(text), *(name.replace(".", "/") for name in dotted.findall(text))]
+        for quiet in quoted(file, text):
+            named += short.findall(quiet)
+        found += len(named)
+        gone += [f"{file.relative_to(ROOT)}: {name}" for name in {*named} - MADE_UP if not exists(name)]
+    assert found > 1000
+    assert not gone, "\n".join(sorted(gone))
+
+
+def tracked() -> list[Path]:
+    """Pages and code, but results, which keep what was true when they were measured, and this file."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "*.md", "*.py", "*.toml", "*.pyi"],
         capture_output=True,
         text=True,
+        check=True,
     )
-    assert done.returncode == 1, done.stdout
+    files = [ROOT / line for line in listed.stdout.splitlines() if not line.startswith("bench/results/")]
+    return [file for file in files if file.is_file() and file != Path(__file__)]
+
+
+def quoted(file: Path, text: str) -> list[str]:
+    """Inline code of a page, comments of a program."""
+    return re.findall(r"`([^`\n]+)`", text) if file.suffix == ".md" else re.findall(r"#(.*)$", text, re.M)
+
+
+def exists(name: str) -> bool:
+    """Whether ROOM/FILE or ROOM/FOLDER/FILE is a module, a folder, or a name that the room itself has."""
+    room, _, rest = name.partition("/")
+    inside = (PACKAGE / room / "__init__.py").read_text("utf-8")
+    there = (PACKAGE / f"{name}.py").is_file() or (PACKAGE / name).exists()
+    return there or bool(re.search(rf"\b{re.escape(rest)}\b", inside))
 
 
 def test_every_line_of_slow_names_a_test():

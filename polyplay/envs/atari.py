@@ -195,7 +195,7 @@ class Atari:
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
     # "native": ale-py's vector environment; "plain": its emulator, driven by us
     pipeline: Literal["auto", "native", "plain"] = "auto"
-    starts: str = ""  # a file of start states: the g-th game of lane l begins at number l + g·stride
+    starts: str = ""  # a file of start states (evaluation/verify): game g of lane l begins at number l + g·stride
     stride: int = 1
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """EnvPool's environments by name, `envpool:Pong-v5`: its threads step; fixed groups get its arrays uncopied.
 
-Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; bench/epool.py checks it again):
+Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; checked again by bench/third_party.py):
 
 - it resets in the next step, ignoring that action, with reward 0: our row convention. But after a lost life with
   episodic_life=True that row is no reset and `elapsed_step` goes on, so a row is first if the one before it ended;

@@ -80,7 +80,7 @@ class AllAtOnce(AroundPlayers):
     mask who is not to move has one legal action, the first.
 
     PettingZoo's conversions observe agents twice a step, through wrappers that check what a pool checks itself
-    (bench/conversions.py).
+    (bench/third_party.py).
     """
 
     def __init__(self, env: Any):

@@ -14,8 +14,6 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 import compare  # noqa: E402
-import contest_limits  # noqa: E402
-import contest_report  # noqa: E402
 import contests  # noqa: E402
 import measure  # noqa: E402
 
@@ -26,44 +24,41 @@ def keys(setting):
     return {word.split("=", 1)[0] for word in setting.split()}
 
 
-@pytest.mark.parametrize("name", [n for n, c in ALL.items() if c.ours and c.program in systems.names()])
-def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run(name):
-    who = ALL[name]
-    allowed = {f.name for kind in (systems.load(who.program).Config, RunOptions) for f in dataclasses.fields(kind)}
-    for setting in (who.fixed, *who.settings):
-        assert keys(setting) <= allowed
+def test_every_flag_of_ours_is_one_of_the_systems_or_of_a_run():
+    for name, who in ALL.items():
+        if who.ours and who.program in systems.names():
+            kinds = (systems.load(who.program).Config, RunOptions)
+            allowed = {f.name for kind in kinds for f in dataclasses.fields(kind)}
+            assert all(keys(setting) <= allowed for setting in (who.fixed, *who.settings)), name
 
 
-@pytest.mark.parametrize("name", [n for n, c in ALL.items() if not c.ours])
-def test_every_flag_of_a_peer_is_in_its_script_or_passed_on(name):
-    who = ALL[name]
-    script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
-    text = (BENCH / script).read_text()
-    text += (BENCH / "peers" / "logs.py").read_text()
-    if "parse_known_args" in text:  # the rest is the library's own
-        return
-    known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
-    for setting in (who.fixed, *who.settings):
-        assert keys(setting) <= known
+def test_every_flag_of_a_peer_is_in_its_script_or_passed_on():
+    for name, who in ALL.items():
+        if who.ours:
+            continue
+        script = contests.LIMITS[who.program] if who.limit else f"peers/{contests.PEERS[who.program].script}"
+        text = (BENCH / script).read_text() + (BENCH / "peers" / "logs.py").read_text()
+        if "parse_known_args" not in text:  # the rest is the library's own
+            known = {k.replace("-", "_") for k in re.findall(r'add_argument\(\s*"--([a-z-]+)"', text)}
+            assert all(keys(setting) <= known for setting in (who.fixed, *who.settings)), name
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_contender_has_four_settings_or_follows_another_of_its_contest(name):
-    who = ALL[name]
-    if who.like:
-        assert f"{name.split(':')[0]}: {who.like}" in ALL
-        assert not who.settings
-    else:
-        assert len(set(who.settings)) >= 4
-        assert len({frozenset(keys(s)) & keys(who.fixed) for s in who.settings} - {frozenset()}) == 0
+def test_a_contender_has_four_settings_or_follows_another_of_its_contest():
+    for name, who in ALL.items():
+        if who.like:
+            assert f"{name.split(':')[0]}: {who.like}" in ALL
+            assert not who.settings, name
+        else:
+            assert len(set(who.settings)) >= 4, name
+            assert not any(keys(setting) & keys(who.fixed) for setting in who.settings), name
 
 
-@pytest.mark.parametrize("contest", contests.CONTESTS.values(), ids=contests.CONTESTS)
-def test_ours_and_peers_play_in_every_contest_under_names_of_their_own(contest):
-    names = [c.name for c in contest.contenders]
-    assert len(set(names)) == len(names)
-    assert {c.ours for c in contest.contenders} == {True, False}
-    assert any(c.limit for c in contest.contenders) == (contest.share is not None)
+def test_ours_and_peers_play_in_every_contest_under_names_of_their_own():
+    for name, contest in contests.CONTESTS.items():
+        names = [c.name for c in contest.contenders]
+        assert len(set(names)) == len(names), name
+        assert {c.ours for c in contest.contenders} == {True, False}, name
+        assert any(c.limit for c in contest.contenders) == (contest.share is not None), name
 
 
 def test_flags_are_written_as_the_program_has_them():
@@ -79,11 +74,11 @@ ROWS = [
 
 
 def test_ratios_are_taken_within_a_round_to_the_peer_with_the_best_median():
-    found = contest_report.rates(ROWS)
+    found = compare.rates(ROWS)
     assert list(found) == ["a2c", "rlpyt", "sb3"]
-    assert contest_report.best_peer(found, contests.CONTESTS["a2c-nature"]) == "rlpyt"
-    assert contest_report.ratios(ROWS, "a2c", "rlpyt") == pytest.approx([200 / 90, 2.0])
-    assert contest_report.ratios(ROWS, "a2c", "sb3") == [2.0]
+    assert compare.best_peer(found, contests.CONTESTS["a2c-nature"]) == "rlpyt"
+    assert compare.ratios(ROWS, "a2c", "rlpyt") == pytest.approx([200 / 90, 2.0])
+    assert compare.ratios(ROWS, "a2c", "sb3") == [2.0]
 
 
 def test_a_slow_peer_plays_no_second_round_ours_always_do():
@@ -120,21 +115,21 @@ DQN = [
 
 
 def test_a_limit_is_no_peer_and_ours_are_held_against_it():
-    contest, found = contests.CONTESTS["dqn-nature"], contest_report.rates(DQN)
-    assert contest_report.best_peer(found, contest) == "sb3"
-    assert contest_report.highest(found, contest) == "ceiling"
-    text = contest_report.judged(DQN, contest, found, "sb3")
+    contest, found = contests.CONTESTS["dqn-nature"], compare.rates(DQN)
+    assert compare.best_peer(found, contest) == "sb3"
+    assert compare.highest(found, contest) == "ceiling"
+    text = compare.judged(DQN, contest, found, "sb3")
     assert [line.split("**")[1] for line in text] == ["2", "0.9"]
     assert all(line.endswith("met") and "NOT" not in line for line in text)
-    rows = contest_report.medians(DQN, contest, found, "sb3", {"choices": {}})
+    rows = compare.medians(DQN, contest, found, "sb3", {"choices": {}})
     assert [r[""] for r in rows] == ["limit", "Polyplay", "peer", "peer"]
     assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
 
 
 def test_contests_without_limits_have_none():
-    contest, found = contests.CONTESTS["a2c-nature"], contest_report.rates(ROWS)
-    assert contest_report.highest(found, contest) is None
-    assert contest_report.shares(ROWS, contest, found) == []
+    contest, found = contests.CONTESTS["a2c-nature"], compare.rates(ROWS)
+    assert compare.highest(found, contest) is None
+    assert compare.shares(ROWS, contest, found) == []
 
 
 def test_steps_an_update_are_those_of_the_window():
@@ -172,7 +167,7 @@ def test_ours_play_the_game_of_their_contest(contest, who, env, tmp_path):
     line, _ = contests.words(ours, ours.settings[0], tmp_path, 0, tmp_path, 1.0)
     assert line.count("--env") == 1
     assert line[line.index("--env") + 1] == env
-    assert contest_limits.keywords(ours.fixed, "")["env"] == env
+    assert measure.keywords(ours.fixed, "")["env"] == env
 
 
 def test_agents_of_simple_spread_learn_in_four_parts_on_both_sides():
@@ -196,46 +191,46 @@ def test_a_window_begins_when_there_are_updates(tmp_path):
 
 def test_what_the_parts_allow_is_the_other_half_of_a_target():
     contest = contests.CONTESTS["a2c-nature"]
-    assert "allow" not in contest_report.judged(ROWS, contest, contest_report.rates(ROWS), "rlpyt")[0]
+    assert "allow" not in compare.judged(ROWS, contest, compare.rates(ROWS), "rlpyt")[0]
     rows = [{**r, **({"limit": 330.0} if r["who"] == "a2c" else {})} for r in ROWS]
-    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
+    assert compare.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
     rows[0]["limit"] = 165.0  # the machine was slower then
-    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
-    (line,) = contest_report.judged(rows, contest, contest_report.rates(rows), "rlpyt")
+    assert compare.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
+    (line,) = compare.judged(rows, contest, compare.rates(rows), "rlpyt")
     assert line.endswith("what its parts allow ≥ 0.88: **0.76**: NOT met")
     rows[0]["limits"] = [170.0, 160.0]  # and was so on both sides of the window
-    assert contest_report.parted(rows, "a2c") == pytest.approx([200 / 165, 300 / 330])
+    assert compare.parted(rows, "a2c") == pytest.approx([200 / 165, 300 / 330])
     rows = [{**r, **({"limit": 270.0} if r["who"] == "a2c" else {})} for r in ROWS]
-    assert contest_report.enough(rows, "a2c", contest).endswith("**0.93**: met")
-    assert contest_report.enough(rows, "rlpyt", contest) == ""
+    assert compare.enough(rows, "a2c", contest).endswith("**0.93**: met")
+    assert compare.enough(rows, "rlpyt", contest) == ""
 
 
 def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
     ours = [c for contest in contests.CONTESTS.values() for c in contest.contenders if not c.limit and c.settings]
-    turns = {(c.name, c.settings[0]): contest_limits.turn_of(c, c.settings[0]) for c in ours}
+    turns = {(c.name, c.settings[0]): measure.turn_of(c, c.settings[0]) for c in ours}
     assert {name for (name, _), n in turns.items() if n > 1} == {"ppo", "accel, PPO"}
     assert set(turns.values()) == {1, 16}
     ppo = next(c for c in ours if c.name == "ppo")
-    assert contest_limits.turn_of(ppo, "lanes=3 replicas=2") == 1
+    assert measure.turn_of(ppo, "lanes=3 replicas=2") == 1
 
 
 @pytest.mark.long
 def test_the_parts_of_a_contender_are_those_of_its_setting():
     """Real processes and a real game, measured for an instant."""
-    given = contest_limits.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
+    given = measure.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
     assert {k: given[k] for k in ("network", "unroll", "lanes", "sync", "precision")} == {
         **{"network": "nature", "unroll": 5, "lanes": 64},
         **{"sync": "chunked", "precision": "float32"},
     }
     who = contests.Contender("a2c", "a2c", "network=a3c unroll=5 precision=float32")
-    with contest_limits.Limits(0.01) as limits:
+    with measure.Limits(0.01) as limits:
         row = limits.row(who, "lanes=4 replicas=1")
     assert set(row["parts_us"]) == {"env", "infer", "learn"}
-    assert row["limit"] == pytest.approx(contest_limits.cores() * 1e6 / sum(row["parts_us"].values()))
+    assert row["limit"] == pytest.approx(measure.cores() * 1e6 / sum(row["parts_us"].values()))
     assert limits.row(who, "lanes=3 replicas=2") == {}  # what cannot be has no limit
-    twice = contest_limits.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
+    twice = measure.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
     assert twice["limit"] == pytest.approx(1.5 * row["limit"])
     assert twice["limits"] == [row["limit"], 2 * row["limit"]]
     assert twice["parts_us"] == pytest.approx({k: v / 2 for k, v in row["parts_us"].items()})
-    assert contest_limits.around({}, row)["limits"] == [row["limit"]]
-    assert contest_limits.around({}, {}) == {}
+    assert measure.around({}, row)["limits"] == [row["limit"]]
+    assert measure.around({}, {}) == {}

@@ -17,23 +17,22 @@ from tests.pretend import CUDA, pretended
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import gpu_alone
 import gpu_day
-import gpu_learners
-import gpu_page
-import gpu_runs
+import gpu_parts
 from gpu_day import Part
 
 
-def test_the_rehearsal_runs_every_part(tmp_path):
+@pytest.mark.parametrize("parts", [("machine",), pytest.param(gpu_day.ORDER, marks=pytest.mark.long)], ids=len)
+def test_the_rehearsal_runs_every_part(parts, tmp_path):
     out, archive = tmp_path / "out", tmp_path / "day.tar.gz"
-    words = ["--device", "cpu", "--short", "--out", str(out), "--archive", str(archive)]
+    words = ["--device", "cpu", "--short", "--out", str(out), "--archive", str(archive), "--only", *parts]
     done = subprocess.run([sys.executable, gpu_day.__file__, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith("every part ended without an error")
+    assert {p.stem for p in out.glob("*.json")} == {*parts}
     with tarfile.open(archive) as packed:
         names = {Path(name).name for name in packed.getnames()}
-    for name in gpu_page.ORDER:
+    for name in parts:
         data = json.loads((out / f"{name}.json").read_text())
         assert data["rows"]
         assert data["error"] is None
@@ -55,7 +54,7 @@ def test_the_lines_of_pytest_are_read():
 
 
 def test_the_pages_have_every_part():
-    assert tuple(gpu_day.PARTS) == gpu_page.ORDER
+    assert tuple(gpu_day.PARTS) == gpu_day.ORDER
 
 
 def _fails(day):
@@ -116,36 +115,36 @@ def gpu(monkeypatch):
     """A short day on a pretended GPU."""
     with pretended(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a pretended GPU")
-        monkeypatch.setattr(gpu_alone, "busy", lambda *_: {})  # torch's profiler has no such device
-        monkeypatch.setattr(gpu_alone, "synchronize", lambda device: None)
-        day = gpu_runs.Day("cuda", True, 60.0)
+        monkeypatch.setattr(gpu_parts, "busy", lambda *_: {})  # torch's profiler has no such device
+        monkeypatch.setattr(gpu_parts, "synchronize", lambda device: None)
+        day = gpu_parts.Day("cuda", True, 60.0)
         day.seconds = lambda wanted: 0.01
         yield day
 
 
 def test_learners_compute_on_the_gpu(gpu):
-    assert gpu_alone.Wired("a2c", gpu.fixed).device == CUDA
-    rows = [*gpu_learners.learners(gpu), *gpu_learners.games(gpu)]
+    assert gpu_parts.Wired("a2c", gpu.fixed).device == CUDA
+    rows = [*gpu_parts.learners(gpu), *gpu_parts.games(gpu)]
     assert all(row.get("transitions", row.get("learn")) > 0 for row in rows)
 
 
 def test_the_limit_of_a_system_is_measured_on_the_gpu(gpu):
-    name, system, network, keywords = gpu_runs.SHORT[0]
-    found = gpu_runs.limits(system, {**gpu.fixed, "network": network, **keywords}, 0.01)
+    name, system, network, keywords = gpu_parts.SHORT[0]
+    found = gpu_parts.limits(system, {**gpu.fixed, "network": network, **keywords}, 0.01)
     assert found["limit"] == pytest.approx(1 / (1 / found["infer"] + 1 / found["learn"]))
     assert found["recorded"] > 0
-    seen = {gpu_runs.EMULATORS: 0.9, gpu_runs.LEAST: 0.5}
-    assert gpu_runs.judged(name, seen) == {"target": "of_emulators ≥ 0.85: met"}
-    assert gpu_runs.judged(gpu_runs.CLEANRL, seen) == {"published": 6_809}
+    seen = {gpu_parts.EMULATORS: 0.9, gpu_parts.LEAST: 0.5}
+    assert gpu_parts.judged(name, seen) == {"target": "of_emulators ≥ 0.85: met"}
+    assert gpu_parts.judged(gpu_parts.CLEANRL, seen) == {"published": 6_809}
 
 
 def test_the_documentation_shows_what_was_measured(tmp_path):
-    assert gpu_page.everything(tmp_path, "there") == gpu_page.NOTHING
+    assert gpu_day.everything(tmp_path, "there") == gpu_day.NOTHING
     about = {"commit": "0123456789abcdef", "started": "2026-01-01", "command": "x", "machine": {}, "versions": {}}
     rows = [{"what": "a copy", "rate": 3000.0, "unit": "GB/s"}, {"table": "More", "x": 1}]
     data = {"title": "The machine", "device": "A card", "about": about, "rows": rows, "error": "it broke"}
     (tmp_path / "machine.json").write_text(json.dumps(data))
-    text = gpu_page.everything(tmp_path, "there")
+    text = gpu_day.everything(tmp_path, "there")
     assert text.startswith(
         "### The machine\n\nA card; commit 0123456789ab, 2026-01-01; [whole result](there/machine.md)"
     )

@@ -20,7 +20,7 @@ from polyplay.core.files import read_lines
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import learning_page
+import learning_queue
 import learning_queue as queue
 
 BENCH = queue.HERE
@@ -226,7 +226,7 @@ def test_results_of_other_settings_do_not_count(asked):
 
 
 def test_published_values_are_those_of_equal_frames():
-    assert learning_page.published("ppo", "ALE/Breakout-v5", 2_500_000) == [73.05, pytest.approx(80, abs=0.6)]
-    assert learning_page.published("impala", "ALE/Breakout-v5", 2_500_000) == []
-    assert learning_page.published("ppo", "ALE/Breakout-v5", 2_500_001) == []
-    assert learning_page.sparkline([0.0, 1.0, 2.0]) == "▁▅█"
+    assert learning_queue.published("ppo", "ALE/Breakout-v5", 2_500_000) == [73.05, pytest.approx(80, abs=0.6)]
+    assert learning_queue.published("impala", "ALE/Breakout-v5", 2_500_000) == []
+    assert learning_queue.published("ppo", "ALE/Breakout-v5", 2_500_001) == []
+    assert learning_queue.sparkline([0.0, 1.0, 2.0]) == "▁▅█"

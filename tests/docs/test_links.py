@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from docs import assemble
 
 ROOT = assemble.ROOT
@@ -19,14 +17,17 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_link_and_anchor_resolves(page: Path):
-    for target in assemble.links(page.read_text()):
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.is_file(), f"{target}: no such file (the site cannot show a directory: link to a page in it)"
-        if anchor:
-            assert anchor in assemble.anchors(there.read_text()), f"{target}: no such heading"
+def test_every_link_and_anchor_resolves():
+    wrong = []
+    for page in PAGES:
+        for target in assemble.links(page.read_text()):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if not there.is_file():
+                wrong.append(f"{name(page)}: {target}: no such file (directories can't be shown: link to a page)")
+            elif anchor and anchor not in assemble.anchors(there.read_text()):
+                wrong.append(f"{name(page)}: {target}: no such heading")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_page_that_the_code_names_is_there():
@@ -48,7 +49,8 @@ def test_the_site_shows_every_page():
 
 def test_short_pages_stay_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
-    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "CHANGELOG.md").read_text().split("<!-- renamed options -->")[0].splitlines()) <= 60
 
 
 def test_links_are_found_with_pictures_in_them_and_without_code():

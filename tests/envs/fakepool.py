@@ -1,4 +1,5 @@
-"""A stand-in for the package envpool (1.2.5): what the pool uses of it, with the traps that bench/epool.py looks for.
+"""A stand-in for the package envpool (1.2.5): what the pool uses of it, with the traps that bench/third_party.py
+looks for.
 
 Tasks: Count-v1 (Discrete actions that start at 1; obs [steps, lane's seed]; terminates after 3 + lane % 2 steps),
 Lives-v5 (of envpool.atari: two lives of 3 steps), Real-v1 (Box actions without lower bound, dict observation),
