@@ -32,7 +32,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
-from polyplay.population.rules import Choice, Prior, Standing, Values, is_ready
+from polyplay.population.rules import Choice, Prior, Standing, Values
 
 # The files of a league: `matches.jsonl`, which says everything, and `league.json`, what a number of its lines make.
 
@@ -300,7 +300,7 @@ class CopyRule:
         if not self.every or history.pending is not None:
             return None
         longest = max(range(agents), key=lambda a: history.matches[a] - history.looked[a])
-        return longest if is_ready(history.matches[longest], history.looked[longest], self.every) else None
+        return longest if history.matches[longest] - history.looked[longest] >= self.every else None
 
     def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
         """The line of an agent's look. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in
@@ -375,10 +375,8 @@ class CopyHistory:
         held = saved["copying"]
         for name in ("matches", "looked"):
             getattr(self, name).update({int(a): n for a, n in held[name].items()})
-        self.looks, self.copies, self.pending, self.made = (
-            *map(held.get, ("looks", "copies", "pending")),
-            saved["copies"],
-        )
+        self.looks, self.copies, self.pending = (held[name] for name in ("looks", "copies", "pending"))
+        self.made = saved["copies"]
 
 
 COUNTS = "taken", "lost", "entered"  # in this session, by actor or agent
@@ -422,9 +420,8 @@ class LeagueState:
             return Identity(AGENT, player, 0)
         if player >= self.places.stop:
             return Identity(BOT, player - self.places.stop, 0)
-        return (
-            Identity(PAST, *map(int, self.names[player].split("-"))) if self.names[player] else Identity(NOBODY, 0, 0)
-        )
+        name = self.names[player]
+        return Identity(PAST, *map(int, name.split("-"))) if name else Identity(NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
         """Take one line. Raises UserError: it begins a session of another league."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from polyplay.buffers.replay import Replay
 from polyplay.core.errors import UserError
@@ -93,7 +93,7 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    HOLDS = (
+    HOLDS: ClassVar[tuple[str, ...]] = (
         "envs",
         "agents",
         "policy",
@@ -104,11 +104,8 @@ class Role:
         "replay",
         "T",
         "lag",
-        "explore",
-        "server",
-        "best",
-        "league",
     )
+    HOLDS += "explore", "server", "best", "league"
 
     def arguments(self, index: int) -> dict[str, Any]:
         """What worker `index` is called with."""

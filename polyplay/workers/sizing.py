@@ -117,8 +117,6 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
-    import torch
-
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)

@@ -49,8 +49,7 @@ PAGES: dict[str, dict[str, Any]] = {
     "a3c": {**SHARED, "workers": 2, "lam": 0.95, "learning_rate": 1e-2},
     "impala": {**SHARED, "lanes": 8, "batch": 16, "learning_rate": 1e-2},
 }
-LONG = pytest.mark.long
-HOW = [("thread", "none"), pytest.param("process", "none", marks=LONG), pytest.param("thread", "lstm", marks=LONG)]
+HOW = [("thread", "none"), pytest.param("process", "lstm", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("on", "core"), HOW)

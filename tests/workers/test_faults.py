@@ -16,7 +16,7 @@ import pytest
 from polyplay.cli import main as cli
 from polyplay.core import checkpoint
 from polyplay.core.errors import WorkerLost
-from tests.faults import FaultInjector, FaultRule, FaultSchedule, injected, parse_faults, percentiles
+from tests.faults import FaultInjector, FaultRule, FaultSchedule, injected, parse_faults
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
 from tests.victims import crew_of, until
@@ -100,12 +100,6 @@ def test_rules_and_when_they_strike():
     assert first == told(FaultSchedule(rules, 7))
     assert first != told(FaultSchedule(rules, 7, resumes=1)), "a resumed run is struck at other places"
     assert 850 < sum(i == 0 for _, i, _ in first) < 1150, "as often as asked for"
-
-
-def test_spread_of_seconds():
-    assert percentiles([]) is None
-    assert percentiles(float(i) for i in range(1, 101)) == {"median": 50.5, "p95": 95.0, "max": 100.0}
-    assert percentiles([2.0]) == {"median": 2.0, "p95": 2.0, "max": 2.0}
 
 
 MAIN = """

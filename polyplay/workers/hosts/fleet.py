@@ -138,10 +138,6 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
     raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
 
 
-def learner_is_away(places: Places, crew: Crew) -> bool:
-    return any(role.learner and not role.learns_own and places.goes(role) for role in crew.roles)
-
-
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
     """By machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
@@ -280,7 +276,7 @@ class Fleet:
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
     def learner_away(self, crew: Crew) -> bool:
-        return learner_is_away(self.places, crew)
+        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
@@ -556,15 +552,11 @@ class Fleet:
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
         if not self._closing:
-            self._clear(machine)
+            self._start_thread(machine.handle.end)  # what is left there: it may be silent
         if not self._ending:  # else who closes all uses these
             machine.pipe.close()
             machine.link.close()
             self._look_for_more()
-
-    def _clear(self, machine: Machine) -> None:
-        """End what is left on it, in the background: it may be silent."""
-        self._start_thread(machine.handle.end)
 
     @property
     def _ending(self) -> bool:
@@ -599,4 +591,4 @@ class Fleet:
             machine.link.kill()
             machine.link.join()
         for machine in machines:
-            self._clear(machine)
+            self._start_thread(machine.handle.end)
