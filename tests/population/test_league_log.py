@@ -68,13 +68,9 @@ def test_hyperparameters_are_the_donors_perturbed_and_stay_in_their_range():
     assert zero.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)["values"]["entropy_cost"] == 0.0
 
 
-FTW = {
-    "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
-    "entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2),
-    "captured": Prior("captured", "log", 0.1, 1.0),
-    "tagged": Prior("tagged", "log", -1.0, -0.1),
-    "period": Prior("period", "uniform", 5, 19, whole=True),
-}
+FTW = {"learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3)}
+FTW |= {"entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2), "captured": Prior("captured", "log", 0.1, 1.0)}
+FTW |= {"tagged": Prior("tagged", "log", -1.0, -0.1), "period": Prior("period", "uniform", 5, 19, whole=True)}
 
 AS_FTW = CopyRule(1000, initial(FTW, 1, seed=0)[0], priors=FTW, chance=0.05, drawn=("period",))
 

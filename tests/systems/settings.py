@@ -35,14 +35,8 @@ DQN: Any = {**REPLAY, "optimizer": "adam", "optimizer_eps": 1e-5, "reduction": "
 RAINBOW: Any = {**REPLAY, "bound": 2.0}
 APEX: Any = {**{k: v for k, v in REPLAY.items() if k != "epsilon_over"}, **APART, "epsilon": 0.2}
 APEX |= {"optimizer": "adam", "optimizer_eps": 1e-5, "max_grad_norm": 10.0}
-AIM: Any = {
-    **APART,
-    "env": f"{TRAITS}+continuous+questions=2",
-    "batch": 64,
-    "capacity": 20_000,
-    "n_step": 1,
-    "gamma": 0.5,
-}
+AIM: Any = {**APART, "env": f"{TRAITS}+continuous+questions=2", "batch": 64, "capacity": 20_000, "n_step": 1}
+AIM |= {"gamma": 0.5}
 AIM |= {"learning_rate": 3e-3, "target": 50, "ratio": 24.0, "start": 300, "width": 64, "noise": 0.5}
 GORILA: Any = {**REPLAY, "lanes": 4, "capacity": 10_000, "start": 250, "learners": 2, "shards": 2, "n_step": 3}
 GORILA |= {"optimizer": "adam", "optimizer_eps": 1e-5, "report_every": 60.0}  # the last report is always there

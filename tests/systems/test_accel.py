@@ -67,12 +67,3 @@ def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     counters, done = update.counters[:, :2], update.done
     assert done.max() - done.min() <= 4, "of the two that died in an update, and of two at the end, some chunks"
     assert abs(int(done.min()) - int(counters[:, 0].sum())) <= 4
-
-
-def test_a_run_plays_the_pages_own_screen_unless_another_is_asked_for(tmp_path):
-    settings = dict(env="ALE/Breakout-v5", serial=True, lanes=2, replicas=1, unroll=2, steps=8, tensorboard=False)
-    run = polyplay.train("accel", run=str(tmp_path / "run"), **settings)
-    kept = json.loads((run.directory / "config.json").read_text())
-    assert "104, 80" in kept["environment"]["observation"]
-    other = polyplay.train("accel", run=str(tmp_path / "other"), atari="baselines", **settings)
-    assert "84, 84" in json.loads((other.directory / "config.json").read_text())["environment"]["observation"]

@@ -48,23 +48,9 @@ class Shared(Recall):
         return after, {**row, "events": np.stack([own, team], 2)}
 
 
-GIVEN: dict[str, Any] = {
-    "env": f"toy:{__name__}:Shared",
-    "preset": "quick",
-    "network": "mlp",
-    "core_size": 16,
-    "lanes": 32,
-    "unroll": 20,
-    "window": 5,
-    "batch": 32,
-    "capacity": 64,
-    "publish": 1,
-    "learning_rate": 3e-3,
-    "entropy_cost": 0.01,
-    "matches": 20,
-    "rated": 0,
-    "tensorboard": False,
-}
+GIVEN: dict[str, Any] = {"env": f"toy:{__name__}:Shared", "preset": "quick", "network": "mlp", "core_size": 16}
+GIVEN |= {"lanes": 32, "unroll": 20, "window": 5, "batch": 32, "capacity": 64, "publish": 1, "learning_rate": 3e-3}
+GIVEN |= {"entropy_cost": 0.01, "matches": 20, "rated": 0, "tensorboard": False}
 
 IN_STEP = {"serial": True, "lag": 0, "batch": 128, "capacity": 128, "opponents": "latest"}
 

@@ -27,19 +27,9 @@ from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
 from polyplay.workers.crew import Crew
 
-TEAMS: dict[str, Any] = {
-    "env": "toy:skirmish",
-    "points": ("kill=1", "death=-0.5"),
-    "network": "mlp",
-    "core_size": 16,
-    "lanes": 16,
-    "batch": 4,
-    "unroll": 8,
-    "memory": 0,
-    "auxiliary": "reward",
-    "optimizer": "adam",
-    "tensorboard": False,
-}
+TEAMS: dict[str, Any] = {"env": "toy:skirmish", "points": ("kill=1", "death=-0.5"), "network": "mlp", "core_size": 16}
+TEAMS |= {"lanes": 16, "batch": 4, "unroll": 8, "memory": 0, "auxiliary": "reward", "optimizer": "adam"}
+TEAMS |= {"tensorboard": False}
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
 
 
@@ -95,16 +85,8 @@ class Recall:
         return np.stack([cue == 0, cue == 1, phase == 4], 2).astype(np.float32)
 
 
-RECALL: dict[str, Any] = {
-    **TEAMS,
-    "env": f"toy:{__name__}:Recall",
-    "points": ("right=1", "wrong=-1"),
-    "agents": 2,
-    "players": 2,
-    "lanes": 32,
-    "batch": 16,
-    "unroll": 19,
-}
+RECALL: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:Recall", "points": ("right=1", "wrong=-1"), "agents": 2}
+RECALL |= {"players": 2, "lanes": 32, "batch": 16, "unroll": 19}
 FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
 
 

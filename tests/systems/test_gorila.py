@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.core.errors import WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
-from polyplay.runs.run import diagram
 from polyplay.weights.parameter_server import HOLD
 from polyplay.workers.crew import Crew
 from tests.systems import settings as of
@@ -96,37 +94,6 @@ def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
     old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
     assert all(np.array_equal(old[k], new[k]) for k in old)
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)
-
-
-FIGURE = """\
-┌─ bundle × 2 ───────────────────────────────────────┐
-│ envs    ALE/Pong-v5 × 1 lanes                      │
-│ policy  nature                                     │
-│ rollout 1 steps, free                              │
-│ replay  1,000,000 agent steps                      │
-│ draws   32 transitions: 32 per agent step, uniform │
-│ ε       LinearEpsilon to 0.1                       │
-│ loss    QLoss                                      │
-│ update  ParameterServer(adagrad), 2 shards         │
-│ drops   losses beyond mean + 4 deviations          │
-│ target  copied every 60,000 updates                │
-│ if lost replace                                    │
-└────────────────────────────────────────────────────┘
-
-┌─ serve_parameters × 2 ────────────────────────────┐
-│ part    843,603 weights, adagrad's square         │
-│ drops   gradients more than 20 of its updates old │
-│ if lost fail                                      │
-└───────────────────────────────────────────────────┘
-
-bundle ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters
-serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► bundle
-"""
-
-
-def test_its_figure_is_the_papers():
-    page = systems.load("gorila")
-    assert diagram("gorila", page.Config(learners=2), RunOptions()) == FIGURE
 
 
 def test_its_plan_and_memory_count_the_server_once():
@@ -286,49 +253,6 @@ def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
         found[memories] = (samples.memories, samples.learners, samples.replay.lanes, samples.replay.capacity)
         assert roles(crew)["act"].explore.schedule.after == 250 * memories
     assert found == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
-
-
-FREE_FIGURE = """\
-┌─ act × 4 ─────────────────────┐
-│ envs    ALE/Pong-v5 × 1 lanes │
-│ policy  nature                │
-│ ε       LinearEpsilon to 0.1  │
-│ rollout 1 steps, free         │
-│ if lost replace               │
-└───────────────────────────────┘
-
-┌─ serve_replay × 1 ─────────────────────────────────┐
-│ replay  1,000,000 agent steps                      │
-│ draws   32 transitions: 32 per agent step, uniform │
-│ if lost replace                                    │
-└────────────────────────────────────────────────────┘
-
-┌─ learn × 3 ────────────────────────────────┐
-│ policy  nature                             │
-│ batch   32 transitions, 2 ready from each  │
-│ loss    QLoss                              │
-│ update  ParameterServer(adagrad), 2 shards │
-│ drops   losses beyond mean + 4 deviations  │
-│ target  copied every 60,000 updates        │
-│ if lost replace                            │
-└────────────────────────────────────────────┘
-
-┌─ serve_parameters × 2 ────────────────────────────┐
-│ part    843,603 weights, adagrad's square         │
-│ drops   gradients more than 30 of its updates old │
-│ if lost fail                                      │
-└───────────────────────────────────────────────────┘
-
-act ──► RolloutQueue: 16 slots × 2 rows × 1 lanes ──► serve_replay
-learn ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters
-serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► act + learn
-serve_replay ──► SampleQueue: 6 batches of 32 ──► learn
-"""
-
-
-def test_free_its_figure_is_the_papers():
-    page = systems.load("gorila")
-    assert diagram("gorila", page.Config(actors=4, learners=3), RunOptions()) == FREE_FIGURE
 
 
 def test_its_plan_says_that_memories_and_lanes_go_on():

@@ -24,20 +24,9 @@ from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
 from tests import leftovers
 
-SIX: dict[str, Any] = {
-    "env": "toy:skirmish",
-    "agents": 6,
-    "actors": 2,
-    "lanes": 16,
-    "batch": 8,
-    "selves": 5,
-    "opponents": "past:0.3",
-    "matches": 20,
-    "network": "mlp",
-    "checkpoint_every": 3.0,
-    "report_every": 2.0,
-    "tensorboard": False,
-}
+SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "selves": 5}
+SIX |= {"opponents": "past:0.3", "matches": 20, "network": "mlp", "checkpoint_every": 3.0, "report_every": 2.0}
+SIX |= {"tensorboard": False}
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
 

@@ -19,15 +19,8 @@ CARTPOLE: Any = {**of.QUIET, "lanes": 8, "unroll": 8, "learning_rate": 4e-3, "ga
 CARTPOLE |= {"env": "CartPole-v1", "optimizer": "adam"}
 CARTPOLE |= {"entropy_cost": 0.0, "reward_scale": 0.1, "anneal": "constant"}
 PENDULUM: Any = {**CARTPOLE, "env": "toy:pendulum", "lanes": 32, "learning_rate": 3e-3, "gamma": 0.9, "lam": 0.9}
-REMEMBERS: Any = {
-    **of.A2C,
-    **of.MEMORY,
-    "lanes": 32,
-    "unroll": 8,
-    "learning_rate": 1e-2,
-    "core_size": 16,
-    "replicas": 1,
-}
+REMEMBERS: Any = {**of.A2C, **of.MEMORY, "lanes": 32, "unroll": 8, "learning_rate": 1e-2, "core_size": 16}
+REMEMBERS |= {"replicas": 1}
 TWO_CLOCKS = {"core": "temporal", "learning_rate": 2e-2}
 
 # system, settings, agent steps at most, the mean return of a hundred games that is asked for: random play has −0.6 in

@@ -32,13 +32,8 @@ NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard"
 
 TWO_CLOCKS: dict[str, dict[str, Any]] = {
     "a2c": {"lanes": 8, "replicas": 1, "unroll": 5},
-    "a3c": {"workers": 2, "unroll": 5},
-    "accel": {"lanes": 8, "replicas": 2, "unroll": 5},
     "appo": {"lanes": 8, "batch": 8, "unroll": 8, "minibatches": 2},
-    "ga3c": {"agents": 4, "min_batch": 8, "unroll": 5, "schedule": "off", "predictors": 1, "trainers": 1},
-    "impala": {"lanes": 8, "batch": 8, "unroll": 5},
     "league": {"env": "toy:rps", "agents": 2, "lanes": 16, "batch": 8, "unroll": 4},
-    "ppo": {"lanes": 8, "replicas": 1, "unroll": 8, "epochs": 2, "minibatches": 2},
 }
 
 

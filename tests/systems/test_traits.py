@@ -20,20 +20,9 @@ from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
 from tests.systems import traits_matrix as matrix
 
-NET = {
-    "network": "mlp",
-    "optimizer": "adam",
-    "learning_rate": 1e-2,
-    "anneal": "constant",
-    "gamma": 0.5,
-    "max_grad_norm": 0.5,
-    "optimizer_eps": 1e-5,
-    "reward": "none",
-    "lanes": 16,
-    "unroll": 8,
-    "tensorboard": False,
-    "report_every": 1.0,
-}
+NET = {"network": "mlp", "optimizer": "adam", "learning_rate": 1e-2, "anneal": "constant", "gamma": 0.5}
+NET |= {"max_grad_norm": 0.5, "optimizer_eps": 1e-5, "reward": "none", "lanes": 16, "unroll": 8, "tensorboard": False}
+NET |= {"report_every": 1.0}
 
 OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
@@ -73,10 +62,11 @@ def fresh(case):
     return build_network(page.build(chosen, Crew(options.seed, options.on)).policy, options.seed)
 
 
+USUAL = "a2c threads lstm+mask+dict+hybrid+continuous", "impala processes lstm+mask+dict+hybrid+continuous"
+
+
 def marks(case):
-    """A learning run of one trait takes long and shows less than those of all; so does a second kind of core."""
-    alone = len(case.traits) == 1 and case.goal is not None and case.system != "impala"
-    return [pytest.mark.long] * (alone or "gru" in case.traits)
+    return [pytest.mark.long] * (str(case) not in USUAL)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case), marks=marks(case)) for case in matrix.CASES])
@@ -150,26 +140,15 @@ def test_the_table_has_every_pair_and_names_what_proves_it():
     assert matrix.verdict("a2c", "process", ("nothing",)) == "untried"
 
 
-VALUES_NET: Any = {
-    "env": f"{TRAITS}+mask+dict",
-    "network": "mlp",
-    "tensorboard": False,
-    "report_every": 1.0,
-    "steps": 600,
-}
+VALUES_NET: Any = {"env": f"{TRAITS}+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0}
+VALUES_NET |= {"steps": 600}
 
 SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}
 
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
 
-VALUES_OF: Any = {
-    "accel_dqn": {"replicas": 2},
-    "apex": {"memories": 2},
-    "dqn": {},
-    "gorila": {"learners": 2},
-    "rainbow": {},
-    "r2d2": R2D2,
-}
+VALUES_OF: Any = {"accel_dqn": {"replicas": 2}, "apex": {"memories": 2}, "dqn": {}, "gorila": {"learners": 2}}
+VALUES_OF |= {"rainbow": {}, "r2d2": R2D2}
 
 RUNS: Any = [(name, VALUES_OF[name] | {"on": "thread"}) for name in matrix.VALUES]
 

@@ -87,6 +87,19 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("replay  1,000,000 agent steps", "draws   32 transitions: 8 per agent step, uniform",
          "ε       LinearEpsilon to 0.1"),
     ),
+    "gorila": (
+        {"learners": 2},
+        ("bundle × 2", "update  ParameterServer(adagrad), 2 shards", "drops   losses beyond mean + 4 deviations",
+         "part    843,603 weights, adagrad's square", "drops   gradients more than 20 of its updates old",
+         "bundle ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters",
+         "serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► bundle"),
+    ),
+    "gorila, free": (
+        {"actors": 4, "learners": 3},
+        ("learn × 3", "batch   32 transitions, 2 ready from each", "drops   gradients more than 30 of its updates old",
+         "act ──► RolloutQueue: 16 slots × 2 rows × 1 lanes ──► serve_replay", "──► act + learn",
+         "serve_replay ──► SampleQueue: 6 batches of 32 ──► learn"),
+    ),
     "ppo": (
         {**CATCH, "replicas": 2},
         ("passes  3 of 4 minibatches", "rollout 128 steps, lag at most 11", "AllReduce(adam) of 2"),
@@ -102,7 +115,7 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_says_what_is_done(name):
-    (system, *_), (settings, said) = name.split(), FIGURES[name]
+    system, (settings, said) = name.split()[0].strip(","), FIGURES[name]
     figure = diagram(system, systems.load(system).Config(**settings), RunOptions())
     assert [words for words in said if words not in figure] == []
     if system.startswith("apex"):

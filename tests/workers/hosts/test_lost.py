@@ -238,12 +238,8 @@ class Stop:
     ("system", "kw"),
     [
         ("a2c", {"replicas": 2, "hosts": "pretend:1"}),
-        ("a2c", {"replicas": 3, "lanes": 3, "hosts": "pretend:2"}),
-        ("ppo", {"replicas": 2, "hosts": "pretend:1"}),
-        ("accel", {"replicas": 2, "lanes": 4, "hosts": "pretend:1"}),
         ("dqn", {**FEW, "replicas": 2, "hosts": "pretend:1"}),
         ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2"}),
-        ("impala", {"actors": 2, "learners": 2, "batch": 4, "hosts": "pretend:2"}),
         ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2", "place": "learn=others", "trace": False}),
         ("r2d2", {**FEW, "actors": 2, "hosts": "pretend:1"}),
         ("apex", {**FEW, "actors": 2, "memories": 1, "hosts": "pretend:2", "place": "serve_replay=others"}),
