@@ -1,6 +1,6 @@
 """The judge, its gate, and the rater of versions beside training.
 
-The judge: plays the learner's weights against the best so far, and publishes them if they win.
+The judge plays the learner's weights against the best so far, and publishes them if they win.
 
     learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
@@ -43,8 +43,6 @@ from polyplay.search.self_play import GameNotes
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import AgentParams, FlatParams, Params
 
-# The gate of AlphaGo Zero: the learner's weights replace the best ones only if they win a match against them. Pure.
-#
 # Silver et al. 2017, Methods, "Evaluator": 400 games, a candidate replaces the best player if it wins more than 55 %.
 
 
@@ -237,7 +235,7 @@ class Matches:
             self.ctx.say("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 
 
-# The rater: plays the learner's weights against references beside training, and rates them by TrueSkill.
+# The rater plays the learner's weights against references beside training, and rates them by TrueSkill.
 #
 #     learn ── Params ──► rater: matches of a version every so many updates ──► ratings.jsonl
 #                           └── before the first: matches of every two references ──► references.json

@@ -1,6 +1,4 @@
-"""The league's log and what it makes: ratings, copies.
-
-What a league's log says: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
+"""The league's log: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
 
 begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
         the agents that it goes on with
@@ -33,9 +31,6 @@ from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_obj
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
 from polyplay.population.rules import Choice, Prior, Standing, Values
-
-# The files of a league: `matches.jsonl`, which says everything, and `league.json`, what a number of its lines make.
-
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
@@ -112,9 +107,6 @@ def _text(row: Row) -> str:
         text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
         lines.append(f" {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-# What matches make of the ratings, points and qualities of a league's players. Imports no torch.
 
 
 Match = tuple[Sequence[int], Sequence[float]]  # the player of each block of seats, the outcome of each team
@@ -225,12 +217,9 @@ class LeagueRatings:
         return [(skill[p][0], math.hypot(skill[p][1], self.drift)) if p < self.agents else skill[p] for p in team]
 
 
-# When an agent of a league copies another one, and what its hyperparameters become then. Pure; imports no torch.
-#
 # Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
-# beats
-# it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of these are
-# perturbed, or drawn anew.
+# beats it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of
+# these are perturbed, or drawn anew.
 
 
 SURE = 0.7  # probability to win from which on one is copied
@@ -518,9 +507,6 @@ class LeagueState:
             self.ratings.load(row["player"], row, self.numbers)
         self.selves, self.history = saved["selves"], saved["history"]
         self.copies.load(saved)
-
-
-# How a league went, by the lines of its matches.jsonl: ratings over matches, who copied whom. Imports no torch.
 
 
 POINTS = 400  # of a curve, about

@@ -1,6 +1,4 @@
-"""The rules and priors of population based training.
-
-The rules of population based training: who is ready, who copies whom, what the copied values become. Pure.
+"""The rules and priors of population based training: who copies whom, what the copied values become. Pure.
 
 Jaderberg et al. 2017, §4.1.1. A rule takes plain data and a generator of random numbers, and knows nothing of runs.
 """
@@ -84,8 +82,6 @@ def _fraction(x: float, a: float, b: float) -> float:
     return value
 
 
-# Priors of hyperparameters: what --vary says, drawn from at the beginning, perturbed later, and never left. Pure.
-#
 # Jaderberg et al. 2017, §4.1.1: a value is multiplied by 0.8 or by 1.2. Ray Tune moves in a list to a neighbour.
 
 

@@ -1,6 +1,4 @@
-"""The workers of a run: start, watch, stop.
-
-The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
 A worker is a generator function `work(ctx, **arguments)`; every `yield` is a turn taken. Processes and threads run it;
 `serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
@@ -42,8 +40,6 @@ from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet, Machine
-
-# Workers that all take turns in one thread.
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:

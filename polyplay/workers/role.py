@@ -1,7 +1,4 @@
-"""A role of the wiring; which device computes.
-
-A role of the wiring: the workers that do the same, and what each of them holds.
-"""
+"""A role of the wiring: the workers that do the same, what each holds, and which device computes."""
 
 from __future__ import annotations
 
@@ -156,9 +153,6 @@ class Role:
     def drawn_replay(self) -> Replay | None:
         """The replay that it learns from, whoever holds it."""
         return self.replay or getattr(self.source, "replay", None)
-
-
-# Which worker computes on which device: `--device` and `--actors-on`, read. Imports no torch.
 
 
 @dataclass

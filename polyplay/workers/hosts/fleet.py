@@ -1,7 +1,4 @@
-"""The main process's side of several machines.
-
-The main process's side of several machines: which there are, who works where, who is lost.
-"""
+"""The main process's side of several machines: which there are, who works where, who is lost."""
 
 from __future__ import annotations
 
@@ -38,11 +35,11 @@ from polyplay.workers.sizing import threads_of
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
-# A worker on another machine, with what the crew uses of a process.
-
 
 class RemoteWorker:
-    """sentinel: readable once it has ended. pipe: what it says. Its machine's thread tells it both."""
+    """A worker on another machine, with what the crew uses of a process. sentinel: readable once it has ended. pipe:
+    what it says. Its machine's thread tells it both.
+    """
 
     pid = None  # of this machine
 
@@ -84,11 +81,10 @@ class RemoteWorker:
         os.close(self.sentinel)
 
 
-# A machine that has an open agent, as the main process sees it.
-
-
 @dataclass(eq=False)
 class Machine:
+    """One that has an open agent, as the main process sees it."""
+
     info: MachineInfo
     handle: AgentHandle
     link: ForkedProcess
@@ -122,9 +118,6 @@ class Machine:
         }
         load: dict[str, float] = {key: round(now[key], 3) for key in ("cpu", "memory") if key in now}
         return {"workers": len(self.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
-
-
-# Who would be on which machine, in words, and whether the machines have what that takes. Imports no torch.
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
@@ -174,9 +167,6 @@ def _ranges(numbers: list[int]) -> str:
         else:
             runs.append([n, n])
     return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-
-
-# When a machine gets another agent after its own was lost, or could not be opened.
 
 
 FIRST, MOST, HOUR = 2.0, 5, 3600.0  # seconds to the first try, each next one waits twice as long; tries within an hour
