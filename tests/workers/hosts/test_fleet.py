@@ -337,7 +337,7 @@ def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
 def clock(monkeypatch) -> SimpleNamespace:
     """clock.now: seconds, as the retries see them."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None))
     return clock
 
 
