@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from polyplay.acting import play
+from polyplay.acting.play import MatchStarts
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, refusal_text, write_json
@@ -192,7 +193,7 @@ class Matches:
         self._tell(points, firsts, notes)
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
-    def _openings(self) -> tuple[play.MatchStarts, GameNotes]:
+    def _openings(self) -> tuple[MatchStarts, GameNotes]:
         """Each twice, and the moves that led there."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
@@ -202,7 +203,7 @@ class Matches:
         notes = GameNotes(self.board, self.gate.games)
         for game, opening in enumerate(np.repeat(moves, 2, 0)):
             notes.begin(game, opening[opening >= 0])
-        return play.MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
+        return MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
 
     def _player(self, evaluator: NetworkEvaluator, notes: GameNotes) -> Opponent:
         search = PositionSearch(self.board, self.search, evaluator, self.games)
