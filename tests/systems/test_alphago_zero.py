@@ -352,16 +352,6 @@ def test_weights_of_another_board_are_refused(tmp_path):
         polyplay.evaluate(run, episodes=1)
 
 
-def test_only_board_games_have_rules_to_search():
-    page = systems.load("alphago_zero")
-    with pytest.raises(
-        UserError, match=r"--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, .*whose rules are known"
-    ):
-        page.build(page.Config(env="ALE/Pong-v5"), Crew(0))
-    with pytest.raises(UserError, match="did you mean connect_four"):
-        page.build(page.Config(env="game:conect_four"), Crew(0))
-
-
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"
 
 WORDS += " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --start 400 --steps 100M --no-tensorboard"

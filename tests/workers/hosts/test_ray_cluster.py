@@ -108,28 +108,6 @@ def test_a_wrong_token_is_one_line(cluster, tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(900)
-def test_a_machine_whose_agent_is_killed_gets_another_one(cluster, tmp_path):
-    run = tmp_path / "run"
-    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "100M")
-    try:
-        wait_for(lambda: learning(run), WAIT)
-        for pid in ours("polyplay: agent"):
-            os.kill(pid, signal.SIGKILL)
-        wait_for(
-            lambda: {row["machine"] for row in events(run) if row.get("again")} == {"machine-2", "machine-3"}, WAIT
-        )
-        at = metrics(run)[-1]["updates"]
-        wait_for(lambda: learning(run, at + 20), WAIT)
-    finally:
-        main.terminate()
-        said = main.communicate(timeout=WAIT)[0].decode()
-    assert main.returncode == 143, said
-    assert "has a new agent" in said
-    assert "Traceback" not in said
-    wait_for(lambda: not ours("polyplay: agent"), WAIT)
-
-
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_path):
     run = tmp_path / "run"

@@ -377,36 +377,6 @@ class TestBegin:
         assert pair.away.server.counters[1, :2].tolist() == [7, 28]
         assert [pair.away._kind(item)[0].name for item, _ in pair.away.changes(0.0)] == ["LEARNER"]  # no slice again
 
-    @pytest.mark.parametrize("w", [0, 1])
-    @pytest.mark.parametrize("shards", [[0, 1], [1, 1], [0, 2], [1, 2]])
-    def test_a_learner_that_is_lost_may_be_replaced_on_another_machine_and_come_back(self, shards, w):
-        here, there = Machines([0, 0], [0, 0]), Machines([1 - w, w], shards)
-        for machines in (here, there):
-            machines.begin()
-        if len(there.pairs) < 2:  # it has joined
-            forget()
-            there.pairs.append(Pair(ServerMirror(there.server)))
-            there.pairs[1].home.relay = 1
-            there.sides.append(there.pairs[1].away.server)
-        for i, machine in enumerate((2, 1, 2)):
-            for machines in (here, there):
-                machines.leave(w, 10 * i)  # not taken yet when it is lost
-                machines.carry()
-            there.of_learners[w] = machine
-            seat(there.pairs[machine - 1], learner(w))
-            for machines in (here, there):
-                machines.ends[w] = machines._end(w)
-                assert machines.sweep() == [1, 1]
-                for n in (1, 2):
-                    machines.leave(w, 10 * i + n)
-                    machines.leave(1 - w, 50 + 10 * i + n)
-                    assert machines.sweep() == [2, 2]
-            assert np.array_equal(whole(here.server), whole(there.server))
-            assert here.server.learnt == there.server.learnt
-            with there.still():
-                statistics = there.sides[there.of_learners[0]].statistics
-                assert np.array_equal(statistics, here.server.statistics)
-
 
 class TestHold:
     def test_a_late_answer_is_none_to_the_next_question(self):
