@@ -31,14 +31,8 @@ SPEC = EnvSpec(obs=Field((4, 84, 84), "uint8"), action=Discrete(6))
 NET = {"network": "mlp", "env": "toy:catch", "device": "cuda", "tensorboard": False, "report_every": 1.0}
 A2C = {"lanes": 16, "unroll": 9, "steps": 80_000, "learning_rate": 3e-3, "entropy_cost": 0.01, "optimizer": "adam"}
 ACTORS = {"lanes": 8, "batch": 16, "unroll": 9, "steps": 120_000}
-IMPALA = {
-    **ACTORS,
-    "learning_rate": 3e-3,
-    "reduction": "mean",
-    "max_grad_norm": 1.0,
-    "optimizer_eps": 1e-5,
-    "optimizer": "adam",
-}
+IMPALA = {**ACTORS, "learning_rate": 3e-3, "reduction": "mean", "max_grad_norm": 1.0, "optimizer_eps": 1e-5}
+IMPALA |= {"optimizer": "adam"}
 PPO = {"lanes": 16, "unroll": 16, "steps": 60_000, "learning_rate": 3e-3, "clip_range": 0.2}
 ACCEL = {"lanes": 16, "replicas": 2, "unroll": 9, "lam": 0.95, "learning_rate": 1e-2, "steps": 80_000}
 GA3C = {"agents": 8, "predictors": 2, "trainers": 2, "schedule": "off", "steps": 90_000, "optimizer": "adam"}

@@ -1,6 +1,6 @@
 """The judge, its gate, and the rater of versions beside training.
 
-The judge: plays the learner's weights against the best so far, and publishes them if they win.
+The judge plays the learner's weights against the best so far, and publishes them if they win.
 
     learn ── Params ──► judge: a match every so many updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
@@ -22,17 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.acting.play import (
-    MatchStarts,
-    PlayOptions,
-    TeamPlayer,
-    both_side_steps,
-    draw_openings,
-    match,
-    policy_player,
-    random_player,
-    scripted_player,
-)
+from polyplay.acting import play
+from polyplay.acting.play import MatchStarts
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, refusal_text, write_json
@@ -45,30 +36,14 @@ from polyplay.nets.device import enter_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.ratings import (
-    MATCHES,
-    RANDOM,
-    RATINGS,
-    REFERENCES,
-    RULES,
-    SEED,
-    RatedVersion,
-    ReferenceTable,
-    TrueSkill,
-    first_skill,
-    next_reference,
-    rate_against,
-    read_rated,
-    take_line,
-)
+from polyplay.population import ratings
+from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RULES, RatedVersion, TrueSkill
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.search import PositionSearch
 from polyplay.search.self_play import GameNotes
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import AgentParams, FlatParams, Params
 
-# The gate of AlphaGo Zero: the learner's weights replace the best ones only if they win a match against them. Pure.
-#
 # Silver et al. 2017, Methods, "Evaluator": 400 games, a candidate replaces the best player if it wins more than 55 %.
 
 
@@ -214,7 +189,7 @@ class Matches:
             return self.gate.verdict(sum(ended), len(ended)) is None
 
         players = self._player(self.candidate, notes), self._player(self.champion, notes)
-        points = match(self.board, *players, starts, watch=watch, at_once=self.games)
+        points = play.match(self.board, *players, starts, watch=watch, at_once=self.games)
         self._tell(points, firsts, notes)
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
@@ -222,7 +197,7 @@ class Matches:
         """Each twice, and the moves that led there."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
-        records, moves = draw_openings(
+        records, moves = play.draw_openings(
             self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
         )
         notes = GameNotes(self.board, self.gate.games)
@@ -261,7 +236,7 @@ class Matches:
             self.ctx.say("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 
 
-# The rater: plays the learner's weights against references beside training, and rates them by TrueSkill.
+# The rater plays the learner's weights against references beside training, and rates them by TrueSkill.
 #
 #     learn ── Params ──► rater: matches of a version every so many updates ──► ratings.jsonl
 #                           └── before the first: matches of every two references ──► references.json
@@ -331,7 +306,7 @@ class Rater:
         self.net = build_network(policy, ctx.seed, ctx.precision)
         self.vector = FlatParams(self.net)
         self.file = JsonLines(directory / RATINGS)
-        self.rated = read_rated(directory, rules)
+        self.rated = ratings.read_rated(directory, rules)
         self.version, self.warned = -1, False
         self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
         reports = [row["wall_seconds"] for row in read_lines(directory / "metrics.jsonl", "wall_seconds")]
@@ -339,11 +314,11 @@ class Rater:
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
         """Play the matches between references that references.json lacks; then their μ."""
-        table = ReferenceTable(self.games.title, tuple(names), self.rules)
+        table = ratings.ReferenceTable(self.games.title, tuple(names), self.rules)
         table.load(self.directory)
         for number, pair in table.missing():
-            one, other = (self._reference(name, SEED + i) for i, name in enumerate(pair))
-            points = yield from both_side_steps(self.games, one, other, MATCHES, SEED + number)
+            one, other = (self._reference(name, ratings.SEED + i) for i, name in enumerate(pair))
+            points = yield from play.both_side_steps(self.games, one, other, ratings.MATCHES, ratings.SEED + number)
             table.pairs[pair] = points.tolist()
             yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, table.save()))
         return {name: mu for name, (mu, _) in table.skills().items()}
@@ -366,14 +341,14 @@ class Rater:
         """Play the matches that the weights of now lack, batch by batch."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
-        now = RatedVersion(self.version, steps, wall, first_skill(self.rated, self.rules))
+        now = RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated, self.rules))
         if self.rated and self.rated[-1].version == self.version:
             now = self.rated[-1]
         while now.matches < matches:
-            name = next_reference(now.skill[0], now.points, references)
+            name = ratings.next_reference(now.skill[0], now.points, references)
             line = yield from self._play(now, name, references[name], min(BATCH, matches - now.matches))
             yield from self._write(RATINGS, partial(self.file.write, line))
-            take_line(self.rated, line, self.rules)
+            ratings.take_line(self.rated, line, self.rules)
             now = self.rated[-1]
             yield
         self.ctx.counters.tally(METRIC, now.skill[0], 1)
@@ -381,17 +356,17 @@ class Rater:
     def _play(self, now: RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
         """Matches against a reference; their line."""
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
-        player = policy_player(self.net, PlayOptions(matches, seed))
-        points = yield from both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
-        mu, sigma = rate_against(now.skill, reference, points.tolist(), self.rules)
+        player = play.policy_player(self.net, play.PlayOptions(matches, seed))
+        points = yield from play.both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
+        mu, sigma = ratings.rate_against(now.skill, reference, points.tolist(), self.rules)
         about: Row = {"version": now.version, "steps": now.steps, "wall_seconds": now.wall_seconds}
         about |= {"reference": name, "reference_mu": reference, "points": points.tolist()}
         return {**about, "mu": mu, "sigma": sigma}
 
-    def _reference(self, name: str, seed: int) -> TeamPlayer:
+    def _reference(self, name: str, seed: int) -> play.TeamPlayer:
         if name == RANDOM:
-            return random_player(seed)
-        return scripted_player(load_bot(self.games.spec, name))
+            return play.random_player(seed)
+        return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
         """Until it can be written, nothing is played."""

@@ -1,6 +1,4 @@
-"""The league's log and what it makes: ratings, copies.
-
-What a league's log says: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
+"""The league's log: the lines of matches.jsonl, taken in their order, make its state. Imports no torch.
 
 begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
         the agents that it goes on with
@@ -32,10 +30,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
-from polyplay.population.rules import Choice, Prior, Standing, Values, is_ready
-
-# The files of a league: `matches.jsonl`, which says everything, and `league.json`, what a number of its lines make.
-
+from polyplay.population.rules import Choice, Prior, Standing, Values
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
@@ -112,9 +107,6 @@ def _text(row: Row) -> str:
         text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
         lines.append(f" {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-# What matches make of the ratings, points and qualities of a league's players. Imports no torch.
 
 
 Match = tuple[Sequence[int], Sequence[float]]  # the player of each block of seats, the outcome of each team
@@ -225,12 +217,9 @@ class LeagueRatings:
         return [(skill[p][0], math.hypot(skill[p][1], self.drift)) if p < self.agents else skill[p] for p in team]
 
 
-# When an agent of a league copies another one, and what its hyperparameters become then. Pure; imports no torch.
-#
 # Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
-# beats
-# it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of these are
-# perturbed, or drawn anew.
+# beats it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of
+# these are perturbed, or drawn anew.
 
 
 SURE = 0.7  # probability to win from which on one is copied
@@ -300,7 +289,7 @@ class CopyRule:
         if not self.every or history.pending is not None:
             return None
         longest = max(range(agents), key=lambda a: history.matches[a] - history.looked[a])
-        return longest if is_ready(history.matches[longest], history.looked[longest], self.every) else None
+        return longest if history.matches[longest] - history.looked[longest] >= self.every else None
 
     def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
         """The line of an agent's look. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in
@@ -375,10 +364,8 @@ class CopyHistory:
         held = saved["copying"]
         for name in ("matches", "looked"):
             getattr(self, name).update({int(a): n for a, n in held[name].items()})
-        self.looks, self.copies, self.pending, self.made = (
-            *map(held.get, ("looks", "copies", "pending")),
-            saved["copies"],
-        )
+        self.looks, self.copies, self.pending = (held[name] for name in ("looks", "copies", "pending"))
+        self.made = saved["copies"]
 
 
 COUNTS = "taken", "lost", "entered"  # in this session, by actor or agent
@@ -422,9 +409,8 @@ class LeagueState:
             return Identity(AGENT, player, 0)
         if player >= self.places.stop:
             return Identity(BOT, player - self.places.stop, 0)
-        return (
-            Identity(PAST, *map(int, self.names[player].split("-"))) if self.names[player] else Identity(NOBODY, 0, 0)
-        )
+        name = self.names[player]
+        return Identity(PAST, *map(int, name.split("-"))) if name else Identity(NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
         """Take one line. Raises UserError: it begins a session of another league."""
@@ -521,9 +507,6 @@ class LeagueState:
             self.ratings.load(row["player"], row, self.numbers)
         self.selves, self.history = saved["selves"], saved["history"]
         self.copies.load(saved)
-
-
-# How a league went, by the lines of its matches.jsonl: ratings over matches, who copied whom. Imports no torch.
 
 
 POINTS = 400  # of a curve, about

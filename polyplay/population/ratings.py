@@ -1,7 +1,4 @@
-"""Elo, TrueSkill, references.
-
-Ratings that follow matches one by one: Elo, and TrueSkill of two teams in closed form. Pure; imports no torch.
-"""
+"""Ratings that follow matches one by one: Elo, and TrueSkill of two teams in closed form; references. No torch."""
 
 from __future__ import annotations
 
@@ -116,11 +113,9 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
     return (v if x >= 0 else -v), min(max(w, 0.0), 1.0)
 
 
-# How good versions of an agent are: TrueSkill by matches against references, whose own skills are fixed (Berner et al.
-# 2019). Pure; imports no torch.
-#
-# Random play is 0. As σ = 25/3 and β = σ/2, who wins 80 % of matches is better by 4.96 points: √2·β times the normal
-# quantile of 0.8. The paper says 8.3.
+# Versions of an agent are rated against references whose own skills are fixed (Berner et al. 2019). Random play is 0.
+# As σ = 25/3 and β = σ/2, who wins 80 % of matches is better by 4.96 points: √2·β times the normal quantile of 0.8. The
+# paper says 8.3.
 
 
 RATINGS = "ratings.jsonl"  # matches of a run's versions against references
@@ -190,10 +185,6 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
 def read_rated(directory: Path, rules: TrueSkill = RULES) -> list[RatedVersion]:
     """The rated versions of a run; empty: there are none."""
     return rate_lines(read_lines(directory / RATINGS), rules)
-
-
-# References that versions of an agent are rated against: their own skills, by matches of every two of them, the same
-# in every run of an environment. Pure; imports no torch.
 
 
 REFERENCES = "references.json"

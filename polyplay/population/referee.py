@@ -1,6 +1,4 @@
-"""Who plays whom, who copies whom.
-
-The referee: rates the matches that actors report, enters past selves, draws tables, and decides who copies whom.
+"""The referee rates the matches that actors report, enters past selves, draws tables, and decides who copies whom.
 
     League ──► results, past selves ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
@@ -33,7 +31,7 @@ from polyplay.population.league_log import LOG, SUMMARY, CopyRule, LeagueState, 
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
 from polyplay.population.store import LINEAGE, LeagueLineage
 
-# Who plays whom: rules that draw the players of a table. Pure; imports no torch.
+# Rules that draw the players of a table:
 #
 # latest   other living agents, with their newest weights; an agent meets itself where there is no other
 # uniform  anybody: living agents, past selves, bots

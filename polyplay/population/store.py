@@ -1,6 +1,4 @@
-"""What a population knows of its members, as files.
-
-What a population knows of its members, as files: `population.json`, `lineage.jsonl`, and who trains whom.
+"""What a population knows of its members, as files: `population.json`, `lineage.jsonl`, and who trains whom.
 
 Every change is made under one lock, held for milliseconds. A decision exists once `population.json` has it: its line of
 `lineage.jsonl` is written before, and is cut off again where the process was killed in between. Locks are the system's:
@@ -27,8 +25,7 @@ from polyplay.population.rules import Standing
 # Lineage of a population: a member's line walked back through its donors to a founder, and what it was trained with.
 #
 # A row is a decision about a member (lineage.jsonl, in order): at agent step `steps` of its own it copied `donor`,
-# which
-# was at `donor_steps`, or nobody, and went on with the values `new`. The founders' rows come first, at step 0.
+# which was at `donor_steps`, or nobody, and went on with the values `new`. The founders' rows come first, at step 0.
 #
 # A league's rows are of copies: at its update `version` an agent became the donor of update `donor_version`.
 
@@ -259,9 +256,6 @@ def line_of(
         "at": now(),
         "wall_seconds": round(wall_seconds(population), 3),
     }
-
-
-# Members of a population from the best to the worst. Imports no torch.
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:

@@ -1,6 +1,4 @@
-"""The trainer of members, and how they evolve.
-
-The trainer: takes the member with the fewest agent steps, trains it until it is ready, decides for it, and so on.
+"""The trainer takes the member with the fewest agent steps, trains it until it is ready, decides for it, and so on.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
@@ -37,8 +35,7 @@ from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, li
 # From the donor come weights, optimizer, target network and running statistics; the receiver keeps its counters, its
 # place in the schedule, its replay and its lanes, whose recurrent state begins anew. A copy counts as one update, so it
 # never has the name of a checkpoint that exists. Files are linked where the file system can: a donor may remove its
-# checkpoint meanwhile, and nothing is copied twice. What is damaged is passed over for the one before. Imports no
-# torch.
+# checkpoint meanwhile, and nothing is copied twice. What is damaged is passed over for the one before.
 
 
 AGENTS = "agents/"
@@ -141,11 +138,6 @@ def _silent(text: str) -> None:
     """A checkpoint that is passed over is reported when its own run goes on."""
 
 
-# How a population evolves: what is varied, when a member is ready, and what is decided about it then.
-#
-# Imports no torch.
-
-
 GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
 DRAWS = 10  # of a member that has failed to find another whose checkpoint is whole
 Copy = Callable[[int, str, bool], PreparedCopy]
@@ -236,12 +228,9 @@ def is_over(population: Row) -> bool:
     return not any(may_train(population, i) for i in range(len(population["members"])))
 
 
-# What trainers share, as the diagram and the crew see it: the directories of their members.
-
-
 @dataclass
 class Members:
-    """An edge of the wiring (common.edges) that lies in files."""
+    """What trainers share: an edge of the wiring (common.edges) that lies in files."""
 
     n: int
     memory: ClassVar[str] = "members"

@@ -1,7 +1,7 @@
-"""Presets that fit an environment; populations of pages.
+"""Which of a page's presets fits an environment, and populations of pages.
 
-Which of a page's presets fits an environment. Those of its paper are on the page, for the games of its paper; those
-tuned here for other kinds of environments, its domains, or for single board games are in tuned.toml.
+Presets of its paper are on the page, for the games of its paper; those tuned here for other kinds of environments, its
+domains, or for single board games are in tuned.toml.
 
 Imports no torch.
 """

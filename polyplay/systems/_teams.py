@@ -1,8 +1,6 @@
-"""What FTW's and Five's pages take for granted.
+"""What FTW's and Five's pages take for granted: ranges of hyperparameters, rewards of events, networks, losses.
 
-What FTW's page takes for granted: ranges of hyperparameters, rewards of events, the network and the loss.
-
-Numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
+FTW's numbers: Jaderberg et al. 2019, supplement, as the one public re-implementation has them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""GA3C's scheduler.
-
-The scheduler of a run: a worker that turns dials by a rule and counts. For any role and any number.
+"""GA3C's scheduler: a worker that turns dials by a rule and counts. For any role and any number.
 
     dials ─► rule: a trial ─► set ─► arrived? ─► count ─► trainings/s ─► rule        one decision per trial
 
@@ -19,10 +17,7 @@ from dataclasses import dataclass
 
 from polyplay.core.worker import Adjustable, WorkerContext
 
-# How many workers of which role: the rule of GA3C (Babaeizadeh et al. 2017, §4.3). Pure: no clock, no thread.
-#
-# It is a generator. It yields a `ConfigTrial`, numbers to run and for how long to count, and is sent the trainings per
-# second of that time. Its random choices follow from its seed.
+# A rule (Babaeizadeh et al. 2017, §4.3) yields trials and is sent the trainings per second of each. It has no clock.
 
 
 Config = dict[str, int]  # dial → number

@@ -1,6 +1,4 @@
-"""The workers of a run: start, watch, stop.
-
-The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
+"""The workers of a run: start, watch, scale, stop together, as processes, as threads, or all in one thread.
 
 A worker is a generator function `work(ctx, **arguments)`; every `yield` is a turn taken. Processes and threads run it;
 `serial` gives every worker one turn after another in the calling thread: the same graph, deterministic, in a debugger.
@@ -35,26 +33,13 @@ from polyplay.core.worker import (
     next_incarnation,
 )
 from polyplay.envs.pool import Envs
-from polyplay.workers.process import (
-    FEWER,
-    KINDS,
-    SERVER,
-    Call,
-    CloudPickled,
-    Work,
-    as_process,
-    as_thread,
-    prepare,
-    rescue,
-    tune,
-)
+from polyplay.workers import process
+from polyplay.workers.process import Call, Work
 from polyplay.workers.role import Kind, OnLoss, Placement, Role
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet, Machine
-
-# Workers that all take turns in one thread.
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
@@ -225,10 +210,10 @@ class Crew:
             processes.label = f" [{self.directory.name}]"
         self.counters = Counters(sum(len(r.served) + r.most for r in self.roles), metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
-        prepare()
+        process.prepare()
         if threads:
             self._objects("patience", 0.0 if self.serial else 0.05)
-            tune(1)  # workers are threads already
+            process.tune(1)  # workers are threads already
         if self.fleet is not None:
             self.fleet.prepare(self)
         for role in self.roles:
@@ -285,7 +270,7 @@ class Crew:
             return [writer.ctx.row]
         self.control.rescue(writer.ctx.index)
         if self.serial:
-            rescue(writer.ctx)
+            process.rescue(writer.ctx)
         else:
             while writer.runs.is_alive() and (time.monotonic() < until or busy()):
                 writer.runs.join(0.02)
@@ -399,12 +384,12 @@ class Crew:
             return
         try:
             pipe, theirs = multiprocessing.Pipe(duplex=False)
-            runs: Any = threading.Thread(target=as_thread, args=(call, theirs), daemon=True)
+            runs: Any = threading.Thread(target=process.as_thread, args=(call, theirs), daemon=True)
             if role.on == "thread":
                 runs.start()
             else:
                 title = f"{role.name} {index}{processes.label}"
-                runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), title)
+                runs = ForkedProcess(process.SERVER, process.as_process, (process.CloudPickled(call), theirs), title)
                 runs.start(check)
                 theirs.close()
         except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
@@ -438,8 +423,8 @@ class Crew:
             return worker.pipe.close()
         if kind == "done":
             worker.done = True
-        elif kind in KINDS:
-            raise KINDS[kind](text)
+        elif kind in process.KINDS:
+            raise process.KINDS[kind](text)
         elif kind == "error":
             raise WorkerLost(error_text(worker, text))
         else:
@@ -452,7 +437,7 @@ class Crew:
             worker.done = True
             return
         local = isinstance(worker.runs, ForkedProcess)
-        if local and worker.runs.exitcode == LOST and (fate := SERVER.fate()):
+        if local and worker.runs.exitcode == LOST and (fate := process.SERVER.fate()):
             raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
         how = worker.runs.ending()
         role, now = worker.role, time.monotonic()
@@ -490,14 +475,14 @@ class Crew:
             if not worker.role.drain:
                 worker.runs.close()
             return worker.done or not worker.role.drain
-        process = hasattr(worker.runs, "kill")
-        if process and worker.runs.is_alive() and time.monotonic() >= worker.until:
+        apart = hasattr(worker.runs, "kill")
+        if apart and worker.runs.is_alive() and time.monotonic() >= worker.until:
             worker.runs.kill()
             worker.runs.join()
         if worker.runs.is_alive():
             return False
         self._read_rest(worker)
-        if process:
+        if apart:
             worker.runs.close()
         return True
 
@@ -510,4 +495,4 @@ class Crew:
 def _refused(role: Role, index: int, why: Exception) -> UserError:
     """What says why a worker cannot be started; that fewer of them cure it only where the system lets no more be."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
-    return UserError(f"{role.option}: {text}; {FEWER}" if processes.is_limit(why) else text)
+    return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

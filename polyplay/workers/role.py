@@ -1,14 +1,11 @@
-"""A role of the wiring; which device computes.
-
-A role of the wiring: the workers that do the same, and what each of them holds.
-"""
+"""A role of the wiring: the workers that do the same, what each holds, and which device computes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from polyplay.buffers.replay import Replay
 from polyplay.core.errors import UserError
@@ -93,7 +90,7 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    HOLDS = (
+    HOLDS: ClassVar[tuple[str, ...]] = (
         "envs",
         "agents",
         "policy",
@@ -104,11 +101,8 @@ class Role:
         "replay",
         "T",
         "lag",
-        "explore",
-        "server",
-        "best",
-        "league",
     )
+    HOLDS += "explore", "server", "best", "league"
 
     def arguments(self, index: int) -> dict[str, Any]:
         """What worker `index` is called with."""
@@ -159,9 +153,6 @@ class Role:
     def drawn_replay(self) -> Replay | None:
         """The replay that it learns from, whoever holds it."""
         return self.replay or getattr(self.source, "replay", None)
-
-
-# Which worker computes on which device: `--device` and `--actors-on`, read. Imports no torch.
 
 
 @dataclass

@@ -1,6 +1,4 @@
-"""Cores, divided between acting and learning, by what each part costs.
-
-Cores, divided between acting and learning, by measurement: once, before the workers of a run are started.
+"""Cores, divided between acting and learning by what each costs, measured before the workers of a run are started.
 
 A row costs acting `act` seconds of a core: a step of its environment, its share of a forward pass. Learning takes
 `learn` seconds a row with one compute thread, and learn / t^log2(gain) with t: `gain` is what a second thread brings.
@@ -9,7 +7,7 @@ Then n actors of one thread and learners of t handle at most
     min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
 
 and the fewest actors that come near the best of that are taken. Actors on other machines have the cores there, and
-learners all of this one's: then n ≤ the cores there, learners · t ≤ those here. Imports no torch.
+learners all of this one's: then n ≤ the cores there, learners · t ≤ those here.
 """
 
 from __future__ import annotations
@@ -117,8 +115,6 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
-    import torch
-
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)
@@ -156,11 +152,8 @@ def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:
     return max(1, left // max(1, sum(n for name, n in counts.items() if not wanted[name])))
 
 
-# The parts of a system in this process, with one compute thread: what each costs when nothing else is done.
-#
-# They are the library's own functions: one step of the environments (pictures prepared, without the processes around
-# them), an acting forward pass, an update: unroll, loss, backward, norm of the gradient, optimiser; with several passes
-# over a batch all of them. No queue, no copy between processes, no bootstrap value.
+# What each part of a system costs with one compute thread: a step of the environments, a forward pass, an update. No
+# queue, no copy between processes, no bootstrap value.
 
 
 BLOCK = 0.02  # CPU seconds measured at once

@@ -1,13 +1,16 @@
-"""The judge: only weights that win a match play, champions stay, and a lost judge or a stopped run loses none."""
+"""The judge and its gate: only weights that win a match play. The rater: what it plays is rated once."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,25 +18,38 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import polyplay
 from polyplay import systems
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_lines
+from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.envs import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
-from polyplay.population.judge import Matches
+from polyplay.nets import NetworkFactory
+from polyplay.population import ratings
+from polyplay.population.judge import BATCH, METRIC, Gate, Matches, rater
+from polyplay.population.ratings import RATINGS, REFERENCES, rate_lines
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.search import evaluators
+from polyplay.systems import league
+from polyplay.weights.params import FlatParams, Params
 from polyplay.workers.crew import Crew
+from tests.faults import injected
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
-SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
-SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
-SMALL |= {"evaluator": "torch", "gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
 
+SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+
+SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
+
+SMALL |= {"evaluator": "torch", "gate": 0.5, "gate_games": 16, "gate_every": 20, "champion_games": 0}
 
 BOARD = GAMES["tic_tac_toe"]
 
@@ -100,7 +116,7 @@ def test_what_plays_has_won_a_match(how, tmp_path):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in one thread, with matches and champions."""
-    return trained(tmp_path_factory.mktemp("whole") / "run", steps=3_000, serial=True).directory
+    return trained(tmp_path_factory.mktemp("whole") / "run", steps=2_400, serial=True).directory
 
 
 def test_matches_are_due_at_multiples_in_one_thread(whole):
@@ -123,6 +139,7 @@ def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path
     assert all(row["candidate"] % 20 == 0 for row in matches(run.directory))
 
 
+@pytest.mark.long
 def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
     """A gate that nothing passes: the first weights play to the end."""
     run = trained(tmp_path / "run", steps=1_500, serial=True, gate=0.99)
@@ -193,7 +210,7 @@ def test_a_resumed_run_sets_later_champions_aside(whole, tmp_path):
     arrays = checkpoint.open_checkpoint(last).arrays(checkpoint.policy_name(0))
     late = {"updates": checkpoint.update_of(last) + 1}
     checkpoint.save_champion(run, checkpoint.policy_name(0), arrays, late)
-    polyplay.resume(run, steps=3_200)
+    polyplay.resume(run, steps=2_600)
     assert late["updates"] not in champions(run)
     assert champions(run)[: len(there)] == there
     assert list((run / "checkpoints").glob(f"unused-champion-{late['updates']:012d}*"))
@@ -205,12 +222,6 @@ def test_a_damaged_champion_does_not_play(whole, tmp_path):
     file = there[-1] / f"{checkpoint.policy_name(0)}.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + bytes(4))
     assert checkpoint.champions(run) == there[:-1]
-
-
-def test_without_a_gate_there_is_no_judge(tmp_path):
-    run = trained(tmp_path / "run", steps=2_000, gate=0.0)
-    assert not (run.directory / "matches.jsonl").exists()
-    assert champions(run.directory) == []
 
 
 def test_the_figure_shows_the_way_through_the_gate():
@@ -244,3 +255,290 @@ def test_the_numbers_that_auto_chose_for_matches_are_told(monkeypatch):
         ctx: Any = SimpleNamespace(device="cpu", precision=precision, resume=None, say=lambda *told: said.append(told))
         Matches(ctx, 2, board, judge.policy, options, gate)
     assert said == [("note", "the gate's matches: torch in bfloat16 computes the networks")]
+
+
+PAGE = Path(__file__).parents[2] / "docs/systems/alphago_zero.md"
+
+
+def gate(games: int = 400, share: float = 0.55) -> Gate:
+    return Gate(share, games, 1_000, 8)
+
+
+def chance(p: float, games: int = 400, share: float = 0.55) -> float:
+    """That more than `share` of so many games without draws are won, each with chance p."""
+    won = range(math.floor(share * games + 1e-9) + 1, games + 1)
+    return math.fsum(math.comb(games, k) * p**k * (1 - p) ** (games - k) for k in won)
+
+
+@given(st.sampled_from([0.5, 0.55, 0.57, 0.6]), st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=40, max_size=40))
+def test_an_early_verdict_is_the_verdict_of_the_whole_match(share, results):
+    found = [gate(40, share).verdict(sum(results[:n]), n) for n in range(41)]
+    whole = round(2 * sum(results)) > round(2 * share * 40, 6)
+    assert found[-1] is whole
+    first = next(i for i, verdict in enumerate(found) if verdict is not None)
+    assert set(found[first:]) == {whole}, "once certain it stays"
+    if first:
+        before, left = sum(results[: first - 1]), 41 - first
+        assert before + left > share * 40 >= before, "before its last game either end was open"
+
+
+def test_a_match_of_400_needs_221_points():
+    assert gate().verdict(220.0, 400) is False
+    assert gate().verdict(220.5, 400) is True
+    assert gate().verdict(221.0, 300) is True
+    assert gate().verdict(0.0, 179) is None
+    assert gate().verdict(0.0, 180) is False
+
+
+@pytest.mark.parametrize("p", [0.5, 0.52, 0.55, 0.6])
+def test_the_page_prints_the_odds(p):
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {100 * p:.0f} %"))
+    assert float(re.findall(r"([0-9.]+) %", row)[1]) == pytest.approx(100 * chance(p), abs=0.06 if p != 0.55 else 0.6)
+
+
+def test_the_next_match_is_at_the_next_multiple():
+    assert [gate().due_after(n) for n in (0, 999, 1_000, 1_001)] == [1_000, 1_000, 2_000, 2_000]
+
+
+RATED = Envs("toy:skirmish+health=2", 4)
+
+POLICY = NetworkFactory("mlp", RATED.spec, {"hidden": (4,)})
+
+BOTS, EVERY, MATCHES = ("opposite", "focus"), 10, 2 * BATCH + 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ratings, "MATCHES", 8)
+        yield
+
+
+class Run:
+    """A learner that publishes weights of zeros, which choose at random, and its rater."""
+
+    def __init__(self, directory: Path, seed: int = 3, **more: Any):
+        directory.mkdir(exist_ok=True)
+        self.directory, self.heard = directory, list[tuple[str, str]]()
+        self.params, self.counters = Params.of(POLICY), Counters(1, (METRIC,))
+        net = POLICY()
+        self.vector = FlatParams(net)
+        torch.nn.init.zeros_(self.vector.flat)
+        self.ctx = WorkerContext("rater", 0, 1, 0, seed, self.counters, RunControl(), directory, patience=0.0)
+        self.ctx.say = lambda kind, text: self.heard.append((kind, text))
+        self.asked = {"references": BOTS, "every": EVERY, "matches": MATCHES, **more}
+        self.employ()
+
+    def employ(self) -> None:
+        self.turns: Iterator[None] = rater(self.ctx, games=RATED, policy=POLICY, params=self.params, **self.asked)
+
+    def publish(self, version: int) -> None:
+        self.params.publish(self.vector, version, version)
+        self.ctx.counters.set("steps", 100.0 * version)
+
+    def work(self, turns: int = 5000, until: int = 10**6) -> None:
+        """Until so many lines are there, or so many turns were taken."""
+        for _ in range(turns):
+            next(self.turns)
+            if len(self.lines) >= until:
+                return
+
+    @property
+    def lines(self) -> list[dict]:
+        return list(read_lines(self.directory / RATINGS))
+
+
+def after_two(directory: Path) -> Run:
+    """Versions 0 and 12 were rated."""
+    run = Run(directory)
+    for n, version in ((3, 0), (6, 12)):
+        run.publish(version)
+        run.work(until=n)
+        run.work(2)
+    return run
+
+
+@pytest.fixture(scope="module")
+def rated_run(few: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return after_two(tmp_path_factory.mktemp("runs") / "whole")
+
+
+def told(run: Run) -> list[dict]:
+    """Lines without the clock."""
+    return [{k: v for k, v in line.items() if k != "wall_seconds"} for line in run.lines]
+
+
+def test_versions_are_rated_once_every_so_many_updates(tmp_path):
+    run = after_two(tmp_path / "run")
+    assert [(line["version"], len(line["points"])) for line in run.lines] == [
+        *[(0, 16), (0, 16), (0, 4)],
+        *[(12, 16), (12, 16), (12, 4)],
+    ]
+    rated = rate_lines(run.lines)
+    assert [(version.matches, version.steps) for version in rated] == [(MATCHES, 0), (MATCHES, 1200)]
+    assert [(line["mu"], line["sigma"]) for line in run.lines[2::3]] == [version.skill for version in rated]
+    for mu, sigma in (version.skill for version in rated):
+        assert abs(mu) < 3.5 * sigma < 8, "it plays at random, which is 0"
+    total, n = run.counters.metrics.sum(0)[0]
+    assert (total, n) == (pytest.approx(sum(version.skill[0] for version in rated)), 2)
+    run.publish(21)
+    run.work(50)
+    assert len(run.lines) == 6, "9 updates later"
+    run.publish(22)
+    run.work(until=7)
+    assert run.lines[6]["version"] == 22
+    assert run.lines[6]["steps"] == 2200
+
+
+def test_a_rater_that_is_lost_anywhere_plays_the_same_again(rated_run, tmp_path):
+    """At each turn of its own: while references meet, in a batch, after a line, which is torn."""
+    run = Run(tmp_path / "lost")
+    for version in (0, 12):
+        run.publish(version)
+        for turns in (7, 25, 40, 90, 130, 600):
+            run.work(turns)
+            run.turns.close()
+            with open(run.directory / RATINGS, "ab") as file:
+                file.write(b'{"version": 0, "mu"')
+            run.employ()
+            next(run.turns)
+    assert told(run) == told(rated_run)
+    assert (run.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
+
+
+def test_a_rater_that_is_replaced_knows_the_steps_of_a_checkpoint_that_was_removed(tmp_path):
+    run = Run(tmp_path / "run")
+    run.ctx.resume = tmp_path / checkpoint.directory_name(40, {"steps": 900})
+    run.ctx.incarnation = 1001
+    run.publish(41)
+    run.employ()
+    run.work(until=1)
+    assert run.lines[0]["steps"] == 900 + 4100
+
+
+def test_references_are_the_same_in_a_run_of_another_seed(rated_run, tmp_path):
+    other = Run(tmp_path / "other", seed=8)
+    other.publish(0)
+    other.work(until=1)
+    assert (other.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
+    assert other.lines[0]["points"] != rated_run.lines[0]["points"]
+    found = ratings.read_references(rated_run.directory)
+    assert found["random"] == 0
+    assert found["focus"] > 0
+
+
+def test_a_version_that_was_left_half_rated_is_left_where_newer_weights_are_there(tmp_path):
+    run = Run(tmp_path / "run")
+    run.publish(4)
+    run.work(until=1)
+    run.turns.close()
+    run.publish(5)
+    run.employ()
+    run.work(60)
+    assert [line["version"] for line in run.lines] == [4]
+    run.publish(14)
+    run.work(until=2)
+    assert [line["version"] for line in run.lines] == [4, 14]
+
+
+def test_while_the_disk_is_full_nothing_is_lost_and_it_is_said_once(rated_run, tmp_path, monkeypatch):
+    run = Run(tmp_path / "full")
+    run.publish(0)
+    run.work(until=1)
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files.os, "write", full)
+        run.work(100)
+        assert len(run.lines) == 1
+    run.work(until=3)
+    assert told(run) == told(rated_run)[:3]
+    assert run.heard == [
+        (
+            "warning",
+            f"{RATINGS}: No space left on device; the disk is full: free some space; "
+            "versions are rated once it can be written again",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("games", "more", "words"),
+    [
+        (RATED, {"references": ("focus", "level9")}, "references: level9 given; allowed: random, opposite, focus"),
+        (Envs("toy:catch", 1), {"references": ()}, "ratings need two teams of the same kind"),
+        (RATED, {"matches": 7}, "7 given, half on each side; allowed: even numbers from 2 on"),
+    ],
+)
+def test_what_cannot_be_rated_is_said(games, more, words, tmp_path):
+    run = Run(tmp_path / "run")
+    with pytest.raises(UserError, match=words):
+        next(rater(run.ctx, games=games, policy=POLICY, params=run.params, **{**run.asked, **more}))
+    assert not (run.directory / RATINGS).exists()
+
+
+# ------------------------------------------------------------------------------------------------------ in a run
+@pytest.fixture
+def rated_league(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of league, with a rater."""
+    wire = league.wire_tables
+
+    def wire_with_rater(c, crew, envs, spec, *rest, **more):
+        wired = wire(c, crew, envs, spec, *rest, **more)
+        params = next(role.params for role in crew.roles if role.learner)
+        held = {"games": envs, "policy": spec.policy, "params": params}
+        crew.add(rater, on_loss="replace", **held, references=tuple(envs.spec.bots), every=5, matches=4)
+        return replace(wired, metrics=(*wired.metrics, METRIC))
+
+    monkeypatch.setattr(league, "wire_tables", wire_with_rater)
+
+
+RATER_SMALL: dict[str, Any] = {"env": "toy:skirmish+health=1", "agents": 1, "network": "mlp", "lanes": 8, "batch": 4}
+
+RATER_SMALL |= {"opponents": "past:0.2", "unroll": 4, "tensorboard": False}
+
+
+@pytest.mark.usefixtures("rated_league")
+def test_a_run_reports_it_and_resumes_with_what_the_checkpoint_knows(tmp_path):
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=1000, serial=True, report_every=0.5, **RATER_SMALL)
+    lines = list(read_lines(run.directory / RATINGS))
+    assert len(lines) >= 2
+    assert [line["version"] for line in lines] == sorted({line["version"] for line in lines})
+    reports = [row[METRIC] for row in read_lines(run.directory / "metrics.jsonl") if METRIC in row]
+    assert reports
+    late = {**lines[-1], "version": run.summary["updates"] + 1}
+    with open(run.directory / RATINGS, "a") as file:
+        file.write(json.dumps(late) + "\n")
+    polyplay.resume(run.directory, steps=1500)
+    after = list(read_lines(run.directory / RATINGS))
+    assert after[: len(lines)] == lines
+    assert late not in after
+    assert len(after) > len(lines)
+    assert after[-1]["steps"] > lines[-1]["steps"]
+
+
+@pytest.mark.usefixtures("rated_league")
+def test_the_figure_shows_it():
+    figure = diagram(
+        "league", league.Config(**{k: v for k, v in RATER_SMALL.items() if k != "tensorboard"}), RunOptions()
+    )
+    assert "┌─ rater × 1 ─" in figure
+    assert "games   toy:skirmish+health=1 against opposite, focus" in figure
+    assert "rates   every 5 updates, by 4 matches" in figure
+    assert "learn ──► Params" in figure
+    assert "act + rater" in figure
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("rated_league")
+def test_raters_are_killed_and_replaced_in_a_run(tmp_path):
+    given = {**RATER_SMALL, "on": "process", "checkpoint_every": 1.0}
+    with injected("kill=rater:1.5"):
+        run = polyplay.train("league", run=str(tmp_path / "run"), steps=10**7, minutes=0.25, **given)
+    lines, rated = list(read_lines(run.directory / RATINGS)), rate_lines(read_lines(run.directory / RATINGS))
+    assert "rater" in (run.directory / "chaos.jsonl").read_text()
+    assert all(version.matches <= 4 for version in rated)
+    assert [v.version for v in rated] == sorted({line["version"] for line in lines})
+    assert run.summary["exit_code"] == 0

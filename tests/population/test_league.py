@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -73,45 +69,10 @@ def test_every_wait_ends_when_it_is_closed():
             call()
 
 
-def reports(league: League, n: int) -> None:
-    for _ in range(n):
-        league.report(1, np.array([[0, 1]]), np.array([[1, 0]]))
-
-
-def test_another_process_has_the_same_memory():
-    league = League(agents=2, actors=2, teams=(0, 1))
-    worker = multiprocessing.get_context("spawn").Process(target=reports, args=(league, 3))
-    worker.start()
-    worker.join()
-    assert len(league.results(1, 0, 9).draw) == 3
-
-
 def work(league: League, directory: Path) -> None:
     ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory)
     for _ in referee(ctx, league=league, opponents=Opponents.parse("past:0.5"), matches=20):
         pass
-
-
-def test_a_referee_that_is_killed_again_and_again_rates_every_match_once(tmp_path):
-    league, rng, n = League(agents=2, actors=1, teams=(0, 1), past=5), np.random.default_rng(0), 0
-    fork = multiprocessing.get_context("fork")
-    for kill in range(12):
-        worker = fork.Process(target=work, args=(league, tmp_path))
-        worker.start()
-        until = time.monotonic() + 30 if kill == 11 else time.monotonic() + rng.uniform(0.02, 0.2)
-        while time.monotonic() < until and (kill < 11 or league.points[0, 1] < n):  # after its games
-            draw, _ = league.table(0)
-            if draw and kill < 11 and n - league.games[0, 1] < RESULTS // 2:
-                league.acknowledge(0, draw)
-                league.report(0, np.array([[0, 1]] * 7), np.array([[1, 0]] * 7))
-                league.post(kill % 2, n)
-                n += 7
-            time.sleep(1e-4)
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.join()
-    assert n > 100
-    assert league.games[0, 1] == league.points[0, 1] == n
-    assert (league.kind == PAST).sum() >= 5
 
 
 @pytest.mark.parametrize("varied", [(), ("learning_rate",)])

@@ -1,16 +1,37 @@
-"""Elo by hand; TrueSkill against the package `trueskill`: 200 matches kept here, 10,000 where it is installed."""
+"""Elo by hand; TrueSkill against the package trueskill; versions against references; the references' own table."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from polyplay.population.ratings import Elo, TrueSkill, win_probability
+from polyplay.core.files import write_json
+from polyplay.population.ratings import (
+    MATCHES,
+    RATINGS,
+    REFERENCES,
+    RULES,
+    Elo,
+    ReferenceTable,
+    TrueSkill,
+    next_reference,
+    rate_against,
+    rate_lines,
+    rate_references,
+    read_rated,
+    read_references,
+    win_probability,
+)
 from tests.population.trueskill_peer import draw_matches
 
 
@@ -63,3 +84,163 @@ def test_sides_do_not_matter():
         one, other = TrueSkill(tau=0.1).rate(a, b, points), TrueSkill(tau=0.1).rate(b, a, 1 - points)[::-1]
         for team, same in zip(one, other, strict=True):
             assert np.array(team) == pytest.approx(np.array(same), abs=1e-12)
+
+
+NORMAL = NormalDist()
+
+POINTS = st.sampled_from([0.0, 0.5, 1.0])
+
+SIGMA, BETA = 25 / 3, 25 / 6
+
+
+def integrated(skill: tuple[float, float], reference: float, points: list[float]) -> tuple[float, float]:
+    """The plain twin: mean and deviation of a skill given each result in turn, by the rectangle rule."""
+    mu, sigma = skill
+    noise = math.sqrt(2) * BETA
+    margin = NORMAL.inv_cdf(1.02 / 2) * noise
+    for scored in points:
+        x = np.linspace(mu - 9 * sigma, mu + 9 * sigma, 4001)
+        above = np.array([NORMAL.cdf((s - reference - margin) / noise) for s in x])
+        below = np.array([NORMAL.cdf((reference - s - margin) / noise) for s in x])
+        weight = np.exp(-(((x - mu) / sigma) ** 2) / 2) * {1.0: above, 0.0: below, 0.5: 1 - above - below}[scored]
+        mu = float((x * weight).sum() / weight.sum())
+        sigma = math.sqrt(float(((x - mu) ** 2 * weight).sum() / weight.sum()))
+    return mu, sigma
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(-30, 30), st.floats(-20, 20), st.lists(POINTS, max_size=4))
+def test_a_rating_is_the_posterior(mu, apart, points):
+    found = rate_against((mu, SIGMA), mu + apart, points)
+    assert found == pytest.approx(integrated((mu, SIGMA), mu + apart, points), abs=1e-4)
+
+
+def test_who_wins_80_per_cent_is_4_96_points_better():
+    mu, sigma = rate_against((0.0, SIGMA), 10.0, [1.0, 1.0, 0.0, 1.0, 1.0] * 400)
+    assert mu == pytest.approx(10 + 4.96, abs=0.15)
+    assert sigma < 0.2
+
+
+def line(version: int, reference: tuple[str, float], points: list[float], **more: object) -> dict:
+    about = {"version": version, "steps": 10 * version, "wall_seconds": 0.5 * version, "mu": 0.0, "sigma": 0.0}
+    return {**about, "reference": reference[0], "reference_mu": reference[1], "points": points, **more}
+
+
+def test_a_version_begins_at_the_mu_of_the_one_before():
+    low, high = ("random", 0.0), ("best", 12.0)
+    lines = [line(0, low, [1.0, 0.0]), line(0, high, [0.5]), line(40, high, [1.0, 1.0]), line(80, low, [0.0])]
+    rated = rate_lines(lines)
+    skills, mu = [], 0.0
+    for matches in ([(0.0, 1.0), (0.0, 0.0), (12.0, 0.5)], [(12.0, 1.0), (12.0, 1.0)], [(0.0, 0.0)]):
+        skill = mu, SIGMA
+        for reference, points in matches:
+            skill = integrated(skill, reference, [points])
+        skills.append(skill)
+        mu = skill[0]
+    assert np.array([version.skill for version in rated]) == pytest.approx(np.array(skills), abs=1e-4)
+    assert [(version.version, version.steps, version.wall_seconds) for version in rated] == [
+        (0, 0, 0.0),
+        (40, 400, 20.0),
+        (80, 800, 40.0),
+    ]
+    assert rated[0].points == {"random": [1.0, 0.0], "best": [0.5]}
+    assert [version.matches for version in rated] == [3, 2, 1]
+
+
+def test_damaged_and_torn_lines_are_left_out(tmp_path):
+    good = [line(0, ("random", 0.0), [1.0]), line(4, ("random", 0.0), [0.0, 1.0])]
+    damaged = [{"version": 1}, {**good[0], "mu": None}, {**good[0], "points": []}, 7]
+    text = "".join(json.dumps(row) + "\n" for row in [good[0], *damaged, good[1]])
+    (tmp_path / RATINGS).write_text(text + json.dumps(good[1])[:-9])
+    assert read_rated(tmp_path) == rate_lines(good)
+    assert read_rated(tmp_path / "none") == []
+
+
+FIVE = {"random": 0.0, "a": 4.0, "b": 9.0, "c": 25.0, "d": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("mu", "played", "wanted"),
+    [
+        (0.0, {}, "random"),
+        (0.0, {"random": [1.0]}, "a"),
+        (0.0, {"random": [1.0], "a": [0.0]}, "b"),
+        (0.0, {"random": [1.0] * 3, "a": [1.0], "b": [0.5] * 2}, "a"),
+        (30.0, {"c": [1.0] * 9}, "b"),  # only c is near: the nearest two
+        (90.0, {}, "d"),
+        (90.0, {"d": [1.0]}, "c"),
+    ],
+)
+def test_who_is_near_and_was_played_least_comes_next(mu, played, wanted):
+    assert next_reference(mu, played, FIVE) == wanted
+
+
+def test_one_reference_is_enough():
+    assert next_reference(99.0, {"random": [1.0]}, {"random": 0.0}) == "random"
+
+
+def test_the_first_match_of_every_two_comes_before_the_second_of_any():
+    pairs = {("random", "a"): [0.0, 1.0, 0.0], ("random", "b"): [0.0, 0.5], ("a", "b"): [0.0, 0.0, 1.0]}
+    skills = dict.fromkeys(("random", "a", "b"), (25.0, 25 / 3))
+    order = [("random", "a", 0.0), ("random", "b", 0.0), ("a", "b", 0.0)]
+    order += [("random", "a", 1.0), ("random", "b", 0.5), ("a", "b", 0.0)]
+    order += [("random", "a", 0.0), ("a", "b", 1.0)]
+    for one, other, points in order:
+        (skills[one],), (skills[other],) = TrueSkill().rate([skills[one]], [skills[other]], points)
+    found = rate_references(("random", "a", "b"), pairs)
+    assert found["random"][0] == 0
+    for name, (mu, sigma) in skills.items():
+        assert found[name] == pytest.approx((mu - skills["random"][0], sigma))
+
+
+def whole() -> ReferenceTable:
+    table = ReferenceTable("toy:skirmish", ("random", "a", "b"))
+    for k, pair in enumerate(itertools.combinations(table.names, 2)):
+        table.pairs[pair] = [0.0] * (MATCHES - k) + [1.0] * k
+    return table
+
+
+def test_the_file_makes_the_same_table(tmp_path):
+    table, again = whole(), ReferenceTable("toy:skirmish", ("random", "a", "b"))
+    assert [pair for _, pair in again.missing()] == [*table.pairs]
+    write_json(tmp_path / REFERENCES, table.save())
+    again.load(tmp_path)
+    assert again == table
+    assert again.missing() == []
+    assert read_references(tmp_path) == {name: mu for name, (mu, _) in table.skills().items()}
+    assert 0 < read_references(tmp_path)["a"] < read_references(tmp_path)["b"]
+    saved = json.loads((tmp_path / REFERENCES).read_text())
+    assert saved["trueskill"] == {"mu": 25, "sigma": 25 / 3, "beta": 25 / 6, "tau": 0, "draw": 0.02}
+
+
+def test_those_who_have_not_met_play_on(tmp_path):
+    table, again = whole(), ReferenceTable("toy:skirmish", ("random", "a", "b"))
+    del table.pairs["a", "b"]
+    write_json(tmp_path / REFERENCES, table.save())
+    assert read_references(tmp_path) == {}
+    again.load(tmp_path)
+    assert again.missing() == [(2, ("a", "b"))]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ReferenceTable("toy:skirmish+health=2", ("random", "a", "b")),
+        ReferenceTable("toy:skirmish", ("random", "b", "a")),
+        ReferenceTable("toy:skirmish", ("random", "a", "b"), TrueSkill(draw=0.1)),
+    ],
+)
+def test_matches_of_others_do_not_count(other, tmp_path):
+    write_json(tmp_path / REFERENCES, whole().save())
+    other.load(tmp_path)
+    assert other.pairs == {}
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"played": [{"pair": ["a"]}]}', "cut", "points"])
+def test_a_damaged_file_is_made_anew(damage, tmp_path):
+    text = json.dumps(whole().save())
+    made = {"cut": text[:-7], "points": text.replace("0.0, 0.0, 0.0", "0.0, 3.0")}
+    (tmp_path / REFERENCES).write_text(made.get(damage, damage))
+    table = ReferenceTable("toy:skirmish", ("random", "a", "b"), RULES)
+    table.load(tmp_path)
+    assert table.pairs == {}

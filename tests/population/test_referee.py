@@ -1,21 +1,37 @@
-"""The referee: ratings, past selves, tables; what comes too fast or is wrong."""
+"""The referee: opponents, ratings, past selves and tables; what comes too fast or is wrong; kills."""
 
 from __future__ import annotations
 
 import json
-import time
+import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.population import referee as referees
 from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
-from polyplay.population.league_log import LOG, SUMMARY
-from polyplay.population.ratings import Elo, TrueSkill
-from polyplay.population.referee import Opponents, referee
-from tests.population.leagues import employ, play, small
+from polyplay.population.league_log import LOG, SUMMARY, LeagueState
+from polyplay.population.ratings import Elo, TrueSkill, win_probability
+from polyplay.population.referee import (
+    RATE,
+    Candidates,
+    Opponents,
+    Referee,
+    draw_index,
+    keep_seats,
+    match_weight,
+    quality_chances,
+    quality_cost,
+    referee,
+)
+from tests.population.leagues import Files, Killed, employ, play, small
 
 
 def test_results_are_rated_in_their_order(tmp_path):
@@ -221,8 +237,6 @@ def test_bots_play_where_the_rule_has_anybody(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------- too fast, wrong
-
-
 def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     heard: list[tuple[str, str]] = []
     league = small()
@@ -292,14 +306,234 @@ def test_the_worker_takes_what_is_left_when_the_run_ends(tmp_path):
     assert saved["players"][0]["against"] == {"1": [600, 0.0]}
 
 
-def test_the_worker_sleeps_while_there_is_nothing_to_do(tmp_path):
-    league = small()
-    league.patience = 0.1
-    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), tmp_path)
-    turns, until = referee(ctx, league=league, opponents=Opponents.parse("past:1"), matches=5), time.monotonic() + 0.55
-    next(turns)
-    n = 0
-    while time.monotonic() < until:
-        next(turns)
-        n += 1
-    assert n <= 7
+ELO = np.array([1000.0, 1000.0, 1400.0, 600.0, 1200.0, 1000.0])
+
+QUALITY = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 0.0])
+
+SIX = Candidates(range(3), [3, 4], [5], ELO, QUALITY)  # three agents, two past selves, a bot
+
+
+def opponents(rule: str, among: Candidates = SIX, n: int = 200) -> dict[int, float]:
+    """How often each is drawn against player 0, over a grid of the random numbers."""
+    grid = (np.arange(n) + 0.5) / n
+    found: Counter[int] = Counter()
+    for which in grid[::10]:
+        for where in grid:
+            players, _ = Opponents.parse(rule).draw(0, 2, among, np.array([[0.5, 0.5], [which, where]]))
+            assert players[0] == 0
+            found[players[1]] += 1
+    return {p: found[p] / found.total() for p in sorted(found)}
+
+
+def test_each_rule_draws_as_it_says():
+    assert opponents("latest") == {1: 0.5, 2: 0.5}
+    assert opponents("uniform") == dict.fromkeys(range(1, 6), 0.2)
+    shares = opponents("past:0.2")
+    assert shares == pytest.approx({1: 0.4, 2: 0.4, 3: 0.2 / (1 + np.e), 4: 0.2 * np.e / (1 + np.e)}, abs=2e-3)
+    assert opponents("past:0") == opponents("latest")
+    weights = {p: match_weight(win_probability(1000, ELO[p])) for p in range(1, 6)}
+    expected = {p: weight / sum(weights.values()) for p, weight in weights.items()}
+    assert opponents("elo") == pytest.approx(expected, abs=6e-3)
+
+
+def test_a_match_is_wanted_most_at_even_odds_and_0_049_of_it_at_400_elo():
+    weights = [match_weight(p) for p in np.linspace(0, 1, 101)]
+    assert int(np.argmax(weights)) == 50
+    assert match_weight(0.5) == 1
+    for apart in (400, -400):
+        assert match_weight(win_probability(1000, 1000 + apart)) == pytest.approx(0.049, abs=5e-4)
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=30))
+def test_the_expected_loss_of_quality_does_not_depend_on_how_past_selves_are_drawn(quality):
+    chances = quality_chances(np.array(quality))
+    assert chances.sum() == pytest.approx(1)
+    expected = [p * quality_cost(p, len(quality)) for p in chances.tolist()]  # over who is drawn, each being beaten
+    assert expected == pytest.approx([RATE / len(quality)] * len(quality))
+
+
+def test_costs_come_with_past_selves_that_were_drawn_by_quality():
+    players, costs = Opponents.parse("past:1").draw(1, 3, SIX, np.array([[0.5, 0.5], [0.5, 0.1], [0.5, 0.9]]))
+    assert players == [1, 3, 4]
+    e = np.e
+    assert costs == pytest.approx([0, 0.005 * (1 + e), 0.005 * (1 + e) / e])
+    assert Opponents.parse("uniform").draw(1, 6, SIX, np.full((6, 2), 0.999))[1] == [0.0] * 6
+
+
+def test_nobody_sits_twice_while_there_are_others():
+    random = np.random.default_rng(0)
+    for rule in ("latest", "uniform", "elo"):
+        players, _ = Opponents.parse(rule).draw(2, 3, SIX, random.random((3, 2)))
+        assert len(set(players)) == 3
+    alone = Candidates([0], [], [], ELO, QUALITY)
+    for rule in ("latest", "uniform", "elo", "past:0.5"):
+        assert Opponents.parse(rule).draw(0, 2, alone, random.random((2, 2)))[0] == [0, 0]
+
+
+@pytest.mark.parametrize("text", ["past", "past:", "past:1.5", "past:-0", "past:nan", "latest:1", "elo:", "best", ""])
+def test_what_is_no_rule_is_refused_in_one_line(text):
+    if text == "past:-0":
+        assert Opponents.parse(text) == Opponents("past", 0.0)
+        return
+    with pytest.raises(UserError, match=r"^--opponents: .*; allowed: latest, uniform, elo, or past:P") as e:
+        Opponents.parse(text)
+    assert "\n" not in str(e.value)
+
+
+def test_who_stays_keeps_the_seat():
+    assert keep_seats([1, 2], [0.0, 0.5], [2, 1]) == ([2, 1], [0.5, 0.0])
+    assert keep_seats([3, 1, 2], [0.1, 0.2, 0.3], [1, 4, 3]) == ([1, 2, 3], [0.2, 0.3, 0.1])
+    assert keep_seats([0, 0], [0.0, 0.0], []) == ([0, 0], [0.0, 0.0])
+    assert keep_seats([0, 5], [0.0, 0.0], [0, 0]) == ([0, 5], [0.0, 0.0])
+
+
+def test_indices_are_drawn_by_shares():
+    assert [draw_index(np.array([1.0, 0.0, 3.0]), where) for where in (0.0, 0.249, 0.251, 1.0)] == [0, 0, 2, 2]
+
+
+class Scripted:
+    """A run whose events are drawn by a seed: actors join, play and leave, learners post, the run stops and goes on."""
+
+    def __init__(self, directory: Path, rng: np.random.Generator):
+        self.directory, self.rng, self.sessions = directory, rng, 0
+        self.handed = list[tuple[int, int, tuple[int, ...]]]()  # every match: its actor, and what was reported
+        self.versions = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A session with memory of its own."""
+        self.league = small(agents=3, actors=3, past=4, bots=("scripted",))
+        self.sessions += 1
+        self.office: Referee | None = None
+
+    def turn(self) -> None:
+        if self.office is None:
+            self.office = employ(self.directory, self.league, rule="past:0.5", matches=5)
+        self.office.turn()
+
+    def event(self) -> None:
+        """An actor plays, after it or its successor looked at the table; or a learner posts."""
+        actor = int(self.rng.integers(3))
+        draw, table = self.league.table(actor)
+        if draw and self.rng.random() < 0.3:
+            self.league.acknowledge(actor, draw)
+        seated = self.league.acknowledged(actor)
+        if seated == draw and draw:
+            n = int(self.rng.integers(1, 9))
+            outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]
+            self.league.report(actor, np.array([self.rng.permutation(table) for _ in range(n)]), outcomes)
+        if self.rng.random() < 0.2:
+            self.versions += 1
+            self.league.post(int(self.rng.integers(3)), self.versions)
+
+
+def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
+    """Every match that was reported is rated once, in its actor's order, and by the formulas."""
+    rng = np.random.default_rng(5)
+    run, files = Scripted(tmp_path, rng), Files(monkeypatch, np.random.default_rng(6))
+    reports = Reports(monkeypatch)
+    events = 0
+    while events < 300:
+        events += 1
+        run.event()
+        monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
+        files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
+        try:
+            run.turn()
+        except Killed:
+            run.office = None
+            if rng.random() < 0.1:  # the whole run: what nobody took is lost with the memory
+                reports.session_ends(tmp_path)
+                run.begin()
+        files.left = -1
+    run.turn()
+    while run.office and run.office.turn():
+        pass
+    assert files.kills > 30
+    assert run.sessions > 3
+    twin = Twin(tmp_path)
+    assert twin.matches == reports.taken()
+    assert len(run.office.state.history) > 5
+    twin.agree(run.office.state)
+
+
+class Reports:
+    """What actors reported, as long as it was not lost with a run's memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.before: dict[int, list[tuple]] = {}
+        self.now: dict[int, list[tuple]] = {}
+        real = League.report
+
+        def report(league: League, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
+            names = [name_of(league, p) for p in players.ravel()]
+            rows = np.array(names).reshape(players.shape).tolist()
+            self.now.setdefault(actor, []).extend(zip(rows, outcomes.tolist(), strict=True))
+            real(league, actor, players, outcomes)
+
+        monkeypatch.setattr(League, "report", report)
+
+    def session_ends(self, directory: Path) -> None:
+        """Of this session stays what is in the log."""
+        written = Twin(directory).session
+        for actor, rows in self.now.items():
+            self.before.setdefault(actor, []).extend(rows[: written.get(actor, 0)])
+        self.now = {}
+
+    def taken(self) -> dict[int, list[tuple]]:
+        return {a: [*self.before.get(a, []), *self.now.get(a, [])] for a in {*self.before, *self.now}}
+
+
+def name_of(league: League, player: int) -> str:
+    who = league.identity(player)
+    return {AGENT: f"{who.agent}", PAST: f"{who.agent}-{who.version}", BOT: "bot:scripted"}[who.kind]
+
+
+class Twin:
+    """A plain reader of the log: players by their names, one match after the other."""
+
+    def __init__(self, directory: Path):
+        self.matches: dict[int, list[tuple]] = {}
+        self.session: Counter[int] = Counter()
+        self.games: Counter[tuple[str, str]] = Counter()
+        self.points: Counter[tuple[str, str]] = Counter()
+        self.elo = dict.fromkeys(["0", "1", "2", "bot:scripted"], 1000.0)
+        self.skill = dict.fromkeys(self.elo, (25.0, 25 / 3))
+        for row in read_lines(directory / LOG):
+            if "begin" in row:
+                self.session.clear()
+            if "post" in row:
+                agent, _ = row["post"].split("-")
+                self.elo[row["post"]], self.skill[row["post"]] = self.elo[agent], self.skill[agent]
+            for i in row.get("played", ()):
+                self.session[row["actor"]] += 1
+                self.matches.setdefault(row["actor"], []).append(tuple(row["of"][i]))
+                self.rate(*row["of"][i])
+
+    def rate(self, players: list[str], outcome: list[float]) -> None:
+        a, b = players
+        if a == b:
+            return
+        points = {1.0: 1.0, 0.5: 0.5, 0.0: 0.0}[outcome[0]]
+        change = 16 * (points - 1 / (1 + 10 ** ((self.elo[b] - self.elo[a]) / 400)))
+        self.elo[a] += change
+        self.elo[b] -= change
+        moving = [(m, math.hypot(s, 25 / 300 if len(p) == 1 else 0)) for p in (a, b) for m, s in [self.skill[p]]]
+        (self.skill[a],), (self.skill[b],) = TrueSkill().rate(moving[:1], moving[1:], points)
+        for pair, won in (((a, b), points), ((b, a), 1 - points)):
+            self.games[pair] += 1
+            self.points[pair] += won
+
+    def agree(self, state: LeagueState) -> None:
+        """With all players, those that left included."""
+        saved = state.save()
+        left = {row["name"] for row in saved["history"]}
+        for row in [*saved["players"], *saved["history"]]:
+            name = row["name"]
+            assert row["elo"] == pytest.approx(self.elo[name], abs=1e-9)
+            assert (row["mu"], row["sigma"]) == pytest.approx(self.skill[name], abs=1e-9)
+            for other in self.elo if name not in left else row["against"]:
+                if other not in left and name not in left:
+                    met = row["against"].get(other, [0, 0.0])
+                    assert met == [self.games[name, other], self.points[name, other]]
+        assert {row["name"] for row in saved["players"]} | left == set(self.elo)

@@ -1,25 +1,96 @@
-"""The rules against slow plain twins: ranks with their ties, who is drawn how often, what becomes of values."""
+"""The rules of population based training against plain twins; priors: what --vary may say, draws, perturbations."""
 
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.population.rules import EXPLOIT, EXPLORE, Choice, Prior, Standing, is_ready
-from tests.population.test_welch import GAMES, welch
+from polyplay.core.errors import Count, Positive, UserError
+from polyplay.population.rules import (
+    EXPLOIT,
+    EXPLORE,
+    Choice,
+    Prior,
+    Standing,
+    Welch,
+    initial,
+    parse_prior,
+    prior_name,
+    welch_test,
+)
+from polyplay.runs.flags import Word, check_value
+
+
+def density(x: float, freedom: float) -> float:
+    front = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(math.pi * freedom)
+    return front * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
+
+
+def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
+    """Sums as in a textbook, and Student's density integrated by Simpson's rule."""
+    means = [math.fsum(x) / len(x) for x in (a, b)]
+    errors = [math.fsum((v - m) ** 2 for v in x) / (len(x) - 1) / len(x) for x, m in zip((a, b), means, strict=True)]
+    t = (means[0] - means[1]) / math.sqrt(sum(errors))
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(x) - 1) for x, e in zip((a, b), errors, strict=True))
+    n, h = 2_000, abs(t) / 2_000
+    inner = sum((4 if k % 2 else 2) * density(k * h, freedom) for k in range(1, n))
+    return t, freedom, 1 - 2 * h / 3 * (density(0, freedom) + inner + density(t, freedom))
+
+
+GAMES = st.lists(st.integers(-20, 20).map(float), min_size=2, max_size=10)
+
+# scipy 1.17.1: ttest_ind(a, b, equal_var=False), its statistic, df and pvalue
+SCIPY = [
+    ([-1.179, -1.148], [0.669, -2.294], -0.23690907265721947, 1.0002189223367843, 0.8519027395773883),
+    (
+        [1.697, 1.058, 0.59, 3.189, 1.058, 0.413, 1.16, 0.477, 0.615, 0.65],
+        [2.025, 0.023, 0.176, 0.674, 2.017, -0.224, -0.624, 2.475, -1.46, -0.367],
+        1.265473943900443,
+        15.337088752597495,
+        0.22458932284209113,
+    ),
+    (
+        [4.904, 4.671, 5.212, 4.966, 4.998, 3.069, 6.749, 5.199, 4.123, 5.98],
+        [0.154, 0.009, 0.524, 1.13, 0.277, 0.793, 1.079, -0.51, -0.262, 0.388],
+        13.028908769105206,
+        13.994615648865233,
+        3.24631278379691e-09,
+    ),
+    (
+        [18.994, 20.288, 22.091, 20.763, 21.142, 20.238, 20.279, 19.551, 19.719, 17.57],
+        [-36.075, -38.61],
+        43.29555870745567,
+        1.196286188083162,
+        0.007377268639382546,
+    ),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "t", "freedom", "p"), SCIPY)
+def test_welch_is_scipy_s(a, b, t, freedom, p):
+    found = welch_test(a, b)
+    assert (found.t, found.freedom, found.p) == tuple(pytest.approx(x, rel=1e-9) for x in (t, freedom, p))
+
+
+def test_samples_that_do_not_vary():
+    assert welch_test([0.1] * 10, [0.1] * 9) == Welch(0.0, 17.0, 1.0)
+    assert welch_test([2.0] * 10, [1.0] * 5) == Welch(math.inf, 13.0, 0.0)
+    assert welch_test([1.0] * 2, [2.0] * 2) == Welch(-math.inf, 2.0, 0.0)
+    one = welch_test([1.0, 2.0, 3.0], [5.0] * 4)  # one of them varies: its degrees of freedom
+    assert one.freedom == pytest.approx(2.0)
+    assert one.p == pytest.approx(1 - 3 * math.sqrt(3) / math.sqrt(2 + 27))  # t = -3 √3; for ν = 2 1 − t / √(2 + t²)
+
 
 FAILED = -math.inf
+
 SCORES = st.lists(st.sampled_from([None, FAILED, 0.0, 1.0, 2.0, 3.0, 4.0]), min_size=1, max_size=16)
-MODULES = ("priors", "rules", "lineage", "welch")
 
 
 class Fixed:
@@ -43,11 +114,6 @@ def donors(rule: str, scores: list[float | None], i: int) -> set[int | None]:
 def choices(rule: str, standings: list[Standing], i: int) -> list[Choice]:
     """What a rule says, whichever donor is drawn."""
     return [EXPLOIT[rule](standings, i, Fixed(k)) for k in range(len(standings))]
-
-
-@pytest.mark.parametrize(("steps", "ready"), [(99, False), (100, True), (250, True)])
-def test_a_member_is_ready_after_so_many_steps_of_its_own(steps, ready):
-    assert is_ready(1_000 + steps, 1_000, 100) is ready
 
 
 def truncated(scores: list[float | None], i: int) -> set[int | None]:
@@ -79,17 +145,6 @@ def test_a_fifth_is_a_fifth(n):
     assert donors("truncation", scores, 0) == set(range(n - n // 5, n))
 
 
-@given(st.integers(1, 12), st.sampled_from(["truncation", "tournament"]))
-@settings(deadline=None)
-def test_members_that_tie_copy_nothing(n, rule):
-    assert all(donors(rule, [1.0] * n, i) == {None} for i in range(n))
-
-
-def test_members_that_tie_at_the_edge_share_the_fifth():
-    scores = [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0]
-    assert [donors("truncation", scores, i) for i in range(4)] == [{7, 8, 9}] * 3 + [{None}]
-
-
 @given(SCORES)
 @settings(deadline=None)
 def test_tournament_is_the_twin_s(scores):
@@ -119,11 +174,6 @@ def test_what_holds_for_every_rule(scores, rule, seed):
             assert given_by > score
         assert found.why.startswith("its run failed; ") is (score == FAILED)
         assert found.why == " ".join(found.why.split())
-
-
-def test_nobody_copies_under_none():
-    scores = [None, FAILED, 0.0, 5.0]
-    assert all(donors("none", scores, i) == {None} for i in range(4))
 
 
 @pytest.mark.parametrize("rule", ["truncation", "tournament", "ttest"])
@@ -160,8 +210,6 @@ def test_donors_are_drawn_uniformly(rule, among):
 
 
 # The t-test: Welch's is tested in test_welch.py
-
-
 def one_against_one(own: list[float], other: list[float]) -> Choice:
     standings = [Standing(float(np.mean(own)), tuple(own)), Standing(float(np.mean(other)), tuple(other))]
     return EXPLOIT["ttest"](standings, 0, Fixed(0))
@@ -196,18 +244,18 @@ def test_the_t_test_by_hand(own, other, donor, why):
 
 
 def test_an_equal_peer_is_copied_in_one_look_of_forty():
-    rng, n = np.random.default_rng(0), 4_000
+    rng, n = np.random.default_rng(0), 1_500
     copied = sum(one_against_one(*rng.normal(size=(2, 10)).tolist()).donor is not None for _ in range(n))
     assert copied / n == pytest.approx(0.025, abs=4 * math.sqrt(0.025 * 0.975 / n))
 
 
 # Explore
-
 PRIORS = {
     "a": Prior("a", "log", 1e-3, 1e3),
     "b": Prior("b", "list", choices=(1, 2, 3)),
     "c": Prior("c", "uniform", 0, 9),
 }
+
 VALUES: dict[str, Any] = {"a": 1.0, "b": 2, "c": 5.0, "other": "kept"}
 
 
@@ -247,8 +295,322 @@ def test_each_is_drawn_anew_by_itself_with_a_quarter(rule, stays):
     assert np.quantile(drawn, [0.25, 0.5, 0.75]) == pytest.approx([-1.5, 0.0, 1.5], abs=0.3), "from the prior"
 
 
-def test_the_rules_load_neither_torch_nor_scipy():
-    names = ", ".join(f"polyplay.population.{m}" for m in MODULES)
-    code = f"import sys, {names}; assert not {{'torch', 'scipy'}} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary learning_rate=log:1e-5:1e-2"
+
+
+def of(text: str, hint: object = float) -> Prior:
+    """The prior of a field of type `hint`."""
+    flag = "--" + text.partition("=")[0].replace("_", "-")
+    return parse_prior(text, lambda word: check_value(flag, Word(word), hint))
+
+
+@st.composite
+def ranges(draw: st.DrawFn, whole: bool) -> Prior:
+    """Any range; under log above 0."""
+    kind = draw(st.sampled_from(["log", "uniform"]))
+    least = (1 if whole else 1e-9) if kind == "log" else (-1000 if whole else -1e6)
+    number = st.integers(least, 1000) if whole else st.floats(least, 1e6)
+    low, high = sorted(draw(st.lists(number, min_size=2, max_size=2, unique=True)))
+    return Prior("x", kind, low, high, whole=whole)
+
+
+LISTS = st.lists(st.integers(-5, 5), min_size=2, max_size=6, unique=True).map(
+    lambda words: Prior("x", "list", choices=tuple(words))
+)
+
+ANY = st.one_of(ranges(False), ranges(True), LISTS)
+
+
+def test_what_the_words_say():
+    assert of("learning_rate=log:1e-5:1e-2") == Prior("learning_rate", "log", 1e-5, 1e-2)
+    assert of("entropy_cost=uniform:0:1") == Prior("entropy_cost", "uniform", 0.0, 1.0)
+    assert of("unroll=log:5:100", int) == Prior("unroll", "log", 5, 100, whole=True)
+    assert of("gamma=0.9,0.99,0.999") == Prior("gamma", "list", choices=(0.9, 0.99, 0.999))
+    assert of("lstm=true,false", bool) == Prior("lstm", "list", choices=(True, False))
+    assert of("cap=none,0.5", float | None) == Prior("cap", "list", choices=(None, 0.5))
+    assert of("torso=a:1,b:2", str) == Prior("torso", "list", choices=("a:1", "b:2"))
+    assert of("steps=uniform:10k:1e5", Count) == Prior("steps", "uniform", 10_000, 100_000, whole=True)
+
+
+@given(ANY)
+@settings(deadline=None)
+def test_the_label_is_what_was_written(prior):
+    hint = int if prior.whole or prior.kind == "list" else float
+    assert of(f"x={prior.label()}", hint) == prior
+
+
+@given(ANY, st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_perturbations_stay_in_the_range(prior, seed):
+    rng = np.random.default_rng(seed)
+    value = prior.draw(rng)
+    kind = type(value)
+    for _ in range(1_000):
+        assert prior.contains(value)
+        value = prior.perturb(value, rng)
+        assert type(value) is kind
+    assert prior.contains(value)
+
+
+@given(ranges(False), st.floats(0, 1), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_a_number_becomes_eight_or_twelve_tenths_of_itself(prior, share, seed):
+    value = min(max(prior.low + share * (prior.high - prior.low), prior.low), prior.high)
+    held = {sorted((prior.low, factor * value, prior.high))[1] for factor in (0.8, 1.2)}
+    rng = np.random.default_rng(seed)
+    assert {prior.perturb(value, rng) for _ in range(50)} == held
+
+
+@given(ranges(True), st.floats(0, 1), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_a_whole_number_is_never_stuck(prior, share, seed):
+    value = round(prior.low + share * (prior.high - prior.low))
+    rng = np.random.default_rng(seed)
+    for moved in (prior.perturb(value, rng) for _ in range(20)):
+        assert moved != value
+        assert abs(moved - value) <= max(1, round(0.2 * abs(value) + 0.5))
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "moved"),
+    [
+        (10, 1, 99, {8, 12}),
+        (5, 1, 99, {4, 6}),
+        (8, 1, 9, {6, 9}),
+        (9, 1, 9, {7}),  # × 1.2 would leave the range
+        *((k, -9, 9, {k - 1, k + 1}) for k in range(-2, 3)),
+        (0, 0, 9, {1}),
+        (1, 0, 1, {0}),
+        (-10, -99, 0, {-8, -12}),
+    ],
+)
+def test_whole_numbers_by_hand(value, low, high, moved):
+    rng, prior = np.random.default_rng(0), Prior("x", "uniform", low, high, whole=True)
+    assert {prior.perturb(value, rng) for _ in range(50)} == moved
+
+
+@given(LISTS, st.integers(0, 2**32))
+@settings(deadline=None)
+def test_a_list_moves_to_a_neighbour(prior, seed):
+    rng, last = np.random.default_rng(seed), len(prior.choices) - 1
+    for i, value in enumerate(prior.choices):
+        near = {prior.choices[j] for j in (i - 1, i + 1) if 0 <= j <= last}
+        assert {prior.perturb(value, rng) for _ in range(50)} == near
+
+
+@pytest.mark.parametrize("kind", ["log", "uniform"])
+def test_draws_cover_the_range_evenly(kind):
+    """Quantiles of the draws are those of the range, of its logarithm under log."""
+    rng, prior = np.random.default_rng(0), Prior("x", kind, 1e-5, 1e-1)
+    share = np.linspace(0.05, 0.95, 19)
+    even = 10 ** (-5 + 4 * share) if kind == "log" else 1e-5 + (1e-1 - 1e-5) * share
+    found = np.quantile([prior.draw(rng) for _ in range(20_000)], share)
+    near = 0.15 if kind == "log" else 0.06
+    np.testing.assert_allclose(found, even, rtol=near)
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1.1, 1e4), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_a_range_below_zero_under_log_is_one_of_sizes(least, times, seed):
+    """It draws and perturbs what the range of the sizes does, from the other end."""
+    rng, below = np.random.default_rng(seed), Prior("x", "log", -least * times, -least)
+    value, above = below.draw(rng), Prior("x", "log", least, least * times)
+    for k in range(500):
+        assert below.contains(value)
+        assert above.contains(-value)
+        moved = below.perturb(value, np.random.default_rng(k))
+        assert moved == -above.perturb(-value, np.random.default_rng(k))
+        value = moved
+
+
+def test_every_agent_begins_with_its_own_draw():
+    priors = {
+        "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
+        "tagged": Prior("tagged", "log", -1.0, -0.1),
+        "period": Prior("period", "uniform", 5, 19, whole=True),
+    }
+    found = initial(priors, 500, seed=3)
+    assert found == initial(priors, 500, seed=3)
+    assert found[:7] == initial(priors, 7, seed=3), "whoever else there is"
+    assert not any(a == b for a, b in zip(found, initial(priors, 500, seed=4), strict=True))
+    for name, prior in priors.items():
+        values = [own[name] for own in found]
+        assert all(type(x) is float and prior.low <= x <= prior.high for x in values)
+        assert len(set(values)) == (15 if prior.whole else 500)
+    rates, periods = (np.array([own[name] for own in found]) for name in ("learning_rate", "period"))
+    assert np.median(rates) == pytest.approx(math.sqrt(1e-5 * 5e-3), rel=0.3)
+    assert abs(np.corrcoef(np.log(rates), periods)[0, 1]) < 0.15
+    assert initial({}, 2, seed=0) == [{}, {}]
+
+
+def odds(kind: str, low: int, high: int) -> dict[int, float]:
+    """Of each whole number: the part of [low − ½, high + ½] that is nearest to it."""
+    scale = math.log if kind == "log" else float
+    whole = scale(high + 0.5) - scale(low - 0.5)
+    return {k: (scale(k + 0.5) - scale(k - 0.5)) / whole for k in range(low, high + 1)}
+
+
+@pytest.mark.parametrize("kind", ["log", "uniform"])
+def test_every_whole_number_is_drawn_as_often_as_its_part(kind):
+    rng, n = np.random.default_rng(0), 20_000
+    drawn = Counter(Prior("x", kind, 1, 6, whole=True).draw(rng) for _ in range(n))
+    for value, p in odds(kind, 1, 6).items():
+        assert drawn[value] / n == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n))
+
+
+def test_what_a_prior_contains():
+    real, whole, words = of("x=log:0.1:10"), of("x=uniform:1:9", int), of("x=a,b", str)
+    assert all(real.contains(v) for v in (0.1, 1, 10.0))
+    assert not any(real.contains(v) for v in (0.09, 10.1, math.nan, True, "1", None))
+    assert [whole.contains(v) for v in (1, 9, 0, 10, 2.5, True)] == [True, True, False, False, False, False]
+    assert [words.contains(v) for v in ("a", "b", "c", None)] == [True, True, False, False]
+
+
+SMALL = Annotated[float, Positive.__metadata__[0]]
+
+BAD = [
+    ("learning_rate", float, f"'learning_rate' given, allowed: {FORMS}"),
+    ("", float, f"'' given, allowed: {FORMS}"),
+    ("learning_rate=", float, f"'learning_rate=' given, allowed: {FORMS}"),
+    ("=log:1:2", float, f"'=log:1:2' given, allowed: {FORMS}"),
+    ("rate=log:1:0.1", float, "LOW 1 and HIGH 0.1 given, allowed: LOW below HIGH; write rate=log:0.1:1"),
+    (
+        "the_rate=log:1:1.0",
+        float,
+        "LOW and HIGH 1 given, allowed: LOW below HIGH; for a fixed value write --the-rate 1 without --vary",
+    ),
+    ("rate=log:0:1", float, "LOW 0 given, allowed: above 0 under log; raise it, or write rate=uniform:0:1"),
+    ("rate=log:-1:1", float, "LOW -1 given, allowed: above 0 under log; raise it, or write rate=uniform:-1:1"),
+    ("rate=lgo:1:2", float, "'lgo:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH; did you mean log?"),
+    ("rate=Uniform:1:2", float, "'Uniform:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH; did you mean uniform?"),
+    ("rate=x:1:2", float, "'x:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH"),
+    ("rate=log:1", float, "'1' given, allowed: two numbers as in rate=log:LOW:HIGH"),
+    ("rate=log:1:", float, "'1:' given, allowed: two numbers as in rate=log:LOW:HIGH"),
+    ("rate=uniform:1:2:3", float, "'1:2:3' given, allowed: two numbers as in rate=uniform:LOW:HIGH"),
+    (
+        "the_rate=0.1",
+        float,
+        "one entry given, allowed: two or more as in the_rate=a,b,c, or a range as in the_rate=log:LOW:HIGH; "
+        "for a fixed value write --the-rate 0.1 without --vary",
+    ),
+    ("rate=0.1,0.2,0.10", float, "'0.10' twice given, allowed: each entry once; leave it out"),
+    ("rate=0.1,,0.2", float, "an empty entry given, allowed: a value on both sides of a comma"),
+    ("rate=log:a:1", float, "--rate: 'a' given, allowed: a finite number"),
+    ("rate=log:1:inf", float, "--rate: 'inf' given, allowed: a finite number"),
+    ("rate=uniform:nan:1", float, "--rate: 'nan' given, allowed: a finite number"),
+    ("rate=uniform:0:1", SMALL, "--rate: '0' given, allowed: a number above 0, at most 1e30"),
+    ("lanes=uniform:1:2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
+    ("lanes=1,2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
+    ("torso=log:a:b", str, "'a' given, allowed: a finite number; of anything else a list as in torso=a,b,c"),
+    ("lstm=uniform:0:1", bool, "'0' given, allowed: a finite number; of anything else a list as in lstm=a,b,c"),
+]
+
+
+@pytest.mark.parametrize(("text", "hint", "words"), BAD, ids=[text or "nothing" for text, _, _ in BAD])
+def test_bad_words_are_refused_in_one_line(text, hint, words):
+    with pytest.raises(UserError) as caught:
+        of(text, hint)
+    line = str(caught.value)
+    begin = f"--vary {text}: " if text.partition("=")[0] and text.partition("=")[2] else "--vary: "
+    assert line == begin + words
+    assert "\n" not in line
+
+
+def test_the_name_comes_before_the_prior():
+    assert prior_name("learning_rate=log:1:2") == "learning_rate"
+    assert prior_name("kwargs=a=1,a=2") == "kwargs"
+    with pytest.raises(UserError, match="--vary: 'learning_rate' given"):
+        prior_name("learning_rate")
+
+
+EVERY, RATE, STEPS = 5, 0.02, 800  # between decisions; of the gradient; of both workers together
+
+SURROGATE_PRIORS = {name: parse_prior(f"{name}=uniform:0:1", float) for name in ("h0", "h1")}
+
+SEEDS = range(20)
+
+COPYING = ["truncation", "tournament", "ttest"]
+
+Theta = tuple[float, float]
+
+
+def quality(theta: Theta) -> float:
+    return 1.2 - (theta[0] ** 2 + theta[1] ** 2)  # a sum in brackets: two mirrored workers tie to the last bit
+
+
+def follow(theta: Theta, h: dict[str, float]) -> Theta:
+    """A step up the surrogate's gradient."""
+    return theta[0] - 2 * RATE * h["h0"] * theta[0], theta[1] - 2 * RATE * h["h1"] * theta[1]
+
+
+class Worker:
+    def __init__(self, h0: float, h1: float):
+        self.theta: Theta = (0.9, 0.9)
+        self.h = {"h0": h0, "h1": h1}
+        self.steps = self.since = 0
+        self.score: float | None = None
+
+
+class Pair:
+    """The two workers, their decisions and their lineage. varied: a copy takes h too, and it is explored."""
+
+    def __init__(self, exploit: str, explore: str = "none", varied: bool = False, seed: int = 0):
+        self.exploit, self.explore, self.varied = EXPLOIT[exploit], EXPLORE[explore], varied
+        self.rng = np.random.default_rng(seed)
+        self.workers = [Worker(1.0, 0.0), Worker(0.0, 1.0)]
+        self.rows = [self.row(i, None, {}, w.h) for i, w in enumerate(self.workers)]
+        self.copies = 0
+
+    def run(self, in_step: bool = False) -> Pair:
+        """In step: with a barrier, each sees the other as it was there. Else one makes a step, drawn at random."""
+        for _ in range(STEPS // 2 if in_step else STEPS):
+            turn = [0, 1] if in_step else [int(self.rng.integers(2))]
+            for i in turn:
+                self.train(self.workers[i])
+            self.decide([i for i in turn if self.workers[i].steps - self.workers[i].since >= EVERY])
+        return self
+
+    def train(self, worker: Worker) -> None:
+        worker.theta = follow(worker.theta, worker.h)
+        worker.steps += 1
+
+    def decide(self, ready: list[int]) -> None:
+        for worker in (self.workers[i] for i in ready):
+            worker.score, worker.since = quality(worker.theta), worker.steps
+        standings = [Standing(w.score, (w.score,) * 2 if w.score is not None else ()) for w in self.workers]
+        found = [(i, self.exploit(standings, i, self.rng).donor) for i in ready]
+        for i, donor in found:
+            if donor is not None:
+                self.copy(i, donor)
+
+    def copy(self, i: int, donor: int) -> None:
+        receiver, giver, old = self.workers[i], self.workers[donor], self.workers[i].h
+        self.copies += 1
+        receiver.theta, receiver.score = giver.theta, None
+        if self.varied:
+            receiver.h = self.explore(dict(giver.h), SURROGATE_PRIORS, self.rng)
+        self.rows.append(self.row(i, donor, old, receiver.h))
+
+    def row(self, i: int, donor: int | None, old: dict[str, float], new: dict[str, float]) -> dict[str, Any]:
+        at = None if donor is None else self.workers[donor].steps
+        return {"member": i, "steps": self.workers[i].steps, "donor": donor, "donor_steps": at, "old": old, "new": new}
+
+    @property
+    def best(self) -> float:
+        return max(quality(w.theta) for w in self.workers)
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_without_copying_and_exploring(in_step):
+    assert all(Pair("none", seed=s).run(in_step).best == pytest.approx(0.39, abs=1e-9) for s in SEEDS)
+
+
+@pytest.mark.parametrize("rule", COPYING)
+def test_copying_alone(rule):
+    assert min(Pair(rule, seed=s).run().best for s in SEEDS) >= 1.1
+
+
+@pytest.mark.parametrize("explore", ["resample", "both"])
+@pytest.mark.parametrize("rule", COPYING)
+def test_copying_and_exploring(rule, explore):
+    assert [s for s in SEEDS if Pair(rule, explore, varied=True, seed=s).run().best >= 1.19] == list(SEEDS)

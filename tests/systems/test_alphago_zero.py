@@ -1,24 +1,35 @@
-"""AlphaGo Zero learns tic-tac-toe however its workers run, goes on to the bit, and outlives its players."""
+"""AlphaGo Zero learns tic-tac-toe, goes on to the bit, outlives its players, and loses no game."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import load_file
 
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
 from polyplay.cli import main
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import open_checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
+from polyplay.core.tree import Batch
+from polyplay.envs import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game
+from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
@@ -26,11 +37,16 @@ from polyplay.search import evaluators, self_play
 from polyplay.search.search import SearchPolicy
 from polyplay.search.tree import allocate
 from polyplay.systems import _presets
+from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
 from tests.faults import injected
+from tests.runs.test_run import end, start, wait_for
+from tests.weights.ends import finish, me
 
 SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
+
 SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+
 SMALL |= {"learners": 1, "leaves": 1, "evaluator": "torch", "tensorboard": False, "report_every": 0.5}
 
 
@@ -336,11 +352,169 @@ def test_weights_of_another_board_are_refused(tmp_path):
         polyplay.evaluate(run, episodes=1)
 
 
-def test_only_board_games_have_rules_to_search():
+WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"
+
+WORDS += " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --start 400 --steps 100M --no-tensorboard"
+
+WORDS += " --evaluator torch --precision float32 --report-every 0.2 --checkpoint-every 1"
+
+
+def replayed(found: Path, player: int) -> np.ndarray:
+    """[n, 2] number of the game and move of each row of a player in the replay, the oldest first."""
+    folder = found / "replay/learn-0"
+    files = json.loads((folder / "replay.json").read_text())["files"]
+    columns = []
+    for key in ("game", "action"):
+        pieces = [load_file(folder / f["name"]) for f in files if (f["part"], f["key"]) == ("rows", key)]
+        columns.append(pieces[player]["rows"])  # a piece for each lane
+    return np.stack(columns, 1)
+
+
+def ended(found: Path, player: int) -> tuple[list[int], int]:
+    """The numbers of a player's games wherever a checkpoint has them, and how many it says have ended."""
+    saved = tree.nest(open_checkpoint(found).arrays(f"workers/self_play-{player}"))
+    flight = saved.get("flight", {})
+    slots = [flight[str(i)]["rows"]["game"][:, 0] for i in range(len(flight))]
+    rest = [saved["finished"]["game"]] if "finished" in saved else []
+    games = np.concatenate([replayed(found, player)[:, 0], *slots, *rest])
+    begins = np.flatnonzero(np.diff(games, prepend=-1))
+    return [int(n) for n in games[begins] if n >= 0], int(saved["number"])
+
+
+def hold_every_game_once(run: Path) -> Path:
+    found = checkpoint.everything(run)[-1]
+    for player in range(2):
+        numbers, count = ended(found, player)
+        assert numbers == list(range(count))
+        assert count > 10
+    return found
+
+
+def written_once(run: Path, found: Path) -> None:
+    """Lines of games.jsonl are the first player's games, none of them twice, move by move as the replay has them."""
+    lines = list(read_lines(run / "games.jsonl"))
+    names, rows, same = [line["name"] for line in lines], replayed(found, 0), 0
+    assert len(set(names)) == len(names) > 128
+    for name, line in zip(names, lines, strict=True):
+        actions = rows[rows[:, 0] == int(name.removeprefix("self_play-0-")), 1]
+        if len(actions):
+            same += 1
+            assert line["moves"] == [GAMES["tic_tac_toe"].move_name(a) for a in actions[: len(line["moves"])]]
+    assert same > 100
+
+
+def steps(found: Path) -> int:
+    return int(found.name.rpartition("-")[2])  # old ones may be deleted meanwhile
+
+
+@pytest.mark.parametrize(
+    ("by", "how"),
+    [
+        pytest.param(signal.SIGTERM, "--on process", id="SIGTERM", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, "--on process", id="kill -9", marks=pytest.mark.long),
+    ],
+)
+def test_no_game_is_lost_or_learnt_from_twice(by: signal.Signals, how: str, tmp_path: Path):
+    run = tmp_path / "run"
+    process = start([*WORDS.split(), *how.split(), "--run", str(run)])
+    wait_for(lambda: any(steps(found) > 1000 for found in checkpoint.everything(run)))
+    process.send_signal(by)
+    assert end(process)[0] == (-9 if by == signal.SIGKILL else 128 + by)
+    before = hold_every_game_once(run)
+    kept = [replayed(before, player) for player in range(2)]
+    again = start(["resume", str(run), "--steps", str(steps(before) + 2000)])
+    code, _, err = end(again)
+    assert code == 0, err
+    assert "begin anew" not in err
+    after = hold_every_game_once(run)
+    assert steps(after) >= steps(before) + 2000
+    for player in range(2):
+        assert np.array_equal(replayed(after, player)[: len(kept[player])], kept[player])
+    written_once(run, after)
+
+
+BOARD, BATCH, UPDATES = GAMES["tic_tac_toe"], 16, 6
+
+CONFIG: Any = {"env": "game:tic_tac_toe", "blocks": 1, "filters": 8, "batch": BATCH, "drops": (3, 5)}
+
+
+def positions(update: int, n: int) -> Batch:
+    """As a replay draws them."""
+    rng = np.random.default_rng(update)
+    planes = rng.random((2, n, *BOARD.planes)) < 0.4
+    mask = rng.random((2, n, BOARD.actions)) < 0.6
+    mask[..., 0] = True
+    visits = rng.random((n, BOARD.actions)) * mask[0]
+    rows: Batch = {"obs": np.packbits(planes.reshape(2, n, -1), axis=2), "mask": mask, "action": np.zeros(n, np.int64)}
+    rows |= {"visits": (visits / visits.sum(1, keepdims=True)).astype(np.float32), "version": np.zeros(n, np.int64)}
+    return rows | {"return": rng.integers(-1, 2, n).astype(np.float32)}
+
+
+def part(rows: Batch, at: slice) -> Batch:
+    return {k: np.ascontiguousarray(v[:, at] if k in ("obs", "mask") else v[at]) for k, v in rows.items()}
+
+
+HALVES = slice(0, BATCH // 2), slice(BATCH // 2, BATCH)
+
+
+def learn(learner: Learner, at: slice = slice(None)) -> list[torch.Tensor]:
+    """The whole vector after each update."""
+    found = []
+    for update in range(UPDATES):
+        finish(learner.step_on_sample(part(positions(update, BATCH), at)))
+        found.append(learner.vector.flat.clone())
+    return found
+
+
+def plain_updates(net: Any, spec: LearnerSpec) -> list[torch.Tensor]:
+    """The parameters after each update by torch's own SGD, with the mean gradient of both halves of a batch."""
+    sgd, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=2e-4), []
+    for update in range(UPDATES):
+        sgd.param_groups[0]["lr"] = 0.01 * 0.1 ** ((update >= 3) + (update >= 5))
+        losses = []
+        for half in HALVES:  # a forward pass each, normalised by its own statistics
+            rows = {k: torch.from_numpy(v) for k, v in part(positions(update, BATCH), half).items()}
+            out = spec.outputs(net, None, rows, None, key=update)
+            losses.append(spec.loss(out, rows, spec.hyperparameters).loss)
+        sgd.zero_grad()
+        (sum(losses) / 2).backward()
+        sgd.step()
+        found.append(torch.cat([p.detach().ravel() for p in net.parameters()]))
+    return found
+
+
+def test_two_learners_of_half_the_batch_make_the_updates_of_one():
+    page, envs = systems.load("alphago_zero"), Envs("game:tic_tac_toe", 1)
+    c = page.Config(**CONFIG, learners=2)
+    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
+    spec = learner_spec_of(c, policy, BOARD, 1e6, seed=7)
+    learners = [Learner(me(i, 2), spec) for i in (0, 1)]
+    twin = copy.deepcopy(learners[0].policy)
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(learn, learners, HALVES)
+    assert all(map(torch.equal, one, two)), "running statistics too"
+    weights = learners[0].vector.weights
+    for ours, expected in zip(one, plain_updates(twin, spec), strict=True):
+        torch.testing.assert_close(ours[:weights], expected, atol=1e-6, rtol=1e-5)
+    whole = learn(Learner(me(), learner_spec_of(replace(c, learners=1), policy, BOARD, 1e6, seed=7)))
+    assert (whole[0] - one[0])[:weights].abs().max() > 1e-4, "one batch has one statistic"
+
+
+@pytest.mark.parametrize("on", ["thread", pytest.param("process", marks=pytest.mark.long)])
+def test_it_learns_with_two_learners(on: str, tmp_path: Path):
+    settings = {**SMALL, "precision": "float32", "learners": 2, "batch": 128, "ratio": 4.0}
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, steps=6_000, on=on)
+    assert run.reason == "done"
     page = systems.load("alphago_zero")
-    with pytest.raises(
-        UserError, match=r"--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, .*whose rules are known"
-    ):
-        page.build(page.Config(env="ALE/Pong-v5"), Crew(0))
-    with pytest.raises(UserError, match="did you mean connect_four"):
-        page.build(page.Config(env="game:conect_four"), Crew(0))
+    config = page.Config(**{k: v for k, v in settings.items() if k not in ("tensorboard", "report_every", "precision")})
+    assert "AllReduce(sgd) of 2" in diagram("alphago_zero", config, RunOptions())
+    assert run.summary["updates"] > 100
+    assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.6, "against random moves"
+    again = polyplay.resume(run.directory, steps=7_000)
+    assert again.summary["steps"] >= 7_000
+
+
+def test_a_batch_is_divided_evenly():
+    page = systems.load("alphago_zero")
+    with pytest.raises(UserError, match="--batch 100 does not divide among --learners 3: make it a multiple"):
+        page.build(page.Config(**{**CONFIG, "batch": 100, "learners": 3}), Crew(0))

@@ -10,48 +10,18 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay import systems
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
-from polyplay.runs.run import diagram
 from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
-from tests.systems.trained import until
-
-QUIET: Any = {"tensorboard": False, "report_every": 0.5}
-NET: Any = {
-    "env": "toy:catch",
-    "network": "mlp",
-    "optimizer": "adam",
-    "optimizer_eps": 1e-5,
-    "max_grad_norm": 10.0,
-    "learning_rate": 2e-3,
-}
-PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "ratio": 8.0, "capacity": 20_000}
-CATCH: Any = {**NET, **PACE, "start": 500, "target": 50, "prefetch": 2, "epsilon": 0.2}
+from tests.systems import settings as of
+from tests.systems.trained import until, updates, wired
 
 
 def trained(path, **settings: Any) -> Any:
-    return polyplay.train("apex", run=str(path), **{**CATCH, **QUIET, **settings})
-
-
-def wired(crew: Crew, **settings: Any) -> Any:
-    page = systems.load("apex")
-    return page.build(page.Config(**{**CATCH, **settings}), crew)
-
-
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
-def test_it_learns_catch(how, tmp_path):
-    run = trained(tmp_path / "run", steps=16_000, until_return=0.3, **how)
-    assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.3  # random play: -0.6; the ladder's own chances count here
-
-
-def updates(path) -> list[int]:
-    return [row["update"] for row in read_lines(path / "updates.jsonl")]
+    return polyplay.train("apex", run=str(path), **{**of.APEX, **settings})
 
 
 def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them(tmp_path):
@@ -65,7 +35,7 @@ def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them
     assert more.exit_code == 0
     assert more.summary["steps"] >= 2_000
     assert more.summary["updates"] == pytest.approx((2_000 - 500) * 8.0 / 64, rel=0.25)
-    assert updates(run.directory) == list(range(1, more.summary["updates"] + 1))
+    assert [row["update"] for row in updates(more)] == list(range(1, more.summary["updates"] + 1))
     told = [r["replay_ratio"] for r in read_lines(run.directory / "metrics.jsonl") if "replay_ratio" in r]
     assert not told or told[-1] == pytest.approx(8.0, rel=0.25)
 
@@ -80,7 +50,7 @@ def test_learners_that_average_their_gradients_share_the_memories(tmp_path):
 def started(**settings: Any) -> tuple[Crew, list[str]]:
     said: list[str] = []
     crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
-    system = wired(crew, **settings)
+    system = wired("apex", crew, **{**of.APEX, **settings})
     crew.start(system.metrics)
     return crew, said
 
@@ -111,17 +81,9 @@ def test_killed_actors_and_memories_are_replaced_and_learning_goes_on():
     assert any("serve_replay 1 was killed by SIGKILL" in text for text in said)
 
 
-def test_the_paper_is_the_fact_sheets():
-    c = systems.load("apex").PRESETS["paper"]()
-    assert (c.batch, c.capacity, c.start, c.trim, c.target) == (512, 2_000_000, 50_000, 100, 2_500)
-    assert (c.priority, c.epsilon, c.n_step, c.gamma) == (0.6, 0.4, 3, 0.99)
-    assert (c.optimizer, c.learning_rate, c.optimizer_eps, c.max_grad_norm) == ("rmsprop_dqn", 6.25e-5, 1.5e-7, 40.0)
-    assert c.unroll * 4 == 400  # frames between two pulls of the weights
-
-
 def test_its_ladder_of_eight_lanes_goes_from_two_fifths_to_the_8th_power_of_it():
     crew = Crew()
-    system = wired(crew, epsilon=0.4)
+    system = wired("apex", crew, **{**of.APEX, "epsilon": 0.4})
     ladder = next(r.explore for r in crew.roles if r.name == "act")
     found = ladder.at(np.zeros(8), np.arange(8))
     assert found == pytest.approx([0.4 ** (1 + i) for i in range(8)])
@@ -129,43 +91,16 @@ def test_its_ladder_of_eight_lanes_goes_from_two_fifths_to_the_8th_power_of_it()
     assert system.epsilon == 0.0
 
 
-def test_its_picture_is_the_papers_figure():
-    text = diagram("apex", systems.load("apex").Config(env="toy:catch", network="mlp", memories=2), RunOptions())
-    assert "replay  1,000,000 agent steps, soft" in text
-    assert "draws   512 transitions of 3 steps: free, proportional" in text
-    assert "trims   every 100 updates" in text
-    assert "batch   512 transitions of 3 steps, 16 ready from each" in text
-    flows = [line.split(" ──► ") for line in text.splitlines() if " ──► " in line]
-    assert sorted((of, what.split(":")[0], to) for of, what, to in flows) == [
-        ("act", "RolloutQueue", "serve_replay"),
-        ("learn", "Params", "act"),
-        ("serve_replay", "SampleQueue", "learn"),
-    ]
-
-
 def test_its_plan_counts_memories_once_and_says_that_it_is_free():
     crew = Crew(steps=100_000)
-    told = plan.make_plan(crew, wired(crew, ratio=0.0), RunOptions())
+    told = plan.make_plan(crew, wired("apex", crew, **{**of.APEX, "ratio": 0.0}), RunOptions())
     role = next(r for r in crew.roles if r.name == "serve_replay")
     samples = role.out
     assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
     assert dict(told.lines)["updates"] == "batches of 64, as many as there is time for"
     crew = Crew(steps=100_000)
-    told = plan.make_plan(crew, wired(crew), RunOptions())
+    told = plan.make_plan(crew, wired("apex", crew, **of.APEX), RunOptions())
     assert dict(told.lines)["updates"] == "12,437 updates, one every 8 agent steps after the first 500"
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"actors": 3}, "--actors 3 does not divide among --memories 2: make it a multiple of that"),
-        ({"learners": 3}, "--batch 64 does not divide among --learners 3"),
-        ({"env": "toy:pendulum"}, "needs discrete actions, this has"),
-    ],
-)
-def test_what_cannot_be_wired_is_refused(settings, said):
-    with pytest.raises(UserError, match=said):
-        wired(Crew(), **settings)
 
 
 @pytest.mark.parametrize(

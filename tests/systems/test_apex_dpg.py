@@ -12,29 +12,21 @@ import polyplay
 from polyplay import systems
 from polyplay.acting import play
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
-from polyplay.runs.options import RunOptions
-from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
+from tests.systems import settings as of
+from tests.systems.trained import wired
 
 QUIET: Any = {"tensorboard": False, "report_every": 0.5}
-PACE: Any = {"actors": 2, "memories": 2, "lanes": 4, "unroll": 10, "batch": 64, "capacity": 20_000, "prefetch": 2}
-LEARNS: Any = {**PACE, "n_step": 1, "gamma": 0.5, "learning_rate": 3e-3, "target": 50, "ratio": 24.0, "start": 300}
-AIM: Any = {**LEARNS, "env": f"{TRAITS}+continuous+questions=2", "width": 64, "noise": 0.5}
-FEW: Any = {**AIM, "steps": 600, "batch": 16, "ratio": 4.0, "serial": True}
+
+FEW: Any = {**of.AIM, "steps": 600, "batch": 16, "ratio": 4.0, "serial": True}
 
 
 def trained(path, **settings: Any) -> Any:
-    return polyplay.train("apex_dpg", run=str(path), **{**AIM, **QUIET, **settings})
-
-
-def wired(crew: Crew, **settings: Any) -> Any:
-    page = systems.load("apex_dpg")
-    return page.build(page.Config(**{**AIM, **settings}), crew)
+    return polyplay.train("apex_dpg", run=str(path), **{**QUIET, **of.AIM, **settings})
 
 
 @pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}])
@@ -72,17 +64,17 @@ def test_it_learns_with_dict_observations_and_goes_on_with_its_memories(tmp_path
 
 def test_evaluation_plays_without_noise(tmp_path):
     run = trained(tmp_path / "run", **{**FEW, "steps": 400})
-    system = wired(Crew())
+    system = wired("apex_dpg", Crew(), **of.AIM)
     policy = play.load_policy(system, checkpoint.newest(run.directory, print))
     assert system.epsilon == 0.0
-    games = [play.play_games(Envs(AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
+    games = [play.play_games(Envs(of.AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
     assert games[0] == games[1], "whether noise is offered or not"
 
 
 def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
     crew = Crew()
-    system = wired(crew, env="toy:pendulum", memories=1, reward_scale=0.1)
+    system = wired("apex_dpg", crew, **{**of.AIM, "env": "toy:pendulum", "memories": 1, "reward_scale": 0.1})
     replay = next(r.out.replay for r in crew.roles if r.name == "serve_replay")
     policy, pool = build_network(system.policy, 1), Envs("toy:pendulum", 8).open(0)
     explore = next(r.explore for r in crew.roles if r.name == "act")
@@ -120,38 +112,6 @@ def test_the_paper_is_the_fact_sheets():
     assert (c.batch, c.capacity, c.target, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
     assert (c.priority, c.noise, c.slope, c.rein, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
     assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
-    net = wired(Crew(), width=c.width).policy()
+    net = wired("apex_dpg", Crew(), **{**of.AIM, "width": c.width}).policy()
     assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]
     assert [x.out_features for x in (net.actor.layers[0], net.steer[0])] == [300, 200]
-
-
-def test_its_picture_is_apexs_with_noise():
-    text = diagram("apex_dpg", systems.load("apex_dpg").Config(env="toy:pendulum", memories=2), RunOptions())
-    assert "noise   normal, deviation 0.3" in text
-    assert "draws   256 transitions of 5 steps: free, proportional" in text
-    assert "loss    DPG" in text
-    flows = [line.split(" ──► ") for line in text.splitlines() if " ──► " in line]
-    assert sorted((of, what.split(":")[0], to) for of, what, to in flows) == [
-        ("act", "RolloutQueue", "serve_replay"),
-        ("learn", "Params", "act"),
-        ("serve_replay", "SampleQueue", "learn"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"env": "toy:catch"},
-            "toy:catch given, but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn take",
-        ),
-        (
-            {"env": f"{TRAITS}+hybrid+continuous"},
-            "apex_dpg needs bounded real actions, this has .*; ppo, impala, a2c take these",
-        ),
-        ({"actors": 3}, "--actors 3 does not divide among --memories 2"),
-    ],
-)
-def test_what_cannot_be_wired_is_refused(settings, said):
-    with pytest.raises(UserError, match=said):
-        wired(Crew(), **settings)

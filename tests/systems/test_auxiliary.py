@@ -32,25 +32,14 @@ class Pictured(Catch):
         return 255 * super().see(s).reshape(-1, 1, self.rows, self.columns).astype(np.uint8)
 
 
-SHARED: dict[str, Any] = {
-    "env": f"toy:{__name__}:Pictured",
-    "network": "mlp",
-    "unroll": 9,
-    "optimizer": "adam",
-    "optimizer_eps": 1e-5,
-    "max_grad_norm": 1.0,
-    "anneal": "constant",
-    "reduction": "mean",
-    "auxiliary": "pixel=0.01,reward,value",
-    "tensorboard": False,
-    "report_every": 0.2,
-}
+SHARED: dict[str, Any] = {"env": f"toy:{__name__}:Pictured", "network": "mlp", "unroll": 9, "optimizer": "adam"}
+SHARED |= {"optimizer_eps": 1e-5, "max_grad_norm": 1.0, "anneal": "constant", "reduction": "mean"}
+SHARED |= {"auxiliary": "pixel=0.01,reward,value", "tensorboard": False, "report_every": 0.2}
 PAGES: dict[str, dict[str, Any]] = {
     "a3c": {**SHARED, "workers": 2, "lam": 0.95, "learning_rate": 1e-2},
     "impala": {**SHARED, "lanes": 8, "batch": 16, "learning_rate": 1e-2},
 }
-LONG = pytest.mark.long
-HOW = [("thread", "none"), pytest.param("process", "none", marks=LONG), pytest.param("thread", "lstm", marks=LONG)]
+HOW = [("thread", "none"), pytest.param("process", "lstm", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize(("on", "core"), HOW)

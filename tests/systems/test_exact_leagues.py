@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -119,26 +116,3 @@ def test_matches_under_way_are_said_to_be_lost_only_where_they_are(tmp_path, cap
 def test_every_cell_of_the_published_table_resumes_to_the_bit(cell, tmp_path):
     run, whole, _ = cut_and_whole(cell, tmp_path, seed=1)
     assert differs(run, whole) == ""
-
-
-WORDS = """train five --env arena:lanes+team=2+lanes=1+length=300+randomise=1 --core-size 8 --learners 1 --lanes 16
-    --unroll 8 --window 4 --batch 8 --capacity 32 --publish 2 --selves 4 --opponents past:0.5 --matches 3 --rated 0
-    --inputs raw --steps 4000 --serial --trace --no-tensorboard --checkpoint-every 0.2"""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_at_any_moment_changes_no_loss(number, tmp_path):
-    words = WORDS.split()
-    command = [sys.executable, "-m", "polyplay"]
-    subprocess.run([*command, *words, "--run", str(tmp_path / "whole")], capture_output=True, check=True)
-    run = subprocess.Popen([*command, *words, "--run", str(tmp_path / "cut")], stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 120
-    while len(losses(tmp_path / "cut")) < 20 or not any((tmp_path / "cut").glob("checkpoints/*/league")):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    run.send_signal(number)
-    run.wait(60)
-    subprocess.run([*command, "resume", str(tmp_path / "cut")], capture_output=True, check=True)
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")

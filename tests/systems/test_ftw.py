@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,22 +26,10 @@ from polyplay.systems import _teams, ftw
 from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
 from polyplay.workers.crew import Crew
-from tests import leftovers
-from tests.systems.test_league import _command, _learners, _lines, _processes, _until, rated, versions
 
-TEAMS: dict[str, Any] = {
-    "env": "toy:skirmish",
-    "points": ("kill=1", "death=-0.5"),
-    "network": "mlp",
-    "core_size": 16,
-    "lanes": 16,
-    "batch": 4,
-    "unroll": 8,
-    "memory": 0,
-    "auxiliary": "reward",
-    "optimizer": "adam",
-    "tensorboard": False,
-}
+TEAMS: dict[str, Any] = {"env": "toy:skirmish", "points": ("kill=1", "death=-0.5"), "network": "mlp", "core_size": 16}
+TEAMS |= {"lanes": 16, "batch": 4, "unroll": 8, "memory": 0, "auxiliary": "reward", "optimizer": "adam"}
+TEAMS |= {"tensorboard": False}
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
 
 
@@ -99,16 +85,8 @@ class Recall:
         return np.stack([cue == 0, cue == 1, phase == 4], 2).astype(np.float32)
 
 
-RECALL: dict[str, Any] = {
-    **TEAMS,
-    "env": f"toy:{__name__}:Recall",
-    "points": ("right=1", "wrong=-1"),
-    "agents": 2,
-    "players": 2,
-    "lanes": 32,
-    "batch": 16,
-    "unroll": 19,
-}
+RECALL: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:Recall", "points": ("right=1", "wrong=-1"), "agents": 2}
+RECALL |= {"players": 2, "lanes": 32, "batch": 16, "unroll": 19}
 FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
 
 
@@ -211,43 +189,3 @@ def test_what_cannot_be_is_said_in_one_line_and_nothing_is_written(given, said, 
         polyplay.train("ftw", run=str(tmp_path / "run"), steps=100, **{**RECALL, "serial": True, **given})
     assert "\n" not in str(e.value)
     assert not (tmp_path / "run").exists()
-
-
-WORDS = f"""train ftw --env toy:{__name__}:Recall --points right=1 wrong=-1 --network mlp --core-size 16 --memory 8
-    --auxiliary reward --optimizer adam --agents 4 --lanes 32 --batch 8 --unroll 19 --copies 100 --matches 20
-    --actors 2 --steps 10M --checkpoint-every 3 --no-tensorboard"""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-def test_killed_anywhere_it_goes_on_with_ratings_and_values(tmp_path):
-    """Actors and the referee at random, then a learner, then the main process; at last SIGTERM."""
-    directory, before = tmp_path / "ftw-run", leftovers.names()
-    run = _command(*WORDS.split(), "--run", str(directory), faults="kill=act:4,kill=referee:4")
-    try:
-        for victim in ("learn", "main"):
-            _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
-            _until(lambda: _lines(directory) > 40, "no matches")
-            os.kill(run.pid if victim == "main" else _learners(directory.name)[0], signal.SIGKILL)
-            out = run.communicate(timeout=60)[0].decode()
-            assert run.returncode == (-signal.SIGKILL if victim == "main" else 1), out
-            _until(lambda: not _processes(directory.name), "orphans", 30.0)
-            had, was, played = rated(directory), versions(directory), _lines(directory)
-            values, copies = learnt_with(directory), list(read_lines(directory / "lineage.jsonl"))
-            assert all(5 <= value["period"] <= 19 for value in values)
-            newest = checkpoint.everything(directory)[-1].name
-            run = _command("resume", str(directory), faults="kill=act:4,kill=referee:4")
-            _until(lambda played=played: _lines(directory) > played + 20, "no matches")
-            _until(lambda newest=newest: checkpoint.everything(directory)[-1].name > newest, "no checkpoint")
-            assert all(rated(directory).get(name, 0) >= n for name, n in had.items()), "no rating is lost"
-            assert all(n >= was[agent] for agent, n in versions(directory).items())
-            copied = {copy["agent"] for copy in [*read_lines(directory / "lineage.jsonl")][len(copies) :]}
-            same = [a == b for a, b in zip(values, learnt_with(directory), strict=True)]
-            assert all(kept or agent in copied for agent, kept in enumerate(same))
-        run.send_signal(signal.SIGTERM)
-        assert "matches under way are counted as lost" in run.communicate(timeout=90)[0].decode()
-        assert run.returncode == 128 + signal.SIGTERM
-        _until(lambda: not _processes(directory.name), "orphans", 30.0)
-        assert not leftovers.since(before)
-    finally:
-        run.kill()

@@ -7,40 +7,26 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines, read_object
 from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
 from tests import leftovers
-from tests.faults import injected
 
-SIX: dict[str, Any] = {
-    "env": "toy:skirmish",
-    "agents": 6,
-    "actors": 2,
-    "lanes": 16,
-    "batch": 8,
-    "selves": 5,
-    "opponents": "past:0.3",
-    "matches": 20,
-    "network": "mlp",
-    "checkpoint_every": 3.0,
-    "report_every": 2.0,
-    "tensorboard": False,
-}
+SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "selves": 5}
+SIX |= {"opponents": "past:0.3", "matches": 20, "network": "mlp", "checkpoint_every": 3.0, "report_every": 2.0}
+SIX |= {"tensorboard": False}
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
 
@@ -135,38 +121,6 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
     assert more[: len(copies)] == copies
     assert len(more) > len(copies)
     assert sum(whole_agents(run.directory).values()) == len(more)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(450)
-def test_learners_killed_anywhere_leave_whole_agents(tmp_path, monkeypatch):
-    """Five times, amid many copies between two processes, while referees and actors are killed too."""
-    monkeypatch.setattr(league, "CopyRule", EAGER)
-    directory, rng = tmp_path / "league-of-copies", np.random.default_rng(0)
-    given = {**SIX, "agents": 3, "actors": 1, "learners": 2, "copies": 3, "checkpoint_every": 0.5}
-    start = partial(polyplay.train, "league", run=str(directory), steps=10**7, **given)
-    copies = []
-    for kill in range(5):
-        begun = copies_made(directory)
-
-        def killer(begun: int = begun, seconds: float = rng.uniform(0.0, 3.0)) -> None:
-            _until(lambda: copies_made(directory) > begun + 5, "no copies")
-            time.sleep(seconds)
-            os.kill(rng.choice(_learners(directory.name)), signal.SIGKILL)
-
-        thread = threading.Thread(target=killer)
-        thread.start()
-        go_on = partial(polyplay.resume, directory) if kill else start
-        with injected("kill=referee:2,kill=act:4"), pytest.raises(WorkerLost):
-            go_on()
-        thread.join()
-        _until(lambda: not _learners(directory.name), "orphans", 30.0)
-        copies.append(sum(whole_agents(directory).values()))
-    assert copies[-1] > copies[0] >= 0
-
-
-def copies_made(directory: Path) -> int:
-    return sum("copied" in line for line in read_lines(directory / "matches.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -208,18 +208,3 @@ def test_lists_alone_without_an_exploit_rule_are_a_grid():
     assert len(grid(vary=lists, exploit="none", population=4)) == 4
     assert len(grid(vary=(*lists, "gamma=uniform:0.9:1"), exploit="none")) == 8
     assert len(grid(vary=lists)) == 8
-
-
-def test_with_the_same_seed_founders_are_the_same_whatever_the_rules():
-    vary = ("learning_rate=log:1e-4:1e-2", "unroll=uniform:5:16", "entropy_cost=0,0.01,0.02")
-    asked = [
-        {},
-        {"exploit": "none"},
-        {"exploit": "ttest", "explore": "resample"},
-        {"every": 10, "score": "evaluations"},
-    ]
-    first, *others = (grid(vary=vary, **more) for more in asked)
-    assert others == [first] * 3
-    assert all(isinstance(unroll, int) and 5 <= unroll <= 16 for _, unroll, _ in first)
-    assert len({rate for rate, *_ in first}) == 8
-    assert grid(vary=vary, seed=1) != first

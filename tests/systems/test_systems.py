@@ -28,83 +28,12 @@ from tests.reports import rows
 from tests.systems import traits_matrix as matrix
 
 NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard": False, "report_every": 1.0}
-LONG = pytest.mark.long
-TASKS = {
-    # task: (settings, mean return of the last 100 games, what random play gets)
-    "CartPole-v1": (
-        dict(
-            lanes=8,
-            unroll=8,
-            steps=26_000,
-            learning_rate=4e-3,
-            gamma=0.98,
-            lam=0.98,
-            reward_scale=0.1,
-            anneal="constant",
-        ),
-        120.0,
-        25.0,
-    ),
-    "toy:pendulum": (
-        dict(
-            lanes=32, unroll=8, steps=350_000, learning_rate=3e-3, gamma=0.9, lam=0.9, reward="none", reward_scale=0.1
-        ),
-        -800.0,
-        -1200.0,
-    ),
-    "toy:memory": (
-        dict(lanes=32, unroll=8, steps=25_000, learning_rate=1e-2, core="gru", core_size=16, entropy_cost=0.01),
-        0.8,
-        0.0,
-    ),
-}
-
-
-@pytest.mark.parametrize("env", [pytest.param(env, marks=LONG if "pendulum" in env else ()) for env in TASKS])
-def test_a2c_learns(env, tmp_path):
-    settings, goal, _ = TASKS[env]
-    run = polyplay.train("a2c", env=env, on="thread", replicas=1, run=str(tmp_path / "run"), **{**NET, **settings})
-    assert run.exit_code == 0
-    assert run.summary["episodic_return_mean"] >= goal
-
-
-@pytest.mark.parametrize("env", TASKS)
-def test_so_it_does_in_a_process(env, tmp_path):
-    """The same losses from the same seed; the last bits may differ where a process has more compute threads."""
-    settings, losses = {**NET, **TASKS[env][0], "steps": 4000, "trace": True}, []
-    for on in ("thread", "process"):
-        run = polyplay.train("a2c", env=env, on=on, replicas=1, run=str(tmp_path / on), **settings)
-        assert run.exit_code == 0
-        losses.append([row["loss"] for row in rows(run.directory / "updates.jsonl")])
-    assert len(losses[0]) >= 15
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3, atol=1e-5)
-
-
-def test_memory_is_what_the_memory_task_needs(tmp_path):
-    """Without a recurrent core the same run stays near chance: the task tests what it says."""
-    settings = {**NET, **TASKS["toy:memory"][0], "core": "none"}
-    run = polyplay.train("a2c", env="toy:memory", serial=True, replicas=1, run=str(tmp_path / "run"), **settings)
-    assert run.summary["episodic_return_mean"] < 0.5
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
-def test_a_core_of_two_clocks_learns_the_memory_task(seed, tmp_path):
-    settings = {**NET, **TASKS["toy:memory"][0], "core": "temporal", "learning_rate": 2e-2, "steps": 16_000}
-    run = polyplay.train(
-        "a2c", env="toy:memory", serial=True, replicas=1, seed=seed, run=str(tmp_path / "r"), **settings
-    )
-    assert run.summary["episodic_return_mean"] >= 0.8
 
 
 TWO_CLOCKS: dict[str, dict[str, Any]] = {
     "a2c": {"lanes": 8, "replicas": 1, "unroll": 5},
-    "a3c": {"workers": 2, "unroll": 5},
-    "accel": {"lanes": 8, "replicas": 2, "unroll": 5},
     "appo": {"lanes": 8, "batch": 8, "unroll": 8, "minibatches": 2},
-    "ga3c": {"agents": 4, "min_batch": 8, "unroll": 5, "schedule": "off", "predictors": 1, "trainers": 1},
-    "impala": {"lanes": 8, "batch": 8, "unroll": 5},
     "league": {"env": "toy:rps", "agents": 2, "lanes": 16, "batch": 8, "unroll": 4},
-    "ppo": {"lanes": 8, "replicas": 1, "unroll": 8, "epochs": 2, "minibatches": 2},
 }
 
 
@@ -131,22 +60,6 @@ def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp
     assert min(seen) > -1e-5
     logged = [row for row in rows(run.directory / "metrics.jsonl") if row.get("kl_posterior") is not None]
     assert logged
-
-
-@pytest.mark.parametrize("how", [{"on": "thread"}, {"on": "process"}, {"serial": True}, {"on": "process", "lag": 1}])
-def test_impala_learns_catch(how, tmp_path):
-    settings = dict(lanes=8, batch=16, unroll=9, steps=120_000, learning_rate=3e-3, reduction="mean", max_grad_norm=1.0)
-    settings |= dict(optimizer_eps=1e-5, until_return=0.5, entropy_cost=0.01)
-    run = polyplay.train("impala", env="toy:catch", run=str(tmp_path / "run"), **{**NET, **settings, **how})
-    assert run.exit_code == 0
-    assert run.summary["episodic_return_mean_best"] >= 0.5  # random play: -0.6
-
-
-@pytest.mark.long
-def test_two_replicas_learn_as_one_does(tmp_path):
-    settings = dict(lanes=16, unroll=9, steps=80_000, learning_rate=3e-3, replicas=2, groups=2, entropy_cost=0.01)
-    run = polyplay.train("a2c", env="toy:catch", until_return=0.7, run=str(tmp_path / "run"), **{**NET, **settings})
-    assert run.summary["episodic_return_mean_best"] >= 0.7
 
 
 @dataclass(frozen=True)
@@ -217,32 +130,6 @@ def test_tuned_double_dqn_has_one_bias_and_dqn_zoo_s_rainbow_none():
     assert not [name for name in names if "bias" in name]
 
 
-IMPALA = """\
-┌─ act × 2 ──────────────────────┐
-│ envs    ALE/Pong-v5 × 16 lanes │
-│ policy  impala                 │
-│ rollout 20 steps, free         │
-│ if lost replace                │
-└────────────────────────────────┘
-
-┌─ learn × 1 ───────────────────────────┐
-│ policy  impala                        │
-│ batch   2 slots × 16 lanes × 20 steps │
-│ loss    VTrace                        │
-│ update  Local(rmsprop_tf)             │
-│ if lost fail                          │
-└───────────────────────────────────────┘
-
-act ──► RolloutQueue: 4 slots × 21 rows × 16 lanes ──► learn
-learn ──► Params: 1,091,031 weights ──► act
-"""
-
-
-def test_the_figure_is_drawn_from_the_wiring():
-    page = systems.load("impala")
-    assert diagram("impala", page.Config(), options.RunOptions()) == IMPALA
-
-
 def test_atari_presets_are_the_pages_own_or_asked_for():
     config = systems.load("a2c").Config
 
@@ -278,19 +165,3 @@ def test_a_run_its_resumption_and_its_evaluation_play_the_preset_that_was_asked_
     assert "104, 80" in kept["environment"]["observation"]
     assert polyplay.resume(run.directory, steps=16).summary["steps"] == 16
     assert "104, 80" in polyplay.evaluate(run.directory, episodes=1)["environment"]["observation"]
-
-
-@pytest.mark.parametrize(
-    ("system", "settings", "said"),
-    [
-        ("a2c", {"lanes": 9, "replicas": 2}, "--lanes 9 does not divide"),
-        ("impala", {"batch": 33}, "--batch 33 is not a multiple"),
-        ("impala", {"actors": 3, "lanes": 4, "batch": 8, "lag": 0}, "--lag 0 allow 1"),
-        ("impala", {"actors": 2048}, "at most 2048 workers"),
-        ("impala", {"optimizer": "adamw"}, "adam"),
-    ],
-)
-def test_wiring_that_cannot_run_is_refused(system, settings, said):
-    page = systems.load(system)
-    with pytest.raises(UserError, match=said):
-        diagram(system, page.Config(env="toy:catch", network="mlp", **settings), options.RunOptions())

@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import polyplay
+from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
 from polyplay.workers.crew import Crew
@@ -66,3 +68,10 @@ def kill_one_by_one(crew: Crew) -> None:
             assert int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= total - 50
     finally:
         crew.stop()
+
+
+def wired(system: str, crew: Crew, **settings: Any) -> Any:
+    """A page in a crew; of the settings those that it knows."""
+    page = systems.load(system)
+    known = {f.name for f in fields(page.Config)}
+    return page.build(page.Config(**{k: v for k, v in settings.items() if k in known}), crew)

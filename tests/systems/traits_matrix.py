@@ -1,4 +1,4 @@
-"""Traits of environments and networks, and the runs that try them together in every system: test_traits_together.py
+"""Traits of environments and networks, and the runs that try them together in every system: test_traits.py
 runs them, `markdown()` is their table for the documentation.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
-TEST = "tests/systems/test_traits_together.py"
+TEST = "tests/systems/test_traits.py"
 HOW = {"thread": "threads", "process": "processes"}
 MARKS = {"learns": "L", "trains": "t", "untried": "–"}
 
@@ -20,14 +20,9 @@ class Trait:
     core: str = "none"
 
 
-TRAITS = {
-    "lstm": Trait("LSTM", ("memory",), "lstm"),
-    "gru": Trait("GRU", ("memory",), "gru"),
-    "mask": Trait("masks", ("mask",)),
-    "dict": Trait("dict obs.", ("dict",)),
-    "hybrid": Trait("hybrid act.", ("hybrid",)),
-    "continuous": Trait("continuous", ("continuous",)),
-}
+TRAITS = {"lstm": Trait("LSTM", ("memory",), "lstm"), "gru": Trait("GRU", ("memory",), "gru")}
+TRAITS |= {"mask": Trait("masks", ("mask",)), "dict": Trait("dict obs.", ("dict",))}
+TRAITS |= {"hybrid": Trait("hybrid act.", ("hybrid",)), "continuous": Trait("continuous", ("continuous",))}
 APART = {("lstm", "gru")}  # a network has one core
 
 
@@ -117,7 +112,6 @@ def markdown() -> list[str]:
         f"{len(CASES)} runs of the game in tests/games/traits.py.",
         f"**L** learns: the mean return of 100 games reaches a goal ({learn} runs). **t** trains: some updates without "
         "error, weights finite and changed.",
-        f"{', '.join(VALUES)} take Discrete actions only; masks and dict observations: "
-        "`tests/systems/test_values_traits.py`.",
+        f"{', '.join(VALUES)} take Discrete actions only; masks and dict observations: `tests/systems/test_traits.py`.",
         f"{', '.join(REAL)} takes continuous actions only; dict observations: `tests/systems/test_apex_dpg.py`.",
     ]

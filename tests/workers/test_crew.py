@@ -1,4 +1,4 @@
-"""Workers: started, watched, replaced, seen off, as processes, as threads, and in one thread."""
+"""Workers: started, watched, replaced, seen off, as processes, as threads, and in turns."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from polyplay.core import processes
-from polyplay.core.errors import Closed, EnvFailure, UserError, WorkerLost
+from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import SharedBlock
-from polyplay.core.worker import next_incarnation
+from polyplay.core.worker import RunControl, next_incarnation
 from polyplay.workers import process
-from polyplay.workers.crew import Crew
+from polyplay.workers.crew import Crew, take_turns
 from polyplay.workers.role import each
 from tests import leftovers
 
@@ -82,10 +84,6 @@ def seen_off(crew: Crew) -> bool:
     return bool(runs) and not (alive or open_ or any(psutil.pid_exists(n) for n in numbers))
 
 
-def still_there() -> list[str]:
-    return [p.name() for p in psutil.Process().children(recursive=True) if "polyplay" in " ".join(p.cmdline())]
-
-
 @pytest.mark.parametrize("how", [{"on": "process"}, {"on": "thread"}, {"serial": True}])
 def test_workers_run_to_their_end(how):
     block = SharedBlock(512)
@@ -96,21 +94,6 @@ def test_workers_run_to_their_end(how):
     assert crew.counters.column("steps").sum() == 30
     crew.stop()
     assert block.array(64, "int64")[:3].tolist() == [10, 10, 10]
-
-
-def test_serial_takes_turns():
-    block, order = SharedBlock(512), []
-
-    def say(ctx, *, block):
-        for _ in range(3):
-            order.append(ctx.index)
-            yield
-
-    crew = Crew(serial=True)
-    crew.add(say, n=2, learner=True, block=block)
-    crew.start()
-    assert ends(crew)
-    assert order == [0, 1, 0, 1, 0, 1]
 
 
 def test_in_one_thread_all_meet_within_a_round():
@@ -258,19 +241,6 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     assert not psutil.pid_exists(int(pids[8]))
 
 
-def test_stopping_ends_every_worker_at_its_next_turn():
-    crew = Crew(on="thread")
-    crew.add(forever, n=2, learner=True, block=SharedBlock(1024))
-    crew.start()
-    threads = [w.runs for r in crew.roles for w in r.workers.values()]
-    crew.poll(0.05)
-    assert all(t.is_alive() for t in threads)
-    crew.stop()
-    assert not any(t.is_alive() for t in threads)
-    with pytest.raises(Closed):
-        crew.control.check()
-
-
 MAIN = textwrap.dedent("""
     import sys, time
     sys.path.insert(0, {tests!r})
@@ -380,3 +350,55 @@ def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):
         ends(crew)
     crew.stop()
+
+
+def worker(name: str, log: list[str], learner: bool = False, meets: tuple[int, ...] = ()) -> Any:
+    """Takes turns for ever; meets: rounds at whose end it waits for others."""
+    ctx = SimpleNamespace(meeting=0, turn=lambda: None, number=(lambda: 7) if learner else None)
+    ctx.write_part = lambda number: log.append(f"{name} writes {number}")
+
+    def runs() -> Iterator[None]:
+        number = 0
+        while True:
+            number += 1
+            log.append(name)
+            ctx.meeting = int(number in meets)
+            yield
+
+    role = SimpleNamespace(name=name, learner=learner, source=None)
+    return SimpleNamespace(ctx=ctx, role=role, runs=runs(), done=False)
+
+
+def test_all_write_their_parts_between_two_rounds_once_for_each_save():
+    log, control = list[str](), RunControl()
+    crew = [worker("act", log), worker("learn", log, learner=True), worker("referee", log)]
+    round_ = ["act", "learn", "referee"]
+    parts = ["act writes 7", "learn writes 7", "referee writes 7"]
+    take_turns(crew, control)
+    control.save()
+    take_turns(crew, control)
+    take_turns(crew, control)
+    assert log == [*round_, *round_, *parts, *round_]
+    control.finish()
+    take_turns(crew, control)
+    assert log[12:] == [*round_, *parts]
+    assert [w.done for w in crew] == [False, True, False], "nobody learns after the last one"
+
+
+def test_nobody_writes_while_learners_wait_for_each_other():
+    log, control = list[str](), RunControl()
+    crew = [worker("act", log), worker("learn", log, learner=True, meets=(1, 2))]
+    control.save()
+    for _ in range(3):
+        take_turns(crew, control)
+    assert log == ["act", "learn"] * 3 + ["act writes 7", "learn writes 7"]
+
+
+def test_where_learners_write_their_parts_by_themselves_nothing_is_done_between_rounds():
+    log, control = list[str](), RunControl()
+    crew = [worker("act", log), worker("learn", log, learner=True)]
+    crew[1].ctx.number = None
+    control.finish()
+    take_turns(crew, control)
+    assert log == ["act", "learn"]
+    assert not crew[1].done

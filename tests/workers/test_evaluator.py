@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -125,30 +124,6 @@ def test_a_damaged_best_is_not_taken(tmp_path: Path):
     (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.policy_name(0)}.safetensors").write_bytes(b"")
     assert checkpoint.best_weights(tmp_path) is None
     assert checkpoint.best(tmp_path) is None
-
-
-DQN = {"lanes": 8, "unroll": 1, "batch": 32, "capacity": 5_000, "start": 100, "target": 50}
-SMALL: dict[str, Any] = {
-    "a2c": {"lanes": 8},
-    "a3c": {},
-    "dqn": DQN,
-    "impala": {"lanes": 4, "batch": 8, "unroll": 5, "steps": 3000},  # a turn of its actors is a rollout
-    "ppo": {"lanes": 8, "steps": 3000},  # a turn is a rollout of 1,024
-}
-
-
-@pytest.mark.parametrize("system", SMALL)
-def test_every_system_can_have_one_in_one_thread(system: str, tmp_path: Path):
-    run = polyplay.train(system, serial=True, run=str(tmp_path / "run"), **{"steps": 1000, **QUICK, **SMALL[system]})
-    found = rows(run.directory / "evaluations.jsonl")
-    assert found
-    assert all(row["steps"] >= 300 * (i + 1) and row["episodes"] == 6 for i, row in enumerate(found))
-    assert all(row["updates"] > 0 for row in found)
-    assert found[0]["best"]
-    best = checkpoint.best_weights(run.directory)
-    assert best is not None
-    kept_row = max(found, key=lambda row: (row["best"], row["steps"]))
-    assert checkpoint.manifest(best)["counters"]["steps"] == kept_row["steps"]
 
 
 def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):

@@ -15,15 +15,10 @@ import pytest
 
 from polyplay.cli import main as cli
 from polyplay.core import checkpoint
-from polyplay.core.errors import WorkerLost
-from tests.faults import FaultInjector, FaultRule, FaultSchedule, injected, parse_faults, percentiles
+from tests.faults import FaultInjector, injected, parse_faults
 from tests.reports import rows
 from tests.runs.test_run import ENDLESS, gone, meanwhile, training, wait_for
 from tests.victims import crew_of, until
-
-
-def status(pid: int) -> str:
-    return psutil.Process(int(pid)).status()
 
 
 def test_all_are_replaced_each_at_its_seat(tmp_path):
@@ -48,64 +43,6 @@ def test_all_are_replaced_each_at_its_seat(tmp_path):
         assert [line["what"] for line in seat] == (["killed", "back"] * many)[: len(seat)], "struck before it was back"
         backs = [line["incarnation"] for line in seat if line["what"] == "back"]
         assert backs == list(range(1, len(backs) + 1)), "at the same seat, with other seeds"
-
-
-def test_one_that_hangs_is_stopped_and_goes_on(tmp_path):
-    crew, pids = crew_of(1)
-    havoc = FaultInjector(parse_faults("hang=act:0.05:0.2"), crew, tmp_path)
-    pid = int(pids[0])
-    until(crew, havoc, lambda: len(havoc.events) == 1)
-    until(crew, None, lambda: status(pid) == psutil.STATUS_STOPPED)
-    assert havoc.events[0].until > 0.0
-    until(crew, havoc, lambda: havoc.events[0].seconds is not None)
-    until(crew, havoc, lambda: len(havoc.events) == 2 and havoc.events[1].until > 0.0)
-    havoc.release()
-    assert status(pid) != psutil.STATUS_STOPPED
-    assert int(pids[0]) == pid, "it is the same process"
-    crew.stop()
-    row = havoc.report()["roles"]["act"]
-    assert (row["hung"], row["killed"]) == (2, 0)
-    assert row["wakeup_seconds"]["median"] >= 0.0
-
-
-def test_who_ends_the_run_is_spared_until_there_is_a_checkpoint(tmp_path):
-    crew, _ = crew_of(2)
-    havoc = FaultInjector(parse_faults("kill=act:0.01"), crew, tmp_path)
-    for _ in range(20):
-        crew.poll(0.01)
-        havoc.tick(saved=False)
-    assert havoc.events == []
-    with pytest.raises(WorkerLost, match=r"worker act [01] was killed by SIGKILL"):
-        until(crew, havoc, lambda: False, saved=True)
-    havoc.release()
-    crew.stop()
-    last = havoc.events[-1].worker.ctx.index
-    assert havoc.report()["ended_by"] == {"role": "act", "index": last, "event": 1}
-
-
-def test_rules_and_when_they_strike():
-    text = "kill=act:2,hang=learn:5:1"
-    rules = parse_faults(text)
-    assert rules == [FaultRule("kill", "act", 2.0), FaultRule("hang", "learn", 5.0, 1.0)]
-    assert ",".join(map(str, rules)) == text
-    for wrong in ("kill=act", "maim=act:3", "kill=:3", "kill=act:0", "hang=act:3", "kill=act:soon"):
-        with pytest.raises(ValueError, match=r"allowed|convert"):
-            parse_faults(wrong)
-
-    def told(schedule: FaultSchedule) -> list[tuple[int, int, int]]:
-        """(tick, rule, victim) within 2000 seconds, looked at 50 times a second."""
-        return [(t, i, schedule.strike(i, 5, t / 50)) for t in range(100_000) for i in schedule.due(t / 50)]
-
-    first = told(FaultSchedule(rules, 7))
-    assert first == told(FaultSchedule(rules, 7))
-    assert first != told(FaultSchedule(rules, 7, resumes=1)), "a resumed run is struck at other places"
-    assert 850 < sum(i == 0 for _, i, _ in first) < 1150, "as often as asked for"
-
-
-def test_spread_of_seconds():
-    assert percentiles([]) is None
-    assert percentiles(float(i) for i in range(1, 101)) == {"median": 50.5, "p95": 95.0, "max": 100.0}
-    assert percentiles([2.0]) == {"median": 2.0, "p95": 2.0, "max": 2.0}
 
 
 MAIN = """

@@ -1,6 +1,4 @@
-"""The agent of another machine.
-
-The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
+"""The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
 
 It ends, and with it all that it started, when the link ends: when the main process closes it, dies, or is not heard.
 """
@@ -83,10 +81,8 @@ def needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
     return [(str(path.relative_to(saved)), path) for path in found]
 
 
-# Shared memory on two machines: what is pickled here for another one has, there, twins of its blocks.
-#
-# A twin has the size of its block and the same number. It begins with zeros; mirrors copy what is written. Calls travel
-# so through the engine that started the agent (a pipe of this machine, or Ray), never through a link.
+# What is pickled here for another machine has there twins of its blocks, of zeros; mirrors copy what is written. Calls
+# travel through the engine that started the agent, never through a link.
 
 
 class TwinNumbers:

@@ -1,6 +1,4 @@
-"""What opens agents on machines: pretended ones, Ray.
-
-The machines of a Ray cluster. Ray says which there are, and starts an agent there; no byte of a rollout goes by it.
+"""What opens agents on machines: pretended ones, or those of a Ray cluster, by which no byte of a rollout goes.
 
 The only file that knows Ray.
 """
@@ -30,9 +28,6 @@ from typing import Any, Protocol
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import ROOM, readable
-
-# What opens agents on machines: a pretended one, or Ray.
-
 
 LINKS = 64  # machines, at most
 OPENING = 60.0  # seconds that an agent has to answer, and a link to be opened: torch may have to be loaded there
@@ -89,9 +84,6 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-# An agent as a process of this machine; who started it gives it calls by its standard input.
-
-
 # Nobody's child: Ray kills those of its workers, and an agent ends by itself, leaving nothing behind.
 CODE = "import json, os, sys; os.fork() and os._exit(0); sys.path[:] = json.loads(sys.argv[1])\n"
 CODE += "from polyplay.workers.hosts.agent import main; main()"
@@ -139,12 +131,8 @@ class AgentProcess:
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 
 
-# Machines that are processes of this one, each with memory, a fork server and a temporary folder of its own: to test
-# a placement, and to try one. No Ray.
-
-
 class PretendedMachines:
-    """An engine: `n` machines, called pretend-1 and so on."""
+    """An engine: `n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
 
     own_cores = False
 

@@ -1,7 +1,4 @@
-"""The main process's side of several machines.
-
-The main process's side of several machines: which there are, who works where, who is lost.
-"""
+"""The main process's side of several machines: which there are, who works where, who is lost."""
 
 from __future__ import annotations
 
@@ -38,11 +35,11 @@ from polyplay.workers.sizing import threads_of
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
-# A worker on another machine, with what the crew uses of a process.
-
 
 class RemoteWorker:
-    """sentinel: readable once it has ended. pipe: what it says. Its machine's thread tells it both."""
+    """A worker on another machine, with what the crew uses of a process. sentinel: readable once it has ended. pipe:
+    what it says. Its machine's thread tells it both.
+    """
 
     pid = None  # of this machine
 
@@ -84,11 +81,10 @@ class RemoteWorker:
         os.close(self.sentinel)
 
 
-# A machine that has an open agent, as the main process sees it.
-
-
 @dataclass(eq=False)
 class Machine:
+    """One that has an open agent, as the main process sees it."""
+
     info: MachineInfo
     handle: AgentHandle
     link: ForkedProcess
@@ -124,9 +120,6 @@ class Machine:
         return {"workers": len(self.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
 
 
-# Who would be on which machine, in words, and whether the machines have what that takes. Imports no torch.
-
-
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
     """Those that have workers on other machines. Raises UserError: there are none."""
     roles = [role for role in crew.roles if places.goes(role)]
@@ -136,10 +129,6 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
         raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
     text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
     raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
-
-
-def learner_is_away(places: Places, crew: Crew) -> bool:
-    return any(role.learner and not role.learns_own and places.goes(role) for role in crew.roles)
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
@@ -178,9 +167,6 @@ def _ranges(numbers: list[int]) -> str:
         else:
             runs.append([n, n])
     return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-
-
-# When a machine gets another agent after its own was lost, or could not be opened.
 
 
 FIRST, MOST, HOUR = 2.0, 5, 3600.0  # seconds to the first try, each next one waits twice as long; tries within an hour
@@ -280,7 +266,7 @@ class Fleet:
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
     def learner_away(self, crew: Crew) -> bool:
-        return learner_is_away(self.places, crew)
+        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
@@ -556,15 +542,11 @@ class Fleet:
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
         if not self._closing:
-            self._clear(machine)
+            self._start_thread(machine.handle.end)  # what is left there: it may be silent
         if not self._ending:  # else who closes all uses these
             machine.pipe.close()
             machine.link.close()
             self._look_for_more()
-
-    def _clear(self, machine: Machine) -> None:
-        """End what is left on it, in the background: it may be silent."""
-        self._start_thread(machine.handle.end)
 
     @property
     def _ending(self) -> bool:
@@ -599,4 +581,4 @@ class Fleet:
             machine.link.kill()
             machine.link.join()
         for machine in machines:
-            self._clear(machine)
+            self._start_thread(machine.handle.end)

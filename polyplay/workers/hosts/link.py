@@ -1,6 +1,4 @@
-"""One TCP connection between two machines.
-
-A link: one TCP connection between two machines, its frames, and the two threads that serve an end of it.
+"""A link: one TCP connection between two machines, its frames, and the two threads that serve an end of it.
 
 Frames: kind, mirror, item, bytes; then so many bytes, which go straight into the places that the mirror declares. What
 is not a mirror's is JSON, or a file of a checkpoint. Nothing is unpickled here. Before the first frame both ends prove

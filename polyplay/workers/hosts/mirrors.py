@@ -233,31 +233,23 @@ class CountersMirror(ObjectMirror):
         values[:] = self._values
 
 
-MIRRORS: dict[type, Callable[[Any], ObjectMirror]] = {
-    RunControl: lambda thing: CellsMirror(thing, "_flags"),
-    Hyperparameters: HyperparametersMirror,
-    RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),
-    Counters: CountersMirror,
-}
-
-
 def mirror_of(thing: SharedObject) -> ObjectMirror | None:
     """None: it does not cross machines."""
     from polyplay.weights.parameter_server import ParameterServer
     from polyplay.weights.params import Params
     from polyplay.weights.update import AllReduce
-    from polyplay.workers.hosts.queue_mirrors import QueueMirror, SampleMirror
-    from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ParamsMirror, ServerMirror
+    from polyplay.workers.hosts import queue_mirrors, weight_mirrors
 
-    if type(thing) is RolloutQueue:
-        return QueueMirror(thing)
-    if type(thing) is SampleQueue:
-        return SampleMirror(thing)
-    if type(thing) is Params:
-        return ParamsMirror(thing)
-    if type(thing) is AllReduce:
-        return AllReduceMirror(thing)
-    if type(thing) is ParameterServer:
-        return ServerMirror(thing)
-    make = MIRRORS.get(type(thing))
+    makes: dict[type, Callable[[Any], ObjectMirror]] = {
+        RunControl: lambda thing: CellsMirror(thing, "_flags"),
+        Hyperparameters: HyperparametersMirror,
+        RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),
+        Counters: CountersMirror,
+        RolloutQueue: queue_mirrors.QueueMirror,
+        SampleQueue: queue_mirrors.SampleMirror,
+        Params: weight_mirrors.ParamsMirror,
+        AllReduce: weight_mirrors.AllReduceMirror,
+        ParameterServer: weight_mirrors.ServerMirror,
+    }
+    make = makes.get(type(thing))
     return make(thing) if make else None

@@ -1,9 +1,8 @@
 """Mirrors of weights: params, AllReduce, parameter server.
 
-A parameter server on several machines: learners and shards are on either side of a link.
-
-Of a learner and a shard on the same side nothing crosses but counts. Of others the learner's slice of a gradient
-crosses, before the mark that says that it is written; back come the shard's part and then the mark that it was taken.
+Of a learner and a shard of a parameter server on the same side nothing crosses but counts. Of others the learner's
+slice of a gradient crosses, before the mark that says that it is written; back come the shard's part and then the mark
+that it was taken.
 """
 
 from __future__ import annotations

@@ -1,38 +1,31 @@
-"""Runs on several machines, pretended ones: what they learn, to the bit, and what they survive."""
+"""Runs on several machines, pretended ones: what they learn, to the bit, what they survive, and new agents."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import polyplay
 from polyplay.cli.main import main
 from polyplay.core.errors import UserError
+from polyplay.core.worker import RunControl
 from polyplay.runs.reproduce import reproduce
-from polyplay.workers.hosts.engines import PretendedMachines
+from polyplay.workers.hosts import fleet as fleets
+from polyplay.workers.hosts.engines import MachineInfo, PretendedMachines, node_names
+from polyplay.workers.hosts.fleet import HOUR, MOST, Fleet, Retries
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
 
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
-
-
-@pytest.mark.long
-def test_at_lag_0_actors_on_other_machines_learn_the_same_to_the_bit(tmp_path):
-    polyplay.train("impala", **EXACT, steps=8000, run=str(tmp_path / "here"))
-    polyplay.train("impala", **EXACT, steps=8000, hosts="pretend:2", run=str(tmp_path / "there"))
-    assert len(updates(tmp_path / "here")) > 40
-    assert updates(tmp_path / "there") == updates(tmp_path / "here")
-    opened = events(tmp_path / "there")
-    assert sorted(row["machine"] for row in opened) == ["pretend-1", "pretend-2"]
-    assert {row["event"] for row in opened} == {"opened"}
-    last = json.loads((tmp_path / "there/metrics.jsonl").read_text().splitlines()[-1])
-    assert last["steps"] >= 8000
 
 
 @pytest.mark.long
@@ -59,16 +52,6 @@ def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
     result = polyplay.train(system, **settings, hosts="pretend:2", run=str(tmp_path / "run"))
     assert result.summary["updates"] > 3
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-
-
-@pytest.mark.long
-def test_a_hundred_and_fifty_actors_run_on_eight_machines(tmp_path):
-    given = {**TOY, "actors": 150, "lanes": 1, "batch": 30, "steps": 30_000, "quiet": True}
-    result = polyplay.train("impala", **given, hosts="pretend:8", run=str(tmp_path / "run"))
-    assert result.summary["steps"] >= 30_000
-    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert sum(host["workers"] for host in rows[-3]["hosts"].values()) == 150
 
 
 def policy_of(run: Path) -> bytes:
@@ -158,22 +141,6 @@ def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, vict
     assert last["steps"] >= 245_000  # what a machine counted last is lost with it
     assert not ours()
     assert not list(temporary.iterdir())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("rule", "what"), [("kill=host:4", "killed"), ("hang=host:2:0.5", "hung")])
-def test_machines_are_lost_and_silent_on_purpose(tmp_path, rule, what):
-    given = {**TOY, "quiet": True, "steps": 60_000, "hosts": "pretend:6"}
-    with injected(rule):
-        result = polyplay.train("impala", **given, run=str(tmp_path / "run"))
-    assert result.exit_code == 0
-    faults = [json.loads(line) for line in (tmp_path / "run/chaos.jsonl").read_text().splitlines()[1:]]
-    struck = [row for row in faults if row["what"] == what]
-    assert struck
-    assert all(row["machine"].startswith("pretend-") for row in struck)
-    assert [row for row in faults if row["what"] == "back"]
-    lost = [row for row in events(tmp_path / "run") if row["event"] == "lost"]
-    assert (len(lost) > 0) == (what == "killed")
 
 
 @pytest.mark.long
@@ -296,3 +263,226 @@ def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'polyplay\[ray\]'"):
         polyplay.train("impala", env="toy:catch", network="mlp", hosts="ray", steps=1000, run=str(tmp_path / "run"))
+
+
+REPLICAS_TOY = {"env": "toy:catch", "network": "mlp", "replicas": 2, "quiet": True, "trace": True, "tensorboard": False}
+
+
+SYSTEMS = {
+    "a2c": {"steps": 8000},
+    "ppo": {"lanes": 8, "steps": 8000},
+    "dqn": {"start": 500, "capacity": 2000, "lanes": 2, "steps": 3000},
+}
+
+
+@pytest.mark.parametrize("system", ["a2c"])
+def test_they_learn_the_same_to_the_bit(system, tmp_path):
+    polyplay.train(system, **REPLICAS_TOY, **SYSTEMS[system], run=str(tmp_path / "here"))
+    polyplay.train(system, **REPLICAS_TOY, **SYSTEMS[system], hosts="pretend:1", run=str(tmp_path / "there"))
+    assert len(updates(tmp_path / "here")) > 5
+    assert updates(tmp_path / "there") == updates(tmp_path / "here")
+    assert [row["event"] for row in events(tmp_path / "there")] == ["opened"]
+    last = max(p for p in (tmp_path / "there/checkpoints").iterdir() if p.name[0] == "0")
+    names = {p.name for folder in ("workers", "replay") for p in (last / folder).glob("*")}
+    assert {name.partition(".")[0] for name in names} == {"replica-0", "replica-1"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("system", "more"),
+    [
+        ("a2c", {"replicas": 4, "anneal": "constant"}),
+        ("ppo", {"anneal": "constant"}),
+        ("dqn", {"epsilon_over": 1, "epsilon": 0.1}),
+    ],
+)
+@pytest.mark.parametrize(("first", "then"), [("pretend:2", "none"), ("none", "pretend:2")])
+def test_replicas_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, first, then):
+    settings = {**REPLICAS_TOY, **SYSTEMS[system], **more}
+    steps = settings.pop("steps")
+    polyplay.train(system, **settings, steps=steps, run=str(tmp_path / "whole"))
+    polyplay.train(system, **settings, steps=steps // 2, hosts=first, run=str(tmp_path / "parts"))
+    polyplay.resume(str(tmp_path / "parts"), steps=steps, hosts=then)
+    assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["agent", "replica 1"])
+def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
+    run = tmp_path / "run"
+    toy = {"env": "toy:catch", "network": "mlp", "replicas": 2, "steps": "10M"}
+    main = command(run, "--hosts", "pretend:1", system="a2c", toy=toy)
+    wait_for(lambda: learning(run))
+    pid = next(n for n, title in processes_of(tmp_path).items() if title.startswith(f"polyplay: {victim}"))
+    os.kill(pid, signal.SIGKILL)
+    said = main.communicate(timeout=60)[0].decode()
+    assert main.returncode == 1
+    how = "is lost with machine pretend-1" if victim == "agent" else "was killed by SIGKILL"
+    assert how in said
+    assert "worker replica 1" in said
+    wait_for(lambda: not processes_of(tmp_path), 5.0)
+    steps = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"]
+    polyplay.resume(str(run), steps=int(steps) + 20_000, hosts="none")
+
+
+def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
+    with pytest.raises(UserError, match=r"--hosts: .* is alone; take --replicas 2 or more"):
+        polyplay.train(
+            "a2c", **{**REPLICAS_TOY, "replicas": 1}, steps=1000, hosts="pretend:1", run=str(tmp_path / "run")
+        )
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """clock.now: seconds, as the retries see them."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None))
+    return clock
+
+
+def test_each_pause_is_twice_as_long_and_after_some_within_an_hour_comes_a_long_one(clock):
+    tries = Retries()
+    assert tries.allows("a")
+    assert [tries.fail("a") for _ in range(MOST + 1)] == [2.0, 4.0, 8.0, 16.0, 32.0, HOUR]
+    assert not tries.allows("a")
+    assert tries.fail("b") == 2.0, "each machine for itself"
+    clock.now += HOUR + 1.0
+    assert tries.allows("a")
+    assert tries.fail("a") == 2.0, "what is longer ago than an hour does not count"
+
+
+def test_a_pause_that_is_over_is_told_once(clock):
+    tries = Retries()
+    tries.fail("a")
+    assert not tries.passed()
+    clock.now += 2.0
+    assert tries.passed()
+    assert not tries.passed()
+    assert tries.allows("a")
+
+
+class Machines:
+    """An engine whose machines all live; `refuses`: those on which no agent starts."""
+
+    own_cores = False
+
+    def __init__(self, *names: str):
+        self.infos, self.refuses = [MachineInfo(name, "127.0.0.1", 2) for name in names], set[str]()
+
+    def machines(self) -> list[MachineInfo]:
+        return self.infos
+
+
+@pytest.fixture
+def fleet(monkeypatch, clock) -> Fleet:
+    """Of a and b, both opened, without processes; c joins later."""
+    monkeypatch.setattr(fleets, "LOOK", 0.0)
+    fleet = Fleet(Machines("a", "b"))
+    fleet._control, fleet._log = RunControl(), None
+
+    def open_one(info: MachineInfo) -> bool:
+        if info.name in fleet.engine.refuses:
+            raise UserError(f"no agent on {info.name}")
+        old = [m for m in fleet.opened if m.info.name == info.name]
+        fleet.opened[:] = [m for m in fleet.opened if m not in old]
+        fleet.opened.append(SimpleNamespace(info=info, lost=None))
+        return bool(old)
+
+    monkeypatch.setattr(fleet, "_open", open_one)
+    for info in fleet.engine.machines():
+        fleet._open(info)
+    return fleet
+
+
+def look(fleet: Fleet) -> list[str]:
+    """What is said of a look, once all that it began is over."""
+    fleet._look()
+    for thread in fleet._threads:
+        thread.join(10)
+    return fleet.news()
+
+
+def lose(fleet: Fleet, name: str) -> None:
+    next(m for m in fleet.opened if m.info.name == name).lost = "killed"
+    fleet._retries.fail(name)
+
+
+def live(fleet: Fleet) -> list[str]:
+    return sorted(m.info.name for m in fleet.opened if m.lost is None)
+
+
+def test_a_machine_that_lives_gets_a_new_agent_after_a_pause(fleet, clock):
+    assert look(fleet) == []
+    lose(fleet, "a")
+    assert (look(fleet), live(fleet)) == ([], ["b"])
+    clock.now += 2.0
+    assert (look(fleet), live(fleet)) == (["machine a has a new agent"], ["a", "b"])
+    lose(fleet, "a")
+    clock.now += 2.0
+    assert (look(fleet), live(fleet)) == ([], ["b"]), "the second pause is longer"
+    clock.now += 2.0
+    assert (look(fleet), live(fleet)) == (["machine a has a new agent"], ["a", "b"])
+
+
+def test_a_machine_without_an_agent_keeps_no_other_waiting(fleet, clock):
+    lose(fleet, "a")
+    fleet.engine.refuses.add("a")
+    fleet.engine.infos.append(MachineInfo("c", "127.0.0.1", 2))
+    clock.now += 2.0
+    said = look(fleet)
+    assert sorted(said) == [
+        "machine a gets no agent; the next try is in 4 s: no agent on a",
+        "machine c has joined",
+    ]
+    assert live(fleet) == ["b", "c"]
+    assert look(fleet) == []
+    clock.now += 4.0
+    fleet.engine.refuses.clear()
+    assert look(fleet) == ["machine a has a new agent"]
+
+
+def test_a_machine_that_has_gone_gets_none_and_a_run_that_ends_opens_none(fleet, clock):
+    lose(fleet, "a")
+    clock.now += 2.0
+    gone = fleet.engine.infos.pop(0)
+    assert (look(fleet), live(fleet)) == ([], ["b"])
+    assert fleet._barren > -math.inf, "so whoever waits for one is placed elsewhere"
+    fleet.engine.infos.append(gone)
+    fleet._control.halt()
+    assert (look(fleet), live(fleet)) == ([], ["b"])
+
+
+def test_the_number_of_a_lost_machine_s_link_is_given_to_one_other_alone(fleet):
+    nothing = SimpleNamespace(kill=int, join=int, close=int)
+    held = {"workers": {}, "link": nothing, "pipe": nothing, "handle": SimpleNamespace(end=int)}
+    for machine in fleet.opened:
+        vars(machine).update(held, number=fleet._free_link())
+    assert [machine.number for machine in fleet.opened] == [0, 1]
+    fleet._lose(fleet.opened[0], "killed")
+    assert [fleet._free_link() for _ in range(3)] == [0, 2, 3]
+
+
+def test_machines_that_could_not_be_listed_are_looked_for_again(fleet, monkeypatch):
+    def fails() -> list[MachineInfo]:
+        raise RuntimeError("the cluster does not answer")
+
+    monkeypatch.setattr(fleet.engine, "machines", fails)
+    fleet._looking.set()
+    fleet._look()
+    assert not fleet._looking.is_set()
+    assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize(
+    ("nodes", "before", "names"),
+    [
+        ({"id1111x": "m", "id2222x": "n"}, {}, ["m", "n"]),
+        ({"id1111x": "m", "id2222x": "m"}, {}, ["m-id1111", "m-id2222"]),
+        ({"id1111x": "m", "id2222x": "m"}, {"id1111x": "m"}, ["m", "m-id2222"]),
+        ({"id2222x": "m"}, {"id1111x": "m"}, ["m"]),
+    ],
+    ids=["alone", "alike", "one joins", "one begins anew"],
+)
+def test_nodes_keep_their_names(nodes, before, names):
+    assert list(node_names(nodes, before).values()) == names

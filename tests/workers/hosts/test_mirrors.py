@@ -18,7 +18,7 @@ from polyplay.workers.hosts.mirrors import (
     RemoteSeat,
 )
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
-from tests.workers.hosts.by_hand import Pair, Vector, carry, forget, queue_of
+from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +43,6 @@ class TestParams:
             assert there.wait(version + 1, 1, 0.0, learnt=version)
             assert there.pull(into) == version
             assert into.flat.tolist() == [version + 0.5] * 5
-
-    def test_a_round_without_new_weights_costs_no_vector(self):
-        params = Params(5)
-        pair = Pair(ParamsMirror(params))
-        pair.seat(0, end="params")
-        params.publish(Vector([1.0] * 5), 1, 1)
-        pair.out()
-        params.publish(Vector([1.0] * 5), 1, 2)
-        frames = list(pair.home.changes(0.0))
-        assert len(frames) == 1
-        carry(frames, pair.away)
-        assert pair.away.params.round == 2
 
     def test_who_waits_is_woken(self):
         params = Params(5, readers=3)
@@ -130,11 +118,6 @@ class TestParams:
         with pytest.raises(FrameError):
             learning.away.places(1)
 
-    def test_weights_only_go_out(self):
-        pair = Pair(ParamsMirror(Params(5)))
-        with pytest.raises(FrameError):
-            pair.home.places(1)
-
 
 def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
     pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
@@ -183,6 +166,13 @@ class TestCounters:
         frames = [item for item, _ in pair.away.changes(np.inf)]
         assert frames == [5, 4], "one frame of games, then the counts"
 
+    def test_rows_of_workers_here_are_not_written(self):
+        pair = Pair(CountersMirror(Counters(3)))
+        pair.seat(0, row=1)
+        for item in (0, 1, 4, 6, 999):
+            with pytest.raises(FrameError):
+                pair.home.places(item)
+
     def test_more_games_than_there_is_room_for_keep_the_newest(self):
         pair = Pair(CountersMirror(Counters(1)))
         pair.seat(0)
@@ -191,13 +181,6 @@ class TestCounters:
             there.episode(float(i), 1.0, 0)
         pair.back()
         assert sorted(pair.home.counters.games[0, :, 0]) == list(map(float, range(100, EPISODES + 100)))
-
-    def test_rows_of_workers_here_are_not_written(self):
-        pair = Pair(CountersMirror(Counters(3)))
-        pair.seat(0, row=1)
-        for item in (0, 1, 4, 6, 999):
-            with pytest.raises(FrameError):
-                pair.home.places(item)
 
 
 def test_cells_go_out_when_they_change():

@@ -113,11 +113,6 @@ def test_the_replica_that_saves_stays(text):
         planned(replicas(2), text)
 
 
-def test_other_replicas_than_the_first_are_sent_where_one_likes():
-    found = planned(replicas(3, apart=True), "replica[1]=blue")
-    assert (found["here"], found["blue"]) == (["replica0"], ["replica1", "replica2"])
-
-
 def test_two_learners_stay():
     roles = run_of()
     roles[2].n = 2

@@ -18,17 +18,6 @@ from pathlib import Path
 import pytest
 
 import polyplay
-from tests.systems import test_accel as accel
-from tests.systems import test_accel_dqn as accel_dqn
-from tests.systems import test_apex as apex
-from tests.systems import test_apex_dpg as apex_dpg
-from tests.systems import test_appo as appo
-from tests.systems import test_dqn as dqn
-from tests.systems import test_gorila as gorila
-from tests.systems import test_gorila_free as gorila_free
-from tests.systems import test_ppo as ppo
-from tests.systems import test_r2d2 as r2d2
-from tests.systems import test_rainbow as rainbow
 from tests.workers.hosts.runs import command, events, learning, metrics, updates, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ray")]
@@ -119,28 +108,6 @@ def test_a_wrong_token_is_one_line(cluster, tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(900)
-def test_a_machine_whose_agent_is_killed_gets_another_one(cluster, tmp_path):
-    run = tmp_path / "run"
-    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "100M")
-    try:
-        wait_for(lambda: learning(run), WAIT)
-        for pid in ours("polyplay: agent"):
-            os.kill(pid, signal.SIGKILL)
-        wait_for(
-            lambda: {row["machine"] for row in events(run) if row.get("again")} == {"machine-2", "machine-3"}, WAIT
-        )
-        at = metrics(run)[-1]["updates"]
-        wait_for(lambda: learning(run, at + 20), WAIT)
-    finally:
-        main.terminate()
-        said = main.communicate(timeout=WAIT)[0].decode()
-    assert main.returncode == 143, said
-    assert "has a new agent" in said
-    assert "Traceback" not in said
-    wait_for(lambda: not ours("polyplay: agent"), WAIT)
-
-
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_path):
     run = tmp_path / "run"
@@ -203,47 +170,3 @@ def test_the_guides_commands_make_one_machine_two(tmp_path, monkeypatch):
     finally:
         subprocess.run([Path(sys.executable).parent / "ray", "stop", "--force"], capture_output=True, check=False)
         shutil.rmtree(own, ignore_errors=True)
-
-
-IMPALA = {**appo.NET, "env": "toy:catch", "actors": 2, "lanes": 8, "batch": 16, "unroll": 9, "learning_rate": 5e-3}
-STEADY = {**accel.CATCH, "learning_rate": 3e-3, "entropy_cost": 0.05}  # what it knows it knows at the next report too
-SYSTEMS = {  # what each learns in its own tests, with the same numbers; and where
-    "impala": ("impala", IMPALA, 80_000, 0.5, "learn=machine-3,act=machine-2"),
-    "appo": ("appo", appo.CATCH, 80_000, 0.5, None),
-    "r2d2": ("r2d2", {**r2d2.MEMORY, "actors": 2, "epsilon": 0.1}, 40_000, 0.6, None),
-    "apex": ("apex", {**apex.CATCH, "actors": 2}, 16_000, 0.3, "serve_replay=machine-2,act=machine-3"),
-    "apex_dpg": ("apex_dpg", apex_dpg.AIM, 3_000, 0.5, "serve_replay=others"),
-    "gorila": ("gorila", gorila.CATCH, 16_000, 0.3, None),
-    "gorila free": (
-        "gorila",
-        {**gorila_free.CATCH, **gorila_free.FAST},
-        20_000,
-        0.3,
-        "serve_replay=others,serve_parameters[1]=others",
-    ),
-    "a2c": ("a2c", {**STEADY, "learning_rate": 5e-3}, 60_000, 0.5, None),
-    "ppo": ("ppo", {**ppo.CATCH, "replicas": 2}, 60_000, 0.6, None),
-    "accel": ("accel", STEADY, 60_000, 0.5, None),
-    "dqn": ("dqn", {**dqn.CATCH, "replicas": 2}, 12_000, 0.2, None),
-    "accel_dqn": ("accel_dqn", accel_dqn.CATCH, 16_000, 0.2, None),
-    "rainbow": ("rainbow", {**rainbow.CATCH, "replicas": 2}, 12_000, 0.2, None),
-}
-
-
-TRAIN = "import json, polyplay, sys; polyplay.train(sys.argv[1], **json.loads(sys.argv[2]))"
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_learns_its_toy_on_raylets(name, cluster, tmp_path):
-    system, settings, steps, good, place = SYSTEMS[name]
-    where = {"hosts": f"ray:{cluster}", "place": place, "run": str(tmp_path / "run"), "quiet": True}
-    where |= {"report_every": 0.3}
-    given = json.dumps({**settings, "steps": steps, "until_return": good, **where})
-    command = [sys.executable, "-c", TRAIN, system, given]  # Ray reads its token once in a process
-    done = subprocess.run(command, capture_output=True, timeout=170, stdin=subprocess.DEVNULL, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    returns = [row["episodic_return_mean"] for row in rows if row["episodic_return_mean"] is not None]
-    assert max(returns) >= good  # random play: -0.6
-    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-    assert max(sum(host["workers"] for host in row.get("hosts", {}).values()) for row in rows) > 0

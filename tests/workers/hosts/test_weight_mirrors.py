@@ -1,7 +1,12 @@
-"""Mirrors of an all-reduce, and of what learners elsewhere set, driven by hand in one process."""
+"""Mirrors of an all-reduce and of a parameter server, driven by hand, by chance and by threads."""
 
 from __future__ import annotations
 
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,15 +14,113 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.core.worker import Counters, Hyperparameters
-from polyplay.weights.params import param_sizes
+from polyplay.core.errors import Closed
+from polyplay.core.worker import Counters
+from polyplay.weights.parameter_server import (
+    BUSY,
+    HELD,
+    HOLD,
+    TAKEN,
+    VERSION,
+    WRITTEN,
+    ParameterServer,
+    ParameterShard,
+    serve_parameters,
+)
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import AllReduce, OptimizerSpec
-from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
-from polyplay.workers.hosts.weight_mirrors import AllReduceMirror
-from tests.weights.ends import me
+from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, RemoteSeat
+from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ServerMirror, _Kind
+from tests.weights.ends import PLAIN, finish, me
+from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, carry, forget
 
 ADAM = OptimizerSpec("adam", clip=0.5)
+
+
+def learner(w: int) -> RemoteSeat:
+    return RemoteSeat(w, w, (w,), "bundle", "update")
+
+
+def shard(k: int) -> RemoteSeat:
+    return RemoteSeat(k, 10 + k, role="serve_parameters", end="server")
+
+
+def actor(index: int) -> RemoteSeat:
+    return RemoteSeat(index, 20 + index, role="act", end="params")
+
+
+class Machines:
+    """A server whose learners and shards are on these machines: 0 is home, others have a link each."""
+
+    def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = ADAM):
+        self.server = ParameterServer(optim, *param_sizes(nets(1)[0]), len(learners), len(shards))
+        self.of_learners, self.of_shards, self.pairs = [*learners], shards, list[Pair]()
+        for number in range(max(learners + shards)):
+            forget()
+            self.pairs.append(Pair(ServerMirror(self.server)))
+            self.pairs[number].home.relay = number
+        self.sides: list[ParameterServer] = [self.server, *(pair.away.server for pair in self.pairs)]
+        for seats, made in ((learners, learner), (shards, shard)):
+            for i, machine in enumerate(seats):
+                if machine:
+                    seat(self.pairs[machine - 1], made(i))
+        self.vectors = [FlatParams(net) for net in nets(len(learners))]
+        self.ends: list[Any] = [self._end(w) for w in range(len(learners))]
+        self.shards = list[ParameterShard]()
+
+    def _end(self, w: int) -> Any:
+        return self.sides[self.of_learners[w]].bind(me(w, len(self.of_learners)), self.vectors[w])
+
+    def begin(self) -> None:
+        """Learner 0 has statistics, as a run that goes on has, and the first weights."""
+        side = self.sides[self.of_learners[0]]
+        side.statistics[:] = np.random.default_rng(1).random(side.statistics.shape)
+        self.ends[0].counts.saved = [3 + k for k in range(len(self.of_shards))]
+        self.ends[0].counts.begin(3, 70.0)
+        self.carry()
+        assert all(side.ready for side in self.sides)
+        self.shards = [ParameterShard(self.sides[machine], k) for k, machine in enumerate(self.of_shards)]
+
+    def carry(self) -> None:
+        """Until all has arrived that was written."""
+        for _ in range(2):
+            for pair in self.pairs:
+                pair.back()
+            for pair in self.pairs:
+                pair.out()
+
+    def sweep(self) -> list[int]:
+        self.carry()
+        taken = [part.sweep() for part in self.shards]
+        self.carry()
+        return taken
+
+    def leave(self, w: int, number: int) -> None:
+        """A gradient, for which the slots are free."""
+        self.ends[w].counts.newest()
+        vector, draw = self.vectors[w], torch.Generator().manual_seed(number)
+        vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
+        finish(self.ends[w](0.1, np.zeros(5)))
+        self.ends[w].counts.add(4.0)
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Links and shards are at work while learner 0 waits for them, and while it saves."""
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.wait(0.001):
+                self.sweep()
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            with self.ends[0].still():
+                yield
+        finally:
+            stop.set()
+            worker.join(30)
 
 
 @pytest.fixture(autouse=True)
@@ -107,16 +210,6 @@ def test_a_turn_that_cannot_be_is_refused():
     assert not pair.home.reduce.sums.any()
 
 
-def test_who_learns_elsewhere_keeps_its_own_part_of_the_run_that_is_left():
-    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
-    seat(pair, RemoteSeat(1, 1, (1,), "bundle", "update"))
-    pair.home.thing.set("learning_rate", 2.0)
-    pair.home.thing.set("left", 0.7)
-    pair.away.thing.set("left", 0.3)
-    pair.out()
-    assert pair.away.thing.all() == {"learning_rate": 2.0, "left": 0.3}
-
-
 def test_counters_that_say_a_part_is_written_name_whose():
     counters = Counters(2, ())
     pair = Pair(CountersMirror(counters))
@@ -126,3 +219,378 @@ def test_counters_that_say_a_part_is_written_name_whose():
     assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == [None]
     theirs.set("saved", 7.0)
     assert [pair.away.answers(item) for item, _ in pair.away.changes(np.inf)] == ["replica-5"]
+
+
+LAYOUTS = [
+    ([0, 0], [1, 1]),  # shards elsewhere
+    ([0, 1], [0, 0]),  # a learner
+    ([0, 1], [1, 1]),  # beside its shards
+    ([0, 1], [0, 1]),
+    ([0, 1], [2, 2]),  # two links from each other
+    ([0, 1, 2], [0, 1, 2]),
+    ([1, 0], [0, 1]),  # learner 0 elsewhere
+    ([1, 2], [2, 0]),
+]
+
+
+@pytest.mark.parametrize(("learners", "shards"), LAYOUTS)
+def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, shards):
+    n = len(learners)
+    here, there = Machines([0] * n, [0] * len(shards)), Machines(learners, shards)
+    for machines in (here, there):
+        machines.begin()
+    for i in range(9):
+        told = []
+        for machines in (here, there):
+            machines.leave(i % n, i)
+            if i % 4:  # else it waits for the next one's
+                assert set(machines.sweep()) <= {1, 2}
+            told.append([machines.ends[w].counts.newest() for w in range(n)])
+        assert told[0] == told[1]
+        for one, two in zip(here.vectors, there.vectors, strict=True):
+            assert torch.equal(one.flat, two.flat)
+    here.sweep()
+    there.sweep()
+    assert there.server.shard[:, VERSION].tolist() == [12 + k for k in range(len(shards))]
+    one, two = here.server.totals(), there.server.totals()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    assert [there.sides[machine].learnt for machine in learners] == [70.0 + 36.0] * n
+    assert np.array_equal(here.server.slot[:, :, :2], there.server.slot[:, :, :2])
+    assert np.array_equal(here.server.slot[:, :, TAKEN], there.server.slot[:, :, TAKEN])
+    assert np.array_equal(whole(here.server), whole(there.server))
+
+
+@pytest.mark.parametrize(("learners", "shards"), LAYOUTS)
+def test_who_saves_has_exact_weights_and_statistics_while_shards_elsewhere_stand_still(learners, shards):
+    n = len(learners)
+    here, there = Machines([0] * n, [0] * len(shards)), Machines(learners, shards)
+    for machines in (here, there):
+        machines.begin()
+        for i in range(5):
+            machines.leave(i % n, i)
+            machines.sweep()
+    for again in range(2):
+        with there.still(), here.ends[0].still():
+            there.leave(1, 7 + again)
+            mine, side = there.ends[0].counts, there.sides[learners[0]]
+            kept = side.statistics.copy()
+            assert np.array_equal(kept, here.server.statistics)
+            assert torch.equal(there.vectors[0].flat, here.vectors[0].flat)
+            assert mine.state() == here.ends[0].counts.state()
+            assert np.array_equal(side.totals()["applied"], here.server.totals()["applied"])
+            time.sleep(0.02)
+            assert np.array_equal(side.statistics, kept)
+            assert mine.state()["shards"] == side.shard[:, VERSION].tolist(), "no shard went on"
+        here.leave(1, 7 + again)
+        here.sweep()
+        there.sweep()
+        assert np.array_equal(whole(here.server), whole(there.server))
+
+
+def kinds(frames: Any) -> list[str]:
+    made = ServerMirror(ParameterServer(ADAM, *param_sizes(nets(1)[0]), 2, 2))
+    found = [made._kind(item) for item, _ in frames]
+    return [f"{kind.name} {i}" for kind, i in found]
+
+
+class TestFrames:
+    def test_who_only_reads_gets_weights_and_counts(self):
+        machines = Machines([0, 0], [0, 0])
+        pair = Pair(ServerMirror(machines.server))
+        seat(pair, actor(0))
+        machines.begin()
+        machines.server.counters[1, :2] = 2, 8
+        pair.out()
+        theirs, ours = FlatParams(nets(1)[0]), FlatParams(nets(1)[0])
+        assert pair.away.server.pull(theirs) == machines.server.pull(ours)
+        assert torch.equal(theirs.flat, ours.flat)
+        assert pair.away.server.learnt == 78.0
+        assert not list(pair.home.changes(0.0))
+        machines.server.shard[0, VERSION] += 1
+        assert kinds(pair.home.changes(0.0)) == ["VERSION 0", "PART 0"]  # of the first part alone
+
+    @pytest.mark.parametrize(
+        ("kind", "i"), [("THERE", 0), ("HEAD", 0), ("SHARD", 0), ("VERSION", 0), ("PART", 0), ("STATISTICS", 0)]
+    )
+    def test_what_is_written_at_home_is_refused_from_elsewhere(self, kind, i):
+        machines = Machines([0, 1], [0, 1])
+        machines.begin()
+        home = machines.pairs[0].home
+        for item in (home._item(_Kind[kind], i), home._item(_Kind.SEAT, 1), home._item(_Kind.LEARNER, 0), -1, 999):
+            with pytest.raises(FrameError):
+                home.places(item)
+
+    def test_a_slot_that_is_full_takes_no_other_slice(self):
+        machines = Machines([0, 1], [0, 0])
+        machines.begin()
+        home = machines.pairs[0].home
+        mark = home.places(home._item(_Kind.SLICE, 2))[1]
+        machines.server.slot[1, 0, WRITTEN] = 1
+        with pytest.raises(FrameError, match="SLICE 2"):
+            home.places(home._item(_Kind.SLICE, 2))
+        with pytest.raises(FrameError, match="SLICE 0"):  # learner 0 is here
+            home.places(home._item(_Kind.SLICE, 0))
+        mark[:] = 3, 0
+        with pytest.raises(FrameError, match="slice 3 of learner 1 after 1"):
+            home.arrived(home._item(_Kind.SLICE, 2))
+
+    def test_a_shards_machine_takes_nothing_of_what_its_shard_writes(self):
+        machines = Machines([0, 0], [0, 1])
+        machines.begin()
+        away = machines.pairs[0].away
+        assert away.places(away._item(_Kind.SHARD, 0))
+        for kind in (_Kind.SHARD, _Kind.VERSION, _Kind.PART, _Kind.STATISTICS):
+            with pytest.raises(FrameError):
+                away.places(away._item(kind, 1))
+
+
+class TestBegin:
+    def test_a_shard_that_begins_late_has_the_first_weights_and_the_gradients_so_far(self):
+        here, machines = Machines([0, 0], [0, 0]), Machines([0, 0], [0, 0])
+        for which in (here, machines):
+            which.begin()
+            which.leave(0, 5)
+        forget()
+        pair = Pair(ServerMirror(machines.server))
+        seat(pair, actor(0))  # that machine has had all but what shards need
+        pair.out()
+        carry(pair.home.begin(shard(1)), pair.away)
+        twin = pair.away.server
+        assert twin.ready
+        assert twin.shard[1, VERSION] == 4
+        part = machines.server.parts[1]
+        weights = slice(part.start, machines.server.weights)
+        assert np.array_equal(twin.statistics[:, weights], machines.server.statistics[:, weights])
+        for side in (pair.away, pair.home):
+            side.sit(shard(1))
+        machines.pairs, machines.shards[1] = [pair], ParameterShard(twin, 1)
+        assert here.sweep() == machines.sweep() == [1, 1]
+        assert np.array_equal(whole(here.server), whole(machines.server))
+
+    def test_a_new_learner_begins_with_what_is_there_of_its_seat(self):
+        server = ParameterServer(ADAM, *param_sizes(nets(1)[0]), 2, 1)
+        server.fill(FlatParams(nets(1)[0]), [0], 0, 0.0)
+        server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
+        pair = Pair(ServerMirror(server))
+        seat(pair, learner(1))
+        assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
+        assert pair.away.server.counters[1, :2].tolist() == [7, 28]
+        assert [pair.away._kind(item)[0].name for item, _ in pair.away.changes(0.0)] == ["LEARNER"]  # no slice again
+
+
+class TestHold:
+    def test_a_late_answer_is_none_to_the_next_question(self):
+        machines = Machines([0, 0], [0, 1])
+        machines.begin()
+        pair, server = machines.pairs[0], machines.server
+        server.head[HOLD] = 1
+        pair.out()
+        assert server.held(1).tolist() == [True, False]
+        late = [(item, [np.array(x) for x in arrays]) for item, arrays in pair.away.changes(0.0)]
+        assert kinds(late) == ["STATISTICS 1", "SHARD 1"]
+        server.head[HOLD] = 3
+        carry(late, pair.home)
+        assert server.shard[1, HELD] == 1
+        assert server.held(3).tolist() == [True, False]
+        pair.out()
+        pair.back()
+        assert server.held(3).all()
+        assert not list(pair.away.changes(0.0)), "it is said once"
+
+    def test_a_shard_in_the_middle_of_a_gradient_is_waited_for(self):
+        machines = Machines([0, 0], [0, 1])
+        machines.begin()
+        pair, server = machines.pairs[0], machines.server
+        pair.away.server.shard[1, BUSY] = 1
+        server.head[HOLD] = 1
+        machines.carry()
+        assert not server.held(1)[1]
+        assert pair.away.server.head[HOLD] == 1
+        pair.away.server.shard[1, BUSY] = 0
+        machines.carry()
+        assert server.held(1).all()
+
+
+def rings(bell: Any) -> bool:
+    rang = False
+    while bell.wait(0.0):
+        rang = True
+    return rang
+
+
+def test_bells_ring_on_the_machine_of_whom_they_wake():
+    machines = Machines([0, 1], [2, 0])
+    machines.begin()
+    server, (first, second) = machines.server, machines.pairs
+    links = server._bells.relays
+    a, b = (pair.away.server._bells.relays[0] for pair in machines.pairs)
+    bells = [links[0], links[1], a, b, server.bell(1), first.away.server.reply(1), second.away.server.bell(0)]
+
+    def which() -> list[int]:
+        return [i for i, bell in enumerate(bells) if rings(bell)]
+
+    which()
+    machines.leave(1, 0)
+    assert which() == [2]  # there it wakes the link
+    first.back()
+    assert which() == [1, 4]  # at home the other link, and the shard that is here
+    second.out()
+    assert which() == [6]
+    machines.shards[0].sweep()
+    assert which() == [3]
+    second.back()
+    assert which() == [0]
+    first.out()
+    assert which() == [5]
+
+
+class Chance(Machines):
+    """Gradients of -1, each of which adds 1 to every weight, and anything at any time. The last machine may be lost."""
+
+    def __init__(self, seed: int, learners: list[int], shards: list[int]):
+        super().__init__(learners, shards, PLAIN)
+        self.draw = random.Random(seed)
+        self.begin()
+        self.first = whole(self.server)
+
+    def push(self, w: int) -> None:
+        marks = self.sides[self.of_learners[w]].slot[w]
+        if (marks[:, WRITTEN] == marks[:, TAKEN]).all():
+            self.ends[w].counts.newest()
+            self.vectors[w].grad.fill_(-1.0)
+            finish(self.ends[w](1e6, np.zeros(5)))
+            self.ends[w].counts.add(4.0)
+
+    def move(self, w: int) -> None:
+        """A learner is lost: all of it comes home before that is known."""
+        self.pairs[self.of_learners[w] - 1].back()
+        self.seat(w, self.draw.randrange(1, len(self.sides)))
+
+    def seat(self, w: int, machine: int) -> None:
+        self.of_learners[w] = machine
+        seat(self.pairs[machine - 1], learner(w))
+        self.ends[w] = self._end(w)
+
+    def lose(self) -> None:
+        """A machine without shards is lost, another one joins."""
+        forget()
+        self.pairs[-1] = Pair(ServerMirror(self.server))
+        self.pairs[-1].home.relay = len(self.pairs) - 1
+        self.sides[-1] = self.pairs[-1].away.server
+        for w, machine in enumerate(self.of_learners):
+            if machine == len(self.pairs):
+                self.seat(w, self.draw.randrange(1, len(self.sides)))
+
+    def event(self) -> None:
+        what, draw = self.draw.random(), self.draw
+        if what < 0.3:
+            self.push(draw.randrange(len(self.ends)))
+        elif what < 0.5:
+            draw.choice(self.shards).sweep()
+        elif what < 0.73:
+            draw.choice(self.pairs).back()
+        elif what < 0.96:
+            draw.choice(self.pairs).out()
+        elif what < 0.99:
+            self.move(draw.choice([w for w, machine in enumerate(self.of_learners) if machine and w]))
+        else:
+            self.lose()
+
+    def hold(self) -> None:
+        """Learner 0's side has what shards have, wherever these are."""
+        side = self.sides[self.of_learners[0]]
+        side.head[HOLD] |= 1
+        while not side.held(side.head[HOLD]).all():
+            self.event()
+        for _ in range(20):
+            self.event()
+        for k, part in enumerate(side.parts):
+            own, there = slice(part.start, min(part.stop, side.weights)), self.sides[self.of_shards[k]]
+            assert side.shard[k, VERSION] == there.shard[k, VERSION]
+            assert np.array_equal(side.statistics[:, own], there.statistics[:, own])
+            assert np.array_equal(whole(side)[part], whole(there)[part])
+        self.ends[0]._release()
+
+
+@pytest.mark.parametrize(
+    ("learners", "shards"),
+    [([0, 1, 2, 3], [1, 2]), ([0, 1, 2, 3], [0, 1]), ([0, 1, 2, 3], [2, 2]), ([1, 0, 3], [0, 2])],
+)
+def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
+    machines = Chance(len(learners) + sum(shards), learners, shards)
+    for _ in range(15):
+        for _ in range(100):
+            machines.event()
+        machines.hold()
+    for _ in range(3):
+        machines.sweep()
+    server = machines.server
+    assert np.array_equal(server.slot[:, :, WRITTEN], server.slot[:, :, TAKEN])
+    applied = server.slot[:, :, WRITTEN].sum(0)
+    assert applied.min() > 40
+    assert (server.shard[:, VERSION] - [3, 4]).tolist() == applied.tolist() == server.totals()["applied"].tolist()
+    for k, part in enumerate(server.parts):
+        own = slice(part.start, min(part.stop, server.weights))
+        np.testing.assert_allclose(whole(server)[own] - machines.first[own], applied[k], rtol=2e-3)
+    assert server.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()
+
+
+def _serve(server: ParameterServer, k: int) -> None:
+    with contextlib.suppress(Closed):
+        finish(serve_parameters(me(k, server.shards), server=server))
+
+
+def _carry(machines: Machines, side: str, stop: threading.Event) -> None:
+    """As a link's thread does, of one direction."""
+    while not stop.wait(0.0003):
+        for pair in machines.pairs:
+            with contextlib.suppress(Closed):
+                getattr(pair, side)()
+
+
+def _learn(machines: Machines, w: int, times: int) -> None:
+    end, vector = machines.ends[w], machines.vectors[w]
+    for _ in range(times):
+        end.counts.newest()
+        vector.grad.fill_(-1.0)
+        finish(end(1e6, np.zeros(5)))
+        end.counts.add(1.0)
+
+
+def test_while_all_are_at_work_no_gradient_is_lost_and_who_saves_sees_no_part_between_two():
+    machines = Machines([0, 1, 0], [1, 2], PLAIN)
+    machines.begin()
+    stop, machines.shards = threading.Event(), []
+    first = machines.vectors[0].flat.clone()
+    works = [threading.Thread(target=_carry, args=(machines, side, stop)) for side in ("out", "back")]
+    works += [threading.Thread(target=_serve, args=(machines.sides[m], k)) for k, m in enumerate(machines.of_shards)]
+    learners = [threading.Thread(target=_learn, args=(machines, w, 40)) for w in (1, 2)]
+    for thread in works + learners:
+        thread.start()
+    try:
+        for _ in range(5):
+            _learn(machines, 0, 4)
+            with machines.ends[0].still():
+                told, flat = machines.server.shard[:, VERSION].copy(), machines.vectors[0].flat
+                for k, part in enumerate(machines.server.parts):
+                    own = slice(part.start, min(part.stop, machines.server.weights))
+                    change = (flat[own] - first[own]).numpy()
+                    np.testing.assert_allclose(change, told[k] - 3 - k, rtol=2e-3)
+                kept = machines.server.statistics.copy()
+                time.sleep(0.01)
+                assert np.array_equal(machines.server.statistics, kept)
+                assert np.array_equal(machines.server.shard[:, VERSION], told)
+        for thread in learners:
+            thread.join(60)
+        until = time.monotonic() + 60
+        while machines.server.counters[:, 0].sum() < 100 or (machines.server.totals()["applied"] < 100).any():
+            assert time.monotonic() < until
+            time.sleep(0.002)
+    finally:
+        for side in machines.sides:
+            side.close()
+        stop.set()
+        for thread in works + learners:
+            thread.join(30)
+    assert machines.server.counters[:, 0].tolist() == [20, 40, 40]
+    assert machines.server.totals()["applied"].tolist() == [100, 100]

@@ -1,4 +1,4 @@
-"""Machines that hold a replay or a part of a parameter server: killed, silent, and stopped by SIGTERM."""
+"""Machines whose agents, memories or shards are lost or stopped: their runs go on, or can be resumed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,74 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.workers.hosts.runs import command, events, learning, metrics, processes_of, wait_for
+import polyplay
+from polyplay import systems
+from polyplay.core import checkpoint
+from polyplay.runs.options import RunOptions
+from tests.runs.test_session import KW, SLOW
+from tests.workers.hosts.runs import command, events, learning, metrics, processes_of, updates, wait_for
 
-pytestmark = pytest.mark.long
+WAIT = 240.0  # seconds, at most, also on a machine that is busy with other things
+
+
+def agents(test: Path) -> list[int]:
+    """Their processes."""
+    return [pid for pid, title in processes_of(test).items() if title.startswith("polyplay: agent")]
+
+
+def opened(run: Path) -> list[tuple[str, str]]:
+    return [(row["event"], row["machine"]) for row in events(run) if row["event"] in ("opened", "lost")]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("machines", "number"),
+    [(1, signal.SIGKILL), (1, signal.SIGSTOP), (2, signal.SIGKILL)],
+    ids=["killed", "silent", "both killed"],
+)
+def test_actors_go_on_where_they_were(machines, number, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
+    run = tmp_path / "run"
+    main = command(run, "--hosts", f"pretend:{machines}", "--steps", "100M", "--host-timeout", "2")
+    try:
+        for lost in (1, 2):
+            at = metrics(run)[-1]["updates"] if run.exists() and metrics(run) else 0
+            wait_for(lambda at=at: learning(run, at + 20), WAIT)
+            for pid in agents(tmp_path):
+                os.kill(pid, number)
+            wait_for(lambda lost=lost: opened(run).count(("lost", "pretend-1")) == lost, WAIT)
+            wait_for(lambda lost=lost: opened(run).count(("opened", "pretend-1")) == 1 + lost, WAIT)
+        at = metrics(run)[-1]["updates"]
+        wait_for(lambda: learning(run, at + 20), WAIT)
+        again = [row for row in events(run) if row.get("again")]
+        assert len(again) >= 2 * machines
+        assert [row["retry"] for row in events(run) if (row["event"], row["machine"]) == ("lost", "pretend-1")] == [
+            2,
+            4,
+        ]
+        wait_for(lambda: len(agents(tmp_path)) == machines)
+    finally:
+        main.terminate()
+        said = main.communicate(timeout=120)[0].decode()
+    assert main.returncode == 143, said
+    assert "Traceback" not in said
+    assert said.count("machine pretend-1 has a new agent") == 2
+    wait_for(lambda: not processes_of(tmp_path), 5.0)
+
+
 TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "batch": 16, "start": 300}
+
 APEX = {**TOY, "memories": 2, "capacity": 4_000}
+
 GORILA = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 300, "capacity": 5_000}
+
 FREE = {**GORILA, "actors": 2, "memories": 1}
+
 MEMORIES = ("apex", APEX, "serve_replay=others")
+
 SHARDS = ("gorila", GORILA, "serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2")
+
 BOTH = ("gorila", FREE, "serve_parameters[0]=pretend-1,serve_replay=pretend-2")
 
 
@@ -69,6 +128,7 @@ def resume(run: Path, steps: int, hosts: str, *words: str) -> None:
     subprocess.run([sys.executable, "-m", "polyplay", *given], check=True, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "number", "within"),
     [
@@ -104,6 +164,7 @@ def test_a_lost_memory_begins_anew_and_learning_goes_on(tmp_path, begin, victim,
     assert set(json.loads((newest(run) / "manifest.json").read_text())["files"]) >= names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["agent", "worker"])
 def test_a_lost_shard_ends_the_run_which_can_be_resumed(tmp_path, begin, victim):
     run = tmp_path / "run"
@@ -119,6 +180,7 @@ def test_a_lost_shard_ends_the_run_which_can_be_resumed(tmp_path, begin, victim)
     resume(run, int(steps) + 2_000, "none")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [MEMORIES, SHARDS, BOTH], ids=["memories", "shards", "both"])
 def test_sigterm_saves_what_is_elsewhere_and_the_run_goes_on_here_and_there(tmp_path, begin, case):
     run = tmp_path / "run"
@@ -141,9 +203,71 @@ def test_sigterm_saves_what_is_elsewhere_and_the_run_goes_on_here_and_there(tmp_
         assert metrics(run)[-1]["updates"] > saved["counters"]["updates"]
 
 
+@pytest.mark.long
 def test_nothing_is_left_once_the_main_process_is_killed(tmp_path, begin):
     main = begin(BOTH)
     assert len(processes_of(tmp_path)) > 6
     main.kill()
     main.wait()
     wait_for(lambda: not processes_of(tmp_path), 2.0)
+
+
+AT = 3  # updates after which a step takes a quarter of a second, and a rollout more than a minute
+
+FEW = {"start": 400, "capacity": 2000}
+
+
+class Stop:
+    """A callback that makes the environments slow, and then sends SIGTERM."""
+
+    def __init__(self, flag: Path):
+        self.flag, self.sent = flag, 0.0
+
+    def on_report(self, run: Any, row: dict[str, Any]) -> None:
+        if row["updates"] >= AT and not self.sent:
+            if not self.flag.exists():
+                self.flag.touch()
+            else:  # half a second later: they are in their steps
+                self.sent = time.monotonic()
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("system", "kw"),
+    [
+        ("a2c", {"replicas": 2, "hosts": "pretend:1"}),
+        ("dqn", {**FEW, "replicas": 2, "hosts": "pretend:1"}),
+        ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2"}),
+        ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2", "place": "learn=others", "trace": False}),
+        ("r2d2", {**FEW, "actors": 2, "hosts": "pretend:1"}),
+        ("apex", {**FEW, "actors": 2, "memories": 1, "hosts": "pretend:2", "place": "serve_replay=others"}),
+        ("gorila", {**FEW, "learners": 2, "hosts": "pretend:1"}),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "-".join(str(v) for v in x.values()),
+)
+def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, tmp_path, monkeypatch, request):
+    name, run, flag = f"slows_{abs(hash(request.node.name))}", tmp_path / "run", tmp_path / "slow"
+    (tmp_path / f"{name}.py").write_text(SLOW.replace("FLAG", repr(str(flag))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = {**vars(systems.load(system).Config()), **vars(RunOptions())}
+    given = {k: v for k, v in {**KW, **kw, "report_every": 0.5}.items() if k in known}
+    stop = Stop(flag)
+    result = polyplay.train(system, env=f"{name}:make", run=str(run), callbacks=[stop], **given)
+    assert time.monotonic() - stop.sent < 30.0, "a rollout takes 100 s"
+    assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
+    found = checkpoint.everything(run)[-1]
+    assert checkpoint.update_of(found) >= AT
+    assert result.summary["checkpoint"] == found.name
+    assert checkpoint.resume_flaw(found) is None
+    apart = system in ("gorila", "apex")  # several make updates, or as many as there is time for
+    traced = given["trace"] and not apart
+    assert not traced or checkpoint.update_of(found) == updates(run)[-1]["update"]
+    flag.unlink()
+    steps = checkpoint.manifest(found)["counters"]["steps"]
+    again = polyplay.resume(run, steps=steps + 2000, hosts="none")
+    assert again.exit_code == 0
+    made = [row["update"] for row in updates(run)] if traced else [1]
+    assert made == list(range(1, made[-1] + 1))

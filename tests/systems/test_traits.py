@@ -1,8 +1,9 @@
-"""Every trait with every other, in every system, as threads and as processes: the table of traits_matrix."""
+"""Traits of environments and networks together, in every system: the table of traits_matrix."""
 
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +17,13 @@ from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
 from polyplay.runs import options as config
 from polyplay.workers.crew import Crew
+from tests.games.traits import NAME as TRAITS
 from tests.systems import traits_matrix as matrix
 
-NET = {
-    "network": "mlp",
-    "optimizer": "adam",
-    "learning_rate": 1e-2,
-    "anneal": "constant",
-    "gamma": 0.5,
-    "max_grad_norm": 0.5,
-    "optimizer_eps": 1e-5,
-    "reward": "none",
-    "lanes": 16,
-    "unroll": 8,
-    "tensorboard": False,
-    "report_every": 1.0,
-}
+NET = {"network": "mlp", "optimizer": "adam", "learning_rate": 1e-2, "anneal": "constant", "gamma": 0.5}
+NET |= {"max_grad_norm": 0.5, "optimizer_eps": 1e-5, "reward": "none", "lanes": 16, "unroll": 8, "tensorboard": False}
+NET |= {"report_every": 1.0}
+
 OF = {
     "a2c": {"replicas": 1, "lam": 0.95, "core_size": 32},
     "a3c": {"workers": 2, "core_size": 32},
@@ -41,6 +33,7 @@ OF = {
     "appo": {"actors": 1, "lag": 0, "batch": 16, "epochs": 2, "minibatches": 2, "learning_rate": 3e-3},
     "impala": {"actors": 1, "lag": 0, "batch": 16, "reduction": "mean", "learning_rate": 3e-3},
 }
+
 STEPS, FEW = {1: 12_000, 5: 20_000}, 1_000  # agent steps, by number of traits; of runs that only train
 
 
@@ -69,10 +62,11 @@ def fresh(case):
     return build_network(page.build(chosen, Crew(options.seed, options.on)).policy, options.seed)
 
 
+USUAL = "a2c threads lstm+mask+dict+hybrid+continuous", "impala processes lstm+mask+dict+hybrid+continuous"
+
+
 def marks(case):
-    """A learning run of one trait takes long and shows less than those of all; so does a second kind of core."""
-    alone = len(case.traits) == 1 and case.goal is not None and case.system != "impala"
-    return [pytest.mark.long] * (alone or "gru" in case.traits)
+    return [pytest.mark.long] * (str(case) not in USUAL)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case), marks=marks(case)) for case in matrix.CASES])
@@ -144,3 +138,33 @@ def test_the_table_has_every_pair_and_names_what_proves_it():
     assert set(marks) == {"L", "t"}, "none is untried"
     assert next(row for row in rows if row[0] == "LSTM + masks")[1] == "L t", "a2c, threads first"
     assert matrix.verdict("a2c", "process", ("nothing",)) == "untried"
+
+
+VALUES_NET: Any = {"env": f"{TRAITS}+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0}
+VALUES_NET |= {"steps": 600}
+
+SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}
+
+R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
+
+VALUES_OF: Any = {"accel_dqn": {"replicas": 2}, "apex": {"memories": 2}, "dqn": {}, "gorila": {"learners": 2}}
+VALUES_OF |= {"rainbow": {}, "r2d2": R2D2}
+
+RUNS: Any = [(name, VALUES_OF[name] | {"on": "thread"}) for name in matrix.VALUES]
+
+RUNS += [("dqn", {"on": "process"}), ("gorila", {"on": "thread", "learners": 2, "actors": 2, "memories": 2})]
+
+
+@pytest.mark.parametrize(("system", "more"), RUNS)
+def test_it_trains_with_masks_and_dicts(system, more, tmp_path):
+    given = {**VALUES_NET, **SOME, **more}
+    run = polyplay.train(system, run=str(tmp_path / "run"), **given)
+    assert run.exit_code == 0
+    assert run.summary["updates"] >= 5
+    assert run.summary["episodic_return_mean"] >= 0.0, "an illegal action gives -1"
+    page = systems.load(system)
+    chosen, options, _ = config.resolve(page, **given)
+    fresh = build_network(page.build(chosen, Crew(options.seed)).policy, options.seed).state_dict()
+    now = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print)).arrays("agents/0/policy")
+    assert all(np.isfinite(v).all() for v in now.values())
+    assert any((v != fresh[k].numpy()).any() for k, v in now.items())

@@ -1,4 +1,4 @@
-"""The scheduler's worker: turns dials, reads the meter, tells every decision; and roles as dials."""
+"""GA3C's scheduler: its rule as published, its worker, and roles as dials."""
 
 from __future__ import annotations
 
@@ -10,12 +10,75 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
 from polyplay.runs.session import Session
-from polyplay.workers.autoscale import ConfigTrial, Decision, annealing, decision_row, describe_decision, schedule
+from polyplay.workers.autoscale import (
+    ConfigTrial,
+    Decision,
+    annealing,
+    decision_row,
+    describe_decision,
+    schedule,
+)
 from polyplay.workers.crew import Crew
+
+BOUNDS = {"agents": (1, 64), "predictors": (1, 8), "trainers": (1, 8)}
+
+START = {"agents": 32, "predictors": 2, "trainers": 2}
+
+
+def drive(steps, rates):
+    """The trials of a rule that is told these trainings per second, one after another."""
+    trials = [next(steps)]
+    for tps in rates:
+        trials.append(steps.send(tps))
+    return trials
+
+
+def moved(a, b):
+    return {k: b[k] - a[k] for k in a if a[k] != b[k]}
+
+
+def test_cold_annealing_keeps_only_what_rose():
+    trials = drive(annealing(START, BOUNDS, 1, temperature=0.0), [100, 90, 95, 110, 105])
+    decided = [t.decided for t in trials[2:]]
+    assert {t.measure for t in trials} == {60.0}
+    assert [d.kept for d in decided] == [False, False, True, False]
+    assert [d.before for d in decided] == [100, 100, 100, 110]
+    assert all(len(moved(d.old, t.config)) == 1 for d, t in zip(decided[:2], trials[2:4], strict=True))
+    assert trials[-1].decided.old == decided[2].new
+
+
+def test_hot_annealing_keeps_what_fell_and_cools():
+    hot = drive(annealing(START, BOUNDS, 1, temperature=1e9, cooling=1.0), range(300, 200, -1))
+    assert all(t.decided.kept and t.decided.why == "annealing" for t in hot[2:])
+    cooled = drive(annealing(START, BOUNDS, 1, temperature=0.5, cooling=0.9), [1000 * 0.98**k for k in range(300)])
+    kept = [t.decided.why == "annealing" for t in cooled[2:]]
+    assert any(kept[:10])
+    assert not any(kept[200:])
+
+
+ranges = st.tuples(st.integers(1, 5), st.integers(0, 200)).map(lambda p: (p[0], p[0] + p[1]))
+
+rates = st.lists(st.floats(0.0, 1e4), min_size=40, max_size=40)
+
+
+@settings(max_examples=20, deadline=None)
+@given(bounds=st.dictionaries(st.sampled_from("abcd"), ranges, min_size=1), rates=rates, seed=st.integers(0, 99))
+def test_it_keeps_its_bounds_and_repeats_itself(bounds, rates, seed):
+    def run():
+        return drive(annealing(dict.fromkeys(bounds, 7), bounds, seed), rates)
+
+    trials = run()
+    assert trials == run()
+    for trial in trials:
+        assert trial.config.keys() == bounds.keys()
+        assert all(low <= trial.config[n] <= high for n, (low, high) in bounds.items())
+        assert trial.measure > 0.0
 
 
 def worker(said: list) -> WorkerContext:
@@ -90,16 +153,6 @@ def test_a_dial_that_never_arrives_holds_nobody_up():
     assert said[1][1]["late"] == []
 
 
-def test_it_waits_until_something_was_trained():
-    ctx = worker([])
-    world = World(0.0, ctx)
-    turns = schedule(ctx, dials=[world.dial], clock=lambda: world.now)
-    for _ in range(50):
-        next(turns)
-        world.now += 0.1
-    assert world.asks == []
-
-
 @pytest.mark.parametrize("delay", [0.0, 0.5, 1e9])
 def test_the_rule_finds_the_best_number_or_lives_with_what_it_gets(delay):
     said: list = []
@@ -135,8 +188,6 @@ def test_a_run_writes_a_decision_down_and_says_it():
 
 
 # ------------------------------------------------------------------------------------------------- roles as dials
-
-
 def busy(ctx):
     while True:
         ctx.counters.add("updates", 1.0)
@@ -171,20 +222,6 @@ def test_a_role_is_scheduled_in_one_thread():
     assert until(crew, lambda: len(said) > 12)
     crew.stop()
     assert [d["to"] for d in said if d["kept"]][-1] == {"together": 4}
-
-
-def test_a_number_may_be_asked_for_by_any_thread():
-    crew = Crew(on="thread")
-    role = crew.add(busy, n=1)
-    dial = crew.dial(role, 1, 8)
-    crew.start()
-    asker = threading.Thread(target=dial.set, args=(5,))
-    asker.start()
-    asker.join()
-    assert role.n == 1, "only polling changes the crew"
-    assert until(crew, lambda: dial.get() == 5)
-    assert len(role.workers) == 5
-    crew.stop()
 
 
 def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
@@ -268,4 +305,11 @@ def test_dials_share_the_places_of_a_crew():
         crew.dial(two, 1, 30)
 
 
-CATCH = dict(env="toy:catch", network="mlp", lanes=4, batch=8, unroll=4, slots=2, optimizer="adam")
+def test_it_waits_until_something_was_trained():
+    ctx = worker([])
+    world = World(0.0, ctx)
+    turns = schedule(ctx, dials=[world.dial], clock=lambda: world.now)
+    for _ in range(50):
+        next(turns)
+        world.now += 0.1
+    assert world.asks == []

@@ -1,4 +1,4 @@
-"""Who copies whom in a league, what the log says of it, and what a run that goes on makes of that."""
+"""Who copies whom in a league, what the log says of it, and what a referee makes of its files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from polyplay.population.league_log import LOG, RANGE, SUMMARY, CopyHistory, Cop
 from polyplay.population.referee import ELO, TRUESKILL, Opponents, Referee, restore
 from polyplay.population.rules import Prior, Standing, initial
 from polyplay.population.store import LINEAGE, read_lineage
+from tests.population import leagues
 from tests.population.leagues import Files, Killed
 
 HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}
+
 RULE = CopyRule(10, HYPER)
 
 
@@ -66,18 +68,10 @@ def test_hyperparameters_are_the_donors_perturbed_and_stay_in_their_range():
     assert zero.decide(0, history, np.array([1000.0, 1400.0]), hyper, seed=3)["values"]["entropy_cost"] == 0.0
 
 
-def test_hyperparameters_below_zero_have_a_range_as_others_have():
-    low, high = (CopyRule(10, {"tagged": -0.5}).ranges()["tagged"].__dict__[end] for end in ("low", "high"))
-    assert (low, high) == (-5.0, -0.05)
+FTW = {"learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3)}
+FTW |= {"entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2), "captured": Prior("captured", "log", 0.1, 1.0)}
+FTW |= {"tagged": Prior("tagged", "log", -1.0, -0.1), "period": Prior("period", "uniform", 5, 19, whole=True)}
 
-
-FTW = {
-    "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
-    "entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2),
-    "captured": Prior("captured", "log", 0.1, 1.0),
-    "tagged": Prior("tagged", "log", -1.0, -0.1),
-    "period": Prior("period", "uniform", 5, 19, whole=True),
-}
 AS_FTW = CopyRule(1000, initial(FTW, 1, seed=0)[0], priors=FTW, chance=0.05, drawn=("period",))
 
 
@@ -140,14 +134,6 @@ def test_a_rule_for_what_there_is_not(more):
         CopyRule(10, {**HYPER, "none": 0.0}, **more)
 
 
-def test_the_same_line_for_the_same_seed():
-    history = CopyHistory(matches=Counter(dict.fromkeys(range(9), 10)))
-    elo, hyper = np.linspace(800, 1600, 9), np.ones((9, 2))
-    lines = [RULE.decide(0, history, elo, hyper, seed) for seed in (1, 1, *range(2, 20))]
-    assert lines[0] == lines[1]
-    assert len({line["donor"] for line in lines if "copy" in line}) > 3
-
-
 def test_who_has_not_looked_for_longest_is_due_and_nobody_while_a_copy_is_made():
     history = CopyHistory(matches=Counter({0: 11, 1: 25, 2: 30}), looked=Counter({2: 21}))
     assert RULE.due(history, 3) == 1
@@ -158,8 +144,6 @@ def test_who_has_not_looked_for_longest_is_due_and_nobody_while_a_copy_is_made()
 
 
 # ------------------------------------------------------------------------------------------------ with a referee
-
-
 def small(agents: int = 2) -> League:
     league = League(agents=agents, actors=1, teams=(0, 1), past=2, varied=RULE.varied)
     league.patience = 0.0
@@ -255,16 +239,6 @@ def test_nobody_looks_before_all_learners_have_said_what_they_learn_with(tmp_pat
     assert not any("look" in line for line in log(tmp_path))
 
 
-def test_without_the_rule_nobody_looks(tmp_path):
-    league = small()
-    office = employ(tmp_path, league, rule=CopyRule())
-    office.turn()
-    win(league, 1, 60)
-    for _ in range(3):
-        office.turn()
-    assert not any("look" in line for line in log(tmp_path))
-
-
 @pytest.mark.parametrize("summary", [True, False])
 @pytest.mark.parametrize("made", [True, False])
 def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tmp_path):
@@ -342,16 +316,6 @@ def test_a_copy_that_was_not_made_is_given_up_where_a_run_goes_on(tmp_path):
     office = employ(tmp_path, again, saved_run(tmp_path, {"0": 31, "1": 20}))
     assert again.order() is None
     assert office.state.copies.pending is None
-    assert ratings(again, 0) == worse
-
-
-def test_a_run_that_never_saved_has_no_copies(tmp_path):
-    league, office = decided(tmp_path)
-    worse = ratings(league, 0)
-    league.copied(1, 31, 29)
-    office.turn()
-    again = small()
-    employ(tmp_path, again)
     assert ratings(again, 0) == worse
 
 
@@ -438,3 +402,80 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
     assert set(made) <= answered
     assert len({s for s, _ in made}) > 2
     assert files.kills >= 20
+
+
+def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:
+    """A league with everything in it, whose referee is not closed."""
+    league = leagues.small(agents=2, actors=2, past=2)
+    office = leagues.employ(directory, league, rule="past:0.5", matches=3)
+    rng = np.random.default_rng(1)
+    for i in range(turns):
+        office.turn()
+        if i % 4 == 0:
+            league.post(i // 4 % 2, i)
+        for actor in range(2):
+            leagues.play(league, actor, rng.permuted([(1, 0), (0.5, 0.5), (0, 1)], axis=0))
+    office.turn()
+    return league, office
+
+
+def rebuilt(directory: Path) -> LeagueState:
+    return restore(
+        MatchLog(directory, lambda kind, text: None), lambda: LeagueState(leagues.small(past=2), ELO, TRUESKILL)
+    )
+
+
+def test_the_log_alone_and_with_a_summary_make_the_same_state(tmp_path):
+    league, office = played(tmp_path)
+    whole = office.state.save()
+    (tmp_path / SUMMARY).unlink(missing_ok=True)
+    assert rebuilt(tmp_path).save() == whole
+    office.close()
+    assert json.loads((tmp_path / SUMMARY).read_text())["lines"] == office.log.lines
+    assert json.loads(json.dumps(rebuilt(tmp_path).save())) == json.loads(json.dumps(whole))
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"actor": 0, "draw": 1, "of": [[["0", "1"], [1, 0]]], "played": [0]}\n')
+    more = rebuilt(tmp_path)
+    assert more.ratings.games[0, 1] == league.games[0, 1] + 1
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": 0}', "[]", "\x00", '{"schema": 1, "lines": 3}'])
+def test_a_damaged_summary_is_made_again_from_the_log(damage, tmp_path):
+    _, office = played(tmp_path)
+    office.close()
+    (tmp_path / SUMMARY).write_text(damage)
+    assert rebuilt(tmp_path).save() == office.state.save()
+
+
+def test_a_torn_line_is_left_out_with_a_remark(tmp_path):
+    league, _ = played(tmp_path)
+    before = leagues.everything(league)
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"actor": 0, "dr')
+    heard: list[tuple[str, str]] = []
+    again = leagues.small(past=2)
+    leagues.employ(tmp_path, again, heard=heard)
+    assert heard == [("remark", f"{LOG}: its last 16 bytes were no whole line, and are left out")]
+    assert leagues.everything(again) == before
+
+
+def test_a_log_that_is_gone_costs_no_rating(tmp_path):
+    league, office = played(tmp_path)
+    office.close()
+    before, heard = leagues.everything(league), list[tuple[str, str]]()
+    (tmp_path / LOG).unlink()
+    for _ in range(2):
+        again = leagues.small(past=2)
+        leagues.employ(tmp_path, again, heard=heard).close()
+        assert leagues.everything(again) == before
+    assert len(heard) == 1
+    assert "lacks" in heard[0][1]
+
+
+def test_fewer_actors_may_go_on(tmp_path):
+    played(tmp_path)[1].close()
+    again = leagues.small(past=2, actors=1)
+    office = leagues.employ(tmp_path, again)
+    assert list(office.state.tables) == [0]
+    assert again.table(0)[0] > 0
+    office.turn()

@@ -1,0 +1,469 @@
+"""Mirrors of rollout and sample queues, driven by hand, and stacked pictures on a link."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyplay.buffers.replay_worker import SampleQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core.errors import Closed
+from polyplay.core.tree import Field
+from polyplay.workers.hosts import agent, queue_mirrors
+from polyplay.workers.hosts.mirrors import FrameError
+from polyplay.workers.hosts.queue_mirrors import QueueMirror, SampleMirror
+from tests.buffers.test_replay_worker import draw, trays_of
+from tests.workers.hosts.by_hand import Pair, carry, fill, forget, queue_of
+
+
+@pytest.fixture(autouse=True)
+def _machine():
+    """Each test has a machine with no twins yet."""
+    forget()
+
+
+class TestQueue:
+    def test_thousand_losses_lose_no_slot_and_learn_every_rollout_at_most_once(self):
+        """Workers are lost at any point of a rollout, their machines with them or not, frames under way or not."""
+        rng, queue = random.Random(0), queue_of(producers=3, share=3)
+        queue.patience = 0.0
+        batches = queue.batches(1).consumer(0, wait=False)
+        numbers, home = agent.TwinNumbers(), QueueMirror(queue)
+        pair = Pair(home, numbers)
+        learnt, made, lost, open_slots, held = [], 0, 0, dict[int, tuple[Any, int]](), list[tuple[int, int]]()
+        for p in range(3):
+            pair.seat(p)
+        producers = {p: pair.away.queue.producer(p) for p in range(3)}
+        for _ in range(20_000):
+            p, what = rng.randrange(3), rng.random()
+            if what < 0.35 and p not in open_slots:
+                slot = producers[p].slot()
+                if slot is not None:
+                    fill(pair.away.queue, slot, made)
+                    open_slots[p] = slot, made
+                    made += 1
+            elif what < 0.55 and p in open_slots:
+                producers[p].commit(open_slots.pop(p)[0])
+            elif what < 0.7:
+                pair.back()
+            elif what < 0.8:
+                pair.out()
+            elif what < 0.95:
+                batch = next(batches)
+                if batch is not None:
+                    assert len(set(batch[0]["obs"].ravel().tolist())) == 1, "torn"
+                    learnt.append(int(batch[0]["obs"].flat[0]))
+            elif what < 0.975:  # the worker alone: a new one takes its seat
+                open_slots.pop(p, None)
+                lost += 1
+                producers[p] = pair.away.queue.producer(p)
+            else:  # the machine: what it had not sent is gone
+                forget()
+                home = QueueMirror(queue)
+                open_slots.clear()
+                lost += 1
+                pair = Pair(home, numbers)
+                for q in range(3):
+                    pair.seat(q)
+                producers = {q: pair.away.queue.producer(q) for q in range(3)}
+                held.append((psutil.Process().memory_info().rss, psutil.Process().num_fds()))
+        assert lost > 1000
+        assert len(learnt) > 1000
+        grown = [int(after - before) for before, after in zip(held[len(held) // 5], held[-1], strict=True)]
+        assert grown[0] < 20e6, "memory grows with every machine that is lost"
+        assert grown[1] < 20, "so do open files"
+        assert len(learnt) == len(set(learnt))
+        for _ in range(3):
+            for p in range(3):
+                if p in open_slots:
+                    producers[p].commit(open_slots.pop(p)[0])
+            pair.back()
+            while next(batches) is not None:
+                pass
+            pair.out()
+        slots = [producers[p].slot() for p in range(3) for _ in range(3)]
+        assert sorted(slots) == list(range(9)), "a slot was lost"
+
+    def test_a_checkpoint_is_asked_for_after_what_was_taken_before(self):
+        queue = queue_of()
+        pair = Pair(QueueMirror(queue))
+        pair.seat(0)
+        producer = pair.away.queue.producer(0)
+        slot = producer.slot()
+        fill(pair.away.queue, slot, 5)
+        producer.commit(slot)
+        pair.back()
+        batches = queue.batches(1).consumer(0, wait=False)
+        next(batches)
+        frames = pair.home.changes(0.0)
+        queue.ask(0, 12, last=True)  # while the link sends
+        carry(frames, pair.away)
+        pair.out()
+        assert pair.away.queue.asked(0) == 12
+        assert pair.away.queue.last(0)
+        assert producer.flight() == {}
+        pair.away.queue.answer(0, 12)
+        pair.back()
+        assert queue.late(0, 12) == [1]
+
+    @pytest.mark.parametrize("item", [0, 6, 8, 11, 13, 14, 100, 1 << 31])
+    def test_a_frame_of_a_seat_that_is_not_there_is_refused(self, item):
+        """RemoteSeat 1 is elsewhere, seat 0 is not."""
+        pair = Pair(QueueMirror(queue_of()))
+        pair.seat(1)
+        with pytest.raises(FrameError):
+            pair.home.places(item)
+
+    def test_rings_that_cannot_be_are_refused(self):
+        pair = Pair(QueueMirror(queue_of()))
+        pair.seat(0)
+        item = pair.home.of_pairs
+        for taken, put, first in ((-1, 0, 0), (4, 0, 0), (0, 4, 0), (0, 1, 5), (0, 1, -1)):
+            [state] = pair.home.places(item)
+            state[:] = 0
+            state[:3] = taken, put, first
+            with pytest.raises(FrameError, match="cannot be"):
+                pair.home.arrived(item)
+
+    def test_a_rollout_passes_home_from_who_acts_on_one_machine_to_who_takes_it_on_another(self):
+        queue, numbers = queue_of(), agent.TwinNumbers()
+        acting = Pair(QueueMirror(queue), numbers)
+        forget()
+        taking = Pair(QueueMirror(queue), numbers)
+        acting.seat(1)
+        producer = acting.away.queue.producer(1)
+        first = producer.slot()
+        fill(acting.away.queue, first, 100)
+        producer.commit(first)
+        acting.back()  # it is there before its reader is
+        taking.seat(0, end="source")
+        batches = taking.away.queue.batches(1).consumer(0, wait=False)
+        rows, _ = next(batches)
+        assert (rows["obs"] == 100).all()
+        for number in range(20):
+            slot = producer.slot()
+            fill(acting.away.queue, slot, number)
+            producer.commit(slot, by=7)
+            acting.back()
+            taking.out()
+            rows, _ = next(batches)
+            assert (rows["obs"] == number).all()
+            taking.back()
+            acting.out()
+        assert acting.away.queue.learnt(1) >= 20
+        assert queue.made(1) == 21
+
+    def test_who_takes_elsewhere_asks_for_parts_and_hears_the_answers(self):
+        queue, numbers = queue_of(), agent.TwinNumbers()
+        acting = Pair(QueueMirror(queue), numbers)
+        forget()
+        taking = Pair(QueueMirror(queue), numbers)
+        acting.seat(0)
+        taking.seat(0, end="source")
+        there = taking.away.queue
+        there.base[:] = 4, 5
+        there.ask(0, 12, last=True)
+        taking.back()
+        acting.out()
+        assert acting.away.queue.asked(0) == 12
+        assert acting.away.queue.last(0)
+        assert acting.away.queue.made(0) == 4
+        acting.away.queue.answer(0, 12)
+        frames = list(acting.away.changes(0.0))
+        assert [acting.away.answers(item) for item, _ in frames] == ["act-0"]
+        carry(frames, acting.home)
+        queue.answer(1, 12)  # who acts here
+        taking.out()
+        assert there.late(0, 12) == []
+
+    def test_who_takes_elsewhere_is_lost_at_any_time_and_no_slot_is(self):
+        """Both machines are lost at any point, what they had not sent is gone; each reader gets whole rollouts."""
+        rng, queue, numbers = random.Random(1), queue_of(producers=2, share=3), agent.TwinNumbers()
+        queue.patience = 0.0
+
+        def open_machine(*seats: tuple[int, str]) -> Pair:
+            forget()
+            pair = Pair(QueueMirror(queue), numbers)
+            for index, end in seats:
+                pair.seat(index, end=end)
+            return pair
+
+        acting, taking = open_machine((0, "out")), open_machine((0, "source"))
+        producers = {0: acting.away.queue.producer(0), 1: queue.producer(1)}  # one of them is here
+        batches, made, got, lost = taking.away.queue.batches(1).consumer(0, wait=False), 0, 0, 0
+        for _ in range(8_000):
+            p, what = rng.randrange(2), rng.random()
+            if what < 0.4:
+                slot = producers[p].slot()
+                if slot is not None:
+                    fill(producers[p].queue, slot, made)
+                    producers[p].commit(slot)
+                    made += 1
+            elif what < 0.8:
+                rng.choice([acting.out, acting.back, taking.out, taking.back])()
+            elif what < 0.95:
+                if (batch := next(batches)) is not None:
+                    assert len(set(batch[0]["obs"].ravel().tolist())) == 1, "torn"
+                    got += 1
+            elif what < 0.975:
+                acting, lost = open_machine((0, "out")), lost + 1
+                producers[0] = acting.away.queue.producer(0)
+            else:
+                taking, lost = open_machine((0, "source")), lost + 1
+                batches = taking.away.queue.batches(1).consumer(0, wait=False)
+        assert lost > 200
+        assert got > 500
+        for _ in range(8):
+            for carried in (acting.out, acting.back, taking.out, taking.back):
+                carried()
+                while next(batches) is not None:
+                    taking.back()
+        held = [producers[p].slot() for p in range(2) for _ in range(3)]
+        assert sorted(held) == list(range(6)), "a slot was lost"
+
+    def test_closing_ends_every_wait(self):
+        pair = Pair(QueueMirror(queue_of()))
+        pair.seat(0)
+        pair.away.close()
+        with pytest.raises(Closed):
+            pair.away.queue.producer(0).slot()
+
+
+def pair_of(**kinds: int) -> Pair:
+    samples = trays_of(**kinds)
+    samples._stream.patience = 0.0
+    return Pair(SampleMirror(samples))
+
+
+def there_of(pair: Pair) -> SampleQueue:
+    twin: SampleQueue = pair.away.samples
+    twin.patience = 0.0
+    return twin
+
+
+def test_a_batch_comes_home_and_its_priorities_go_back_to_who_drew_it():
+    pair = pair_of(memories=2)
+    pair.seat(1)
+    samples, writer = pair.home.samples, there_of(pair).writer(1, by=3)
+    reader = samples.reader(0)
+    batches = reader.batches()
+    assert list(writer.back()) == []
+    for number in range(10):
+        writer.fill(draw(number))
+        assert next(batches) is None
+        pair.back()
+        tray = next(batches)
+        assert samples.item(tray)["id"].tolist() == [number] * 4
+        assert (samples.item(tray)["obs"]["x"] == number).all()
+        reader.give(tray, np.full(4, number / 2))
+        pair.out()
+        ((ids, priority),) = writer.back()
+        assert (ids.tolist(), priority.tolist()) == ([number] * 4, [number / 2] * 4)
+    assert writer.away == 0
+
+
+def test_what_memories_have_got_comes_and_how_far_learning_is_goes():
+    pair = pair_of(memories=2)
+    pair.seat(0)
+    here, there = pair.home.samples, there_of(pair)
+    there.writer(0).heard(40.0)
+    here.writer(1).heard(2.0)
+    pair.back()
+    assert here.news
+    assert here.fresh() == 42.0
+    here.learnt(0.25, 17)
+    pair.out()
+    assert (there.left, there.version) == (0.25, 17)
+
+
+def test_a_memory_elsewhere_is_asked_for_its_part_and_its_answer_names_it():
+    pair = pair_of(memories=2)
+    pair.seat(1)
+    here, there = pair.home.samples, there_of(pair)
+    here.ask(0, 9, last=True)
+    pair.out()
+    assert there.asked(1) == 9
+    writer = there.writer(1)
+    writer.heard(8.0)
+    writer.answer(9)
+    frames = [(item, [np.array(x) for x in arrays]) for item, arrays in pair.away.changes(0.0)]
+    assert [pair.away.answers(item) for item, _ in frames] == [None, "act-1"]
+    carry(frames, pair.home)
+    assert here.late(0, 9) == [0]
+    assert here.fresh(kept=True) == 8.0
+
+
+def test_a_learner_elsewhere_gets_batches_of_memories_here():
+    pair = pair_of(memories=2)
+    pair.seat(0, end="source")
+    here, there = pair.home.samples, there_of(pair)
+    writers = [here.writer(m) for m in range(2)]
+    reader = there.reader(0)
+    batches = reader.batches()
+    for number in range(10):
+        for m, writer in enumerate(writers):
+            assert len(list(writer.back())) == (number > 0)
+            writer.fill(draw(2 * number + m))
+            writer.heard(4.0)
+        pair.out()
+        for _ in range(2):
+            tray = next(batches)
+            assert set(there.item(tray)["id"].tolist()) <= {2 * number, 2 * number + 1}
+            reader.give(tray, np.full(4, 0.5))
+        assert there.fresh() == 8.0
+        there.learnt(0.5, number)
+        pair.back()
+        assert here.version == number
+
+
+def test_losses_at_any_time_lose_no_tray_and_tear_none():
+    """A memory, its machine or the learner is lost at any point; each batch is whole and judged at most once."""
+    rng, samples = random.Random(0), trays_of(memories=2)
+    mirror = SampleMirror(samples)
+    numbers = agent.TwinNumbers()
+    pair, by, judged, lost, number = Pair(mirror, numbers), 1, set[int](), 0, 0
+    pair.seat(0)
+
+    def writers() -> list[Any]:
+        return [there_of(pair).writer(0, by), samples.writer(1, by)]
+
+    filling, reader = writers(), samples.reader(0)
+    batches = reader.batches()
+    for _ in range(6_000):
+        m, what = rng.randrange(2), rng.random()
+        if what < 0.4:
+            for ids, priority in filling[m].back():
+                assert len(set(ids.tolist())) == 1
+                assert (priority == ids).all()
+                assert ids[0] not in judged
+                judged.add(ids[0])
+            if filling[m].empty:
+                number += 1
+                filling[m].fill(draw(number))
+        elif what < 0.7:
+            rng.choice([pair.out, pair.back])()
+        elif what < 0.94:
+            if (tray := next(batches)) is not None:
+                ids = samples.item(tray)["id"]
+                assert len(set(ids.tolist())) == 1, "torn"
+                reader.give(tray, ids.astype(np.float32))
+        else:
+            lost, by = lost + 1, by + 1
+            if rng.random() < 0.5:
+                forget()
+                pair = Pair(SampleMirror(samples), numbers)
+                pair.seat(0)
+            filling = writers()
+    assert lost > 200
+    assert len(judged) > 300
+    for _ in range(4):
+        pair.back()
+        while (tray := next(batches)) is not None:
+            reader.give(tray, None)
+        pair.out()
+        for writer in filling:
+            list(writer.back())
+    assert [len(writer.empty) for writer in filling] == [2, 2], "a tray was lost"
+
+
+@pytest.mark.parametrize("item", [0, 4, 6, 12, 15, 17, 19, 22, 99])
+def test_frames_of_nobody_are_refused(item):
+    pair = pair_of(memories=2)
+    pair.seat(1)
+    with pytest.raises(FrameError):
+        pair.home.places(item)
+
+
+K = 4
+
+
+def stacks(T: int, B: int, size: int, resets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[T, B, K, size, size]: each row continues the one before, but where a game begins, with one picture K times."""
+    rows = np.zeros((T, B, K, size, size), np.uint8)
+    for t in range(T):
+        for b in range(B):
+            new = rng.integers(0, 256, (size, size), np.uint8)
+            if t == 0:
+                rows[t, b] = rng.integers(0, 256, (K, size, size), np.uint8)
+            elif resets[t, b]:
+                rows[t, b] = new
+            else:
+                rows[t, b, :-1], rows[t, b, -1] = rows[t - 1, b, 1:], new
+    return rows
+
+
+@settings(deadline=None)  # the first call compiles
+@given(T=st.integers(1, 6), B=st.integers(1, 4), size=st.sampled_from([3, 4]), seed=st.integers(0, 1000))
+def test_packed_and_unpacked_is_the_same(T, B, size, seed):
+    rng = np.random.default_rng(seed)
+    resets = rng.random((T, B)) < 0.3
+    rows = stacks(T, B, size, resets, rng)
+    numbers = queue_mirrors.words(rows)
+    whole, packed = np.zeros((T, B), np.uint8), np.empty((T * B * K, numbers.shape[-1]), numbers.dtype)
+    n = queue_mirrors.pack_planes(numbers, whole, packed)
+    resets[0] = True
+    assert (whole == resets).all()
+    assert n == queue_mirrors.count(whole, K) == resets.sum() * K + (~resets).sum()
+    back = np.full_like(rows, 77)
+    queue_mirrors.unpack_planes(queue_mirrors.words(back), whole, packed[:n].copy())
+    assert (back == rows).all()
+
+
+def test_a_mask_that_continues_nothing_is_refused():
+    for mask in ([[0, 1], [1, 1]], [[1, 1], [2, 1]]):
+        with pytest.raises(ValueError, match="continue nothing"):
+            queue_mirrors.count(np.array(mask, np.uint8), K)
+
+
+def queue_of_pictures() -> RolloutQueue:
+    rows = {"obs": Field((K, 8, 8), np.uint8), "version": Field((), np.int64), "first": Field((), np.bool_)}
+    return RolloutQueue(rows, {"h": Field((2,), np.float32)}, 5, 3, 4, 1)
+
+
+def test_a_rollout_of_stacks_comes_home_as_planes():
+    queue, rng = queue_of_pictures(), np.random.default_rng(0)
+    pair = Pair(QueueMirror(queue))
+    pair.seat(0)
+    there = pair.away.queue
+    producer, batches = there.producer(0), queue.batches(1).consumer(0, wait=False)
+    for n in range(10):
+        slot = producer.slot()
+        rows = stacks(6, 3, 8, rng.random((6, 3)) < 0.1, rng)
+        there.rows["obs"][slot], there.rows["version"][slot], there.state["h"][slot] = rows, n, n
+        producer.commit(slot)
+        frames = [(item, [np.array(x) for x in arrays]) for item, arrays in pair.away.changes(0.0)]
+        assert [item for item, _ in frames] == [
+            pair.away.of_more + slot,
+            pair.away.of_planes + slot,
+            pair.away.of_pairs,
+        ]
+        assert sum(x.nbytes for _, arrays in frames for x in arrays) < 0.8 * rows.nbytes
+        for item, arrays in frames:
+            for place, array in zip(pair.home.places(item), arrays, strict=item != pair.home.of_pairs):
+                place[...] = array if item != pair.home.of_pairs else np.concatenate(arrays)
+            pair.home.arrived(item)
+        batch, state = next(batches)
+        assert (batch["obs"] == rows).all()
+        assert (state["h"] == n).all()
+        next(batches)
+        pair.out()
+
+
+def test_planes_come_only_after_their_rows():
+    pair = Pair(QueueMirror(queue_of_pictures()))
+    pair.seat(0)
+    home = pair.home
+    with pytest.raises(FrameError, match="without its rows"):
+        home.places(home.of_planes + 1)
+    with pytest.raises(FrameError, match="without its pictures"):
+        home.places(1)
+    whole = home.places(home.of_more + 1)[0]
+    whole[:] = 0
+    with pytest.raises(FrameError, match="continue nothing"):
+        home.arrived(home.of_more + 1)
