@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import bits, cached_njit
 from polyplay.core.numbers import SPLITMIX
 from polyplay.games.ctf_rules import RADIUS, WALL, clear
 
 DRAWS = 1000  # from one key; most take one or two, those of 9 × 9 rooms eight and rarely eighty
 OPEN, ROOMS = (8, 20), (20, 40)  # per cent of the inner cells that are wall: from, to
 NEAR = 2  # a team of n begins within n + NEAR moves of its base
-_B, _C = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 compiled = cached_njit()
 
@@ -44,7 +43,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
         if home < 0:
             continue
         _fill_dead_ends(wall, N, home)
-        reached = _flood(wall, N, home, order, moves)
+        reached = flood(wall.reshape(N, N), home, moves, order)
         good = draw == DRAWS or _is_good(wall, N, n, home, rooms, order, moves, reached)
         if good and _choose_spawns(state, N, order[:reached], moves, spawn):
             break
@@ -60,10 +59,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
 def _random(state: np.ndarray) -> np.uint64:
     """The next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
     state[0] += SPLITMIX
-    x = state[0]
-    x = (x ^ (x >> np.uint64(30))) * _B
-    x = (x ^ (x >> np.uint64(27))) * _C
-    return x ^ (x >> np.uint64(31))
+    return bits(state[0], np.uint64(0))
 
 
 @compiled
@@ -258,24 +254,6 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
                 if wall[cell + step] == 0:
                     cell += step
                     break
-
-
-@compiled
-def _flood(wall: np.ndarray, N: int, home: int, order: np.ndarray, moves: np.ndarray) -> int:
-    """Write the cells reached from home into order, the nearest first, and how far they are into moves, -1 where not
-    reached; how many there are. order, moves: int64 [N · N].
-    """
-    moves[:] = -1
-    moves[home], order[0], n, k = 0, home, 1, 0
-    while k < n:
-        cell = order[k]
-        for step in (-N, -1, 1, N):
-            if wall[cell + step] == 0 and moves[cell + step] < 0:
-                moves[cell + step] = moves[cell] + 1
-                order[n] = cell + step
-                n += 1
-        k += 1
-    return n
 
 
 @compiled

@@ -483,15 +483,11 @@ def spec_of(envs: Envs, game: Any) -> EnvSpec:
     if mask is not None:
         text["action mask"] = "of the toy's own"
     spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
-    return _with_seats(spec, game) if getattr(game, "seats", 1) > 1 else spec
-
-
-def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
-    seats, events = game.seats, getattr(game, "events", ())
-    teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
-    bots = getattr(game, "bots", {})
-    spec = replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
-    return replace(spec, bots=bots)
+    if (seats := getattr(game, "seats", 1)) == 1:
+        return spec
+    optional: dict[str, Any] = {"teams": tuple(range(seats)), "events": (), "team_reward": False, "bots": {}}
+    given = {name: getattr(game, name, usual) for name, usual in optional.items()}
+    return replace(spec, seats=seats, kinds=(0,) * seats, **given)
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:

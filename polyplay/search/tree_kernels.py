@@ -10,6 +10,7 @@ ends the game's part of the round: it is evaluated once.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from polyplay.search.tree import (
     stream,
     uniform_of,
 )
+
+if TYPE_CHECKING:
+    from polyplay.search.search import Finished
 
 # _nrt: no reference counts. The caller holds all arrays while a loop runs, and none is made here. Counting them anew at
 # each use of a field of the tree takes as long as the search itself.
@@ -418,27 +422,17 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 
 @compiled
-def collect(
-    tree: Tree,
-    games: np.ndarray,
-    plies: np.ndarray,
-    visits: np.ndarray,
-    priors: np.ndarray,
-    q: np.ndarray,
-    legal_moves: np.ndarray,
-    value: np.ndarray,
-    raw: np.ndarray,
-) -> None:
+def collect(tree: Tree, done: Finished) -> None:
     """What searches found, by action: zeros [n, A] are filled where a move is legal, plies, value and raw [n] too."""
-    for i in range(games.size):
-        g = games[i]
-        plies[i] = ply(tree.records[g, 0])
+    for i in range(done.games.size):
+        g = done.games[i]
+        done.plies[i] = ply(tree.records[g, 0])
         first = tree.nodes[g, 0].first
         for k in range(tree.nodes[g, 0].count):
             action = tree.sums[g, first + k].action
-            visits[i, action] = tree.edges[g, first + k].visits
-            priors[i, action] = tree.root_priors[g, k]
-            q[i, action] = tree.edges[g, first + k].q
-            legal_moves[i, action] = True
-        value[i] = -tree.sums[g, 0].total / tree.edges[g, 0].visits
-        raw[i] = tree.nodes[g, 0].value
+            done.visits[i, action] = tree.edges[g, first + k].visits
+            done.priors[i, action] = tree.root_priors[g, k]
+            done.q[i, action] = tree.edges[g, first + k].q
+            done.legal[i, action] = True
+        done.value[i] = -tree.sums[g, 0].total / tree.edges[g, 0].visits
+        done.raw[i] = tree.nodes[g, 0].value
