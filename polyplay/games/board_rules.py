@@ -16,24 +16,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from polyplay.core.compiled import inlined
-from polyplay.games import go
-from polyplay.games.records import (
-    CELLS,
-    COLUMNS,
-    DRAWN,
-    GO,
-    GOES_ON,
-    KIND,
-    LOST,
-    OTHELLO,
-    OWN,
-    ROWS,
-    SPIEL,
-    WON,
-    compiled,
-    pass_turn,
-    ply,
-)
+from polyplay.games import go, records
+from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
 # The rules of k in a row as compiled functions on a record that holds a whole position (boards.records). Imports no
 # torch.
@@ -269,18 +253,18 @@ def spiel_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 def start(game: np.ndarray, record: np.ndarray) -> None:
     """Write the initial position."""
     record[:] = 0
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         othello_start(game, record)
 
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, into out int16 [actions]; their number."""
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         return go.legal(game, record, out)
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         return othello_legal(game, record, out)
-    if game[KIND] == SPIEL:
+    if game[KIND] == records.SPIEL:
         return spiel_legal(game, record, out)
     return row_legal(game, record, out)
 
@@ -288,11 +272,11 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     """Make a legal move in the record; GOES_ON, or WON, DRAWN or LOST for who made it."""
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         return go.play(game, record, np.int64(action))
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         return othello_play(game, record, np.int64(action))
-    if game[KIND] == SPIEL:
+    if game[KIND] == records.SPIEL:
         return spiel_play(game, record, np.int64(action))
     return row_play(game, record, np.int64(action))
 
@@ -302,9 +286,9 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write what a network sees into out [planes, rows, columns]: of Go go_kernels' planes, of OpenSpiel's games
     their own; of other games the mover's stones, the other's, and 1 where the first player moves.
     """
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         go.write_planes(game, record, out)
-    elif game[KIND] == SPIEL:
+    elif game[KIND] == records.SPIEL:
         spiel_planes(game, record, out)
     else:
         row_planes(game, record, out)

@@ -19,7 +19,7 @@ from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats
-from polyplay.games import moba_rules, moba_views, moba_world
+from polyplay.games import moba_rules, moba_views
 from polyplay.games import moba_world as w
 from polyplay.games.moba_rules import start_matches
 from polyplay.games.moba_views import EVENTS, SHARES
@@ -30,7 +30,6 @@ from polyplay.games.toys import Arrays, Draw
 
 
 BOTS = ("level1", "level2", "level3", "level4")
-LOOKED_AT = ("units", "heroes", "shown", "age")
 
 
 class LaneGame:
@@ -51,16 +50,16 @@ class LaneGame:
         s, world = self.world.arrays(n), self.world
         s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
         start_matches(world, s, draw)
-        moba_views.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
+        moba_views.look(w.LaneMatches.of(s))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
         """In place."""
         n, P = s["here"].shape
         events, chosen = np.zeros((n, P, len(EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
-        kept = (s[k] for k in ("units", "heroes", "wave", "shown", "age"))
-        moba_rules.step_lanes(*kept, chosen, self.world.repeat, events)
-        moba_views.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
+        matches = w.LaneMatches.of(s)
+        moba_rules.step_lanes(matches, chosen, self.world.repeat, events)
+        moba_views.look(matches)
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
@@ -94,18 +93,16 @@ class LaneGame:
     def legal(self, s: Arrays) -> Tree:
         """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
         masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
-        moba_world.legal_actions(*(s[k] for k in LOOKED_AT), masks["primary"], masks["unit"])
+        w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
-        from polyplay.games.moba_views import draw_lanes
-
-        return draw_lanes(s, m), w.STEPS_A_SECOND / self.world.repeat
+        return moba_views.draw_lanes(s, m), w.STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
         out = tree.zeros(self.obs, s["here"].shape)
-        moba_views.observe(*(s[k] for k in LOOKED_AT), self.world.length, *out.values())
+        moba_views.observe(w.LaneMatches.of(s), self.world.length, moba_views.LaneSight(**out))
         return out
 
 
@@ -251,25 +248,16 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 
 @compiled
-def _think(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    seen: np.ndarray,
-    shown: np.ndarray,
-    age: int,
-    key: np.uint64,
-    p: int,
-    skill: LaneSkill,
-    out: np.ndarray,
-) -> None:
+def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
     """What seat p does now, into out int64 [4], 0 at first."""
+    units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
     health, creeps, far, most = units[u, w.HEALTH] / units[u, w.MOST], team + w.SLOTS * lanes, NOTICES, 1 << 30
     if health < skill.flees or (skill.flees > 0.0 and health < 0.8 and w.at_home(units, team, u)):
         out[0] = w.GO_HOME
         return
-    if _draw(key, p, age) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
+    if _draw(s.key[m], p, age) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
         return
     if skill.careful and _under_tower(units, team, p):
         out[0], out[2] = w.MOVE, MIDDLE * w.OFFSETS  # straight back
@@ -291,28 +279,18 @@ def _think(
 
 @compiled
 def choose_lane_actions(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    seen: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    key: np.ndarray,
-    match: np.ndarray,
-    seat: np.ndarray,
-    skill: LaneSkill,
-    repeat: int,
-    out: np.ndarray,
+    s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
     """Of seats int64 [n] of matches int64 [n] what they do, into out int64 [n, 4]."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]
-        if units[m, w.unit_of(units[m], heroes.shape[1] // 2, p), w.HEALTH] <= 0:
+        if s.units[m, w.unit_of(s.units[m], s.heroes.shape[1] // 2, p), w.HEALTH] <= 0:
             continue
-        if (age[m] // repeat + p) % skill.holds:
-            _go_on(units[m], heroes[m], shown[m, p], p, out[i])
+        if (s.age[m] // repeat + p) % skill.holds:
+            _go_on(s.units[m], s.heroes[m], s.shown[m, p], p, out[i])
         else:
-            _think(units[m], heroes[m], seen[m], shown[m, p], age[m], key[m], p, skill, out[i])
+            _think(s, m, p, skill, out[i])
 
 
 @dataclass(frozen=True)
@@ -324,9 +302,8 @@ class LaneBot:
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
         out = np.empty((len(seats.match), 4), np.int64)
-        arrays = (seats.states[k] for k in ("units", "heroes", "seen", "shown", "age", "key"))
-        skill, repeat = SKILLS[self.level - 1], seats.game.world.repeat
-        choose_lane_actions(*arrays, seats.match, seats.seat, skill, repeat, out)
+        matches, skill = w.LaneMatches.of(seats.states), SKILLS[self.level - 1]
+        choose_lane_actions(matches, seats.match, seats.seat, skill, seats.game.world.repeat, out)
         return {name: out[:, i].copy() for i, name in enumerate(w.PARTS)}
 
 

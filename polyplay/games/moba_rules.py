@@ -330,36 +330,28 @@ def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
 
 
 @compiled
-def step_lanes(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    wave: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    action: np.ndarray,
-    repeat: int,
-    events: np.ndarray,
-) -> None:
-    """So many steps of each match, in place: LaneWorld.arrays; by action int64 [n, P, 4], into events float64
-    [n, P, 11], 0 at first. A match stops when a core has fallen.
+def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.ndarray) -> None:
+    """So many steps of each match, in place; by action int64 [n, P, 4], into events float64 [n, P, 11], 0 at first. A
+    match stops when a core has fallen.
     """
-    team, killer = heroes.shape[1] // 2, np.empty(units.shape[1], np.int64)
-    for m in range(len(units)):
-        _order(heroes[m], shown[m], action[m])
-        _count(units[m], heroes[m], events[m], -1.0)
+    team, killer, age = s.heroes.shape[1] // 2, np.empty(s.units.shape[1], np.int64), s.age
+    for m in range(len(age)):
+        units, heroes = s.units[m], s.heroes[m]
+        _order(heroes, s.shown[m], action[m])
+        _count(units, heroes, events[m], -1.0)
         for t in range(repeat):
             age[m] += 1
             if age[m] % w.WAVE_TIME == 1:
-                send_wave(units[m], team, wave[m])
-            recover(units[m], heroes[m], age[m])
+                send_wave(units, team, s.wave[m])
+            recover(units, heroes, age[m])
             if age[m] % w.LOOKS == 1:
-                choose_targets(units[m], team)
-            was = units[m].copy()
-            act_heroes(was, units[m], heroes[m], killer, t, repeat, age[m])
-            act_creeps(was, units[m], team, killer, age[m])
-            if _fall(was, units[m], heroes[m], killer, events[m], age[m]):
+                choose_targets(units, team)
+            was = units.copy()
+            act_heroes(was, units, heroes, killer, t, repeat, age[m])
+            act_creeps(was, units, team, killer, age[m])
+            if _fall(was, units, heroes, killer, events[m], age[m]):
                 break
-        _count(units[m], heroes[m], events[m], 1.0)
+        _count(units, heroes, events[m], 1.0)
 
 
 @compiled

@@ -9,6 +9,7 @@ their rows are 0. Each side sees the map from its own base, so both see the same
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,18 +95,27 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 
 @compiled
-def look(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray) -> None:
-    """LaneWorld.arrays `seen` and `shown` of each match, by the others. A row of an ally that is never there stays."""
-    team, U = heroes.shape[1] // 2, units.shape[1]
+def look(s: w.LaneMatches) -> None:
+    """`seen` and `shown` of each match, by the other arrays. A row of an ally that is never there stays."""
+    team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
-    for m in range(len(units)):
-        _see(units[m], team, seen[m], eyes)
+    for m in range(len(s.units)):
+        units, seen, shown = s.units[m], s.seen[m], s.shown[m]
+        _see(units, team, seen, eyes)
         for side in range(2):
-            _list_creeps(units[m], team, side, seen[m], known, keys, shown[m])
-            _list_others(units[m], team, side, seen[m], shown[m])
+            _list_creeps(units, team, side, seen, known, keys, shown)
+            _list_others(units, team, side, seen, shown)
 
 
-# --------------------------------------------------------------------------------------------- observations
+class LaneSight(NamedTuple):
+    """LaneWorld.obs of all seats, float32 [n, P, …]."""
+
+    own: np.ndarray
+    allies: np.ndarray
+    enemies: np.ndarray
+    creeps: np.ndarray
+    towers: np.ndarray
+    last_action: np.ndarray
 
 
 @compiled
@@ -187,49 +197,40 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 
 
 @compiled
-def observe(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    length: int,
-    own: np.ndarray,
-    allies: np.ndarray,
-    enemies: np.ndarray,
-    creeps: np.ndarray,
-    towers: np.ndarray,
-    last_action: np.ndarray,
-) -> None:
-    """Observations of all seats, LaneWorld.obs float32 [n, P, …], which are 0 at first."""
-    team, U, facts = heroes.shape[1] // 2, units.shape[1], np.empty((units.shape[1], 6), np.float32)
-    A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
-    for m in range(len(units)):
-        _know(units[m], heroes[m], age[m], facts)
-        y, lead = 1.0 / w.middle(w.count_lanes(units[m], team)), _lead_of(units[m], team)
+def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
+    """Observations of all seats, which are 0 at first."""
+    team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
+    A, C, T = seen.allies.shape[2], seen.creeps.shape[2], seen.towers.shape[2]
+    for m in range(len(s.units)):
+        units, heroes, age = s.units[m], s.heroes[m], s.age[m]
+        _know(units, heroes, age, facts)
+        y, lead = 1.0 / w.middle(w.count_lanes(units, team)), _lead_of(units, team)
         for p in range(2 * team):
-            u, hit, side = w.unit_of(units[m], team, p), w.strength(heroes[m], p), (1 if p >= team else 0)
-            _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
-            own[m, p, 15], own[m, p, 17] = age[m] / length, (-lead if side else lead)
-            _show_action(heroes[m, p], last_action[m, p])
+            u, hit, side, own = (
+                w.unit_of(units, team, p),
+                w.strength(heroes, p),
+                (1 if p >= team else 0),
+                seen.own[m, p],
+            )
+            _show_own(units, heroes, facts, p, age, own)
+            own[15], own[17] = age / length, (-lead if side else lead)
+            _show_action(heroes[p], seen.last_action[m, p])
             for i in range(A + team + C + T):
-                v = np.int64(shown[m, p, i])
+                v = np.int64(s.shown[m, p, i])
                 mine = (v >= U // 2) == (p >= team)
                 if v < 0:
                     continue
                 if i < A + team:
-                    out = allies[m, p, i] if i < A else enemies[m, p, i - A]
-                    _show(units[m], facts, u, v, 5, 6, out)
-                    out[3], out[4] = (
-                        w.forward(side, units[m, v, w.X]) * (2.0 / w.WIDTH) - 1.0,
-                        units[m, v, w.Y] * y - 1.0,
-                    )
+                    out = seen.allies[m, p, i] if i < A else seen.enemies[m, p, i - A]
+                    _show(units, facts, u, v, 5, 6, out)
+                    out[3], out[4] = w.forward(side, units[v, w.X]) * (2.0 / w.WIDTH) - 1.0, units[v, w.Y] * y - 1.0
                 elif i < A + team + C:
-                    out = creeps[m, p, i - A - team]
-                    _show(units[m], facts, u, v, 3, 1, out)
-                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[m, v, w.HEALTH] <= hit else 0.0)
+                    out = seen.creeps[m, p, i - A - team]
+                    _show(units, facts, u, v, 3, 1, out)
+                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[v, w.HEALTH] <= hit else 0.0)
                 else:
-                    out = towers[m, p, i - A - team - C]
-                    _show(units[m], facts, u, v, 3, 1, out)
+                    out = seen.towers[m, p, i - A - team - C]
+                    _show(units, facts, u, v, 3, 1, out)
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -169,6 +170,22 @@ class LaneWorld:
             "age": np.zeros(n, np.int64),
             "key": np.zeros(n, np.uint64),  # another for each match: what bots draw from
         }
+
+
+class LaneMatches(NamedTuple):
+    """LaneWorld.arrays, as compiled code takes them."""
+
+    units: np.ndarray
+    heroes: np.ndarray
+    wave: np.ndarray
+    seen: np.ndarray
+    shown: np.ndarray
+    age: np.ndarray
+    key: np.ndarray
+
+    @classmethod
+    def of(cls, arrays: Batch) -> LaneMatches:
+        return cls(*(arrays[name] for name in cls._fields))
 
 
 # Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
@@ -341,26 +358,25 @@ def _allow(named: np.ndarray, primary: int, out: np.ndarray) -> None:
 
 
 @compiled
-def legal_actions(
-    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: np.ndarray, primary: np.ndarray, unit: np.ndarray
-) -> None:
+def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
     """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
     name: all, where it names none. Who lacks nothing does not go home.
     """
     n, P, rows = len(unit), unit.shape[1], unit.shape[3]
-    hurt_by, named = np.empty(units.shape[1], np.uint8), np.empty(rows, np.uint8)
+    hurt_by, named = np.empty(s.units.shape[1], np.uint8), np.empty(rows, np.uint8)
     for m in range(n):
-        _hurt_by(units[m], P // 2, hurt_by)
+        units, heroes, age = s.units[m], s.heroes[m], s.age[m]
+        _hurt_by(units, P // 2, hurt_by)
         for p in range(P):
-            some = _legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named)
-            alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
+            some = _legal_units(units, heroes, s.shown[m, p], age, p, hurt_by, named)
+            alive = units[unit_of(units, P // 2, p), HEALTH] > 0
             unit[m, p] = True
             for k in range(8):
-                able = k != CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
+                able = k != CAST_HEAL or can_use(heroes, p, k, age + 1)
                 if k == ATTACK or k == CAST_BOLT or k == CAST_BLAST or k == FOLLOW:  # noqa: SIM109
                     able = (some >> k) & 1 == 1
                     if able:
                         _allow(named, k, unit[m, p, k])
                 elif k == GO_HOME:
-                    able = lacks(units[m], heroes[m], p)
+                    able = lacks(units, heroes, p)
                 primary[m, p, k] = k == 0 or (alive and able)

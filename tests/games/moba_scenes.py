@@ -19,7 +19,7 @@ def begun(given: LaneWorld, n: int, seed: int = 0) -> State:
 
 
 def look(s: State) -> None:
-    moba_views.look(*(s[k] for k in ("units", "heroes", "seen", "shown")))
+    moba_views.look(w.LaneMatches.of(s))
 
 
 def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
@@ -72,6 +72,6 @@ def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
 def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
     """Events."""
     events = np.zeros((*s["here"].shape, len(EVENTS)))
-    moba_rules.step_lanes(*(s[k] for k in ("units", "heroes", "wave", "shown", "age")), action, given.repeat, events)
+    moba_rules.step_lanes(w.LaneMatches.of(s), action, given.repeat, events)
     look(s)
     return events
