@@ -1,9 +1,9 @@
 """The rules of all board games on records: k in a row, Othello.
 
-The rules of Othello as compiled functions on a record that holds a whole position (boards.records).
+The rules of Othello as compiled functions on a record that holds a whole position (records).
 
 Who has no move that turns a disc passes, which is a move; where nobody has one the game ends. The record's own number
-is 1 where the mover has to pass. Imports no torch.
+is 1 where the mover has to pass.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from numba.extending import intrinsic
 from polyplay.core.compiled import inlined
 from polyplay.games import go, records
 from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
-
-# The rules of k in a row as compiled functions on a record that holds a whole position (boards.records). Imports no
-# torch.
-
 
 K, GRAVITY = range(3, 5)  # of a game's numbers
 
@@ -173,11 +169,9 @@ def note_passes(game: np.ndarray, records: np.ndarray) -> None:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# OpenSpiel's games behind the compiled rules. Imports no torch.
-#
 # A record holds the moves so far, int16 each, behind the header of all records; its own number is 1 where the mover has
 # to pass, because in OpenSpiel the other player moves again. What needs the rules is asked of functions of Python
-# (boards.spiel), whose addresses are in the game's numbers.
+# (open_spiel), whose addresses are in the game's numbers.
 
 
 LEGAL, PLAY, PLANES, PASS, LONGEST = 3, 4, 5, 6, 7  # of a game's numbers: three addresses, the pass, moves at most
@@ -242,10 +236,7 @@ def spiel_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     out[-1] = 1.0 - record[0]
 
 
-# The rules of all board games as compiled functions on records (boards.records). Imports no torch.
-#
-# `game` is a game's numbers (boards.game.Game.numbers): int64 [8], of which the first is its kind and decides which
-# rules
+# `game` is a game's numbers (boards.Game.numbers): int64 [8], of which the first is its kind and decides which rules
 # hold. So whatever is compiled with these functions serves every game.
 
 
@@ -283,7 +274,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [planes, rows, columns]: of Go go_kernels' planes, of OpenSpiel's games
+    """Write what a network sees into out [planes, rows, columns]: of Go its own planes, of OpenSpiel's games
     their own; of other games the mover's stones, the other's, and 1 where the first player moves.
     """
     if game[KIND] == records.GO:

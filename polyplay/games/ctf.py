@@ -1,6 +1,6 @@
 """Capture the flag as an environment; scripted players.
 
-Scripted players of capture the flag, in three roles and at five levels. Imports no torch.
+Scripted players of capture the flag, in three roles and at five levels.
 
 What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. It
 walks along shortest paths, turns to an opponent that it heeds, and tags when it believes to hit. Only how well it does
@@ -25,9 +25,6 @@ from polyplay.games import ctf_maps, ctf_views
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, Matches, World
 from polyplay.games.toys import Arrays, Draw
-
-# arena:ctf as a game of several players (see toys.seated.SeatedToy): World's arrays, stepped by compiled rules.
-
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
@@ -121,7 +118,7 @@ SKILLS = (
 
 
 class Floods(NamedTuple):
-    """The last flood, see paths.flood. held: its match, where it began, how many cells it reached."""
+    """The last flood, see ctf_maps.flood. held: its match, where it began, how many cells it reached."""
 
     moves: np.ndarray
     order: np.ndarray

@@ -1,6 +1,6 @@
 """Capture the flag: maps and paths.
 
-Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map. Imports no torch.
+Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map.
 
 Here a map is `wall`, uint8 [N · N]: cell [r, c] is number r · N + c, and turned by half it is number N · N - 1 - that.
 Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
@@ -25,7 +25,7 @@ compiled = cached_njit()
 @compiled
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
     """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and where each of P seats begins into
-    spawn float64 [P, 2], all as in `world`. rooms: rooms and corridors; else open ground with scattered walls.
+    spawn float64 [P, 2], all as in ctf_rules. rooms: rooms and corridors; else open ground with scattered walls.
 
     Every free cell is reached from each base. The bases are at least N moves apart, and no single cell but they lies on
     all ways between them.
@@ -320,11 +320,6 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
         _write_centre(N, cells[seat], spawn[seat])
         spawn[n + seat] = N - spawn[seat]
     return True
-
-
-# Shortest paths on a map of capture the flag, and straight walks along them, compiled. Imports no torch.
-#
-# Cell [r, c] is number r · N + c. A move leads to a free cell at one of the four sides.
 
 
 AHEAD = 6  # moves of a path that are looked at for a straight walk

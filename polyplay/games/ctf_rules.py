@@ -1,6 +1,6 @@
 """Capture the flag: its world and rules.
 
-The rules of capture the flag, compiled, for many matches at once: one step of everybody. Imports no torch.
+The rules of capture the flag, compiled, for many matches at once: one step of everybody.
 
 A step, in this order: all turn and move; all who tag shoot, by where everybody is then; who was hit drops the flag it
 carried and comes back where it began; flags are returned, picked up and captured by touch.
@@ -19,14 +19,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
-# Capture the flag: what a world is made of, in arrays of many matches. Its rules are in `rules`, its maps in `maps`,
-# what a player sees in `window` and `pixels`.
-#
-# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and the
-# base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards: [r, c]
-# is
-# where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a quarter
-# downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
+# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and
+# the base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards:
+# [r, c] is where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a
+# quarter downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
 #
 # Seats 0 … n-1 are team 0, n … 2n-1 team 1.
 

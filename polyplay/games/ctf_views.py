@@ -1,6 +1,6 @@
 """Capture the flag: what players and people see.
 
-What each player sees, as a picture: rays through the cells of the map, one to a column. Imports no torch.
+What each player sees, as a picture: rays through the cells of the map, one to a column.
 
 The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
 (r + 0.5 - horizon) / HALF downwards for each cell of depth; depth is measured along the heading, not along the ray.
@@ -20,8 +20,6 @@ from polyplay.core.compiled import cached_njit
 from polyplay.core.tree import Batch
 from polyplay.games.ctf_rules import BODY, CARRIED, COS, EYE, RELOAD, SEEN, SIN, STEEPEST, TURN, WALL, WIDTH, Matches
 
-# What a player sees in the window: 11 × 11 cells around it, turned so that it looks up, dark where it cannot see.
-#
 # Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
 # in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
 
@@ -90,7 +88,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @compiled
 def draw_windows(s: Matches, out: np.ndarray) -> None:
-    """What every seat of every match sees: world.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
+    """What every seat sees: ctf_rules.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = s.yaw.shape
     for m in range(n):
         at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
@@ -414,9 +412,6 @@ def _rectangle(top: int, bottom: int, left: int, right: int, colour: int, pictur
         for row in range(top, bottom):
             for column in range(left, right):
                 picture[channel, row, column] = value
-
-
-# A match as people look at it: every player's view, and the map from above. Imports no torch.
 
 
 VIEW, FRAME = 2 * PIXELS, 4  # pixels of a side of a view, and around it

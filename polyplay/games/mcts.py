@@ -153,9 +153,6 @@ def most_visited(visits: np.ndarray, random: np.ndarray, stream: int) -> int:
     return chosen
 
 
-# Opponents by name, in an environment and in matches: `random`, `mcts:SIMULATIONS`, in connect four `perfect`.
-
-
 MOST = 100_000  # simulations
 # of (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]): actions int64 [n]
 Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]

@@ -1,6 +1,6 @@
 """The lane game as an environment; scripted players.
 
-Scripted players of the lane game at four levels. Imports no torch.
+Scripted players of the lane game at four levels.
 
 What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. All
 go along a lane and attack what they see; how quickly they think and what they heed is a matter of level, see LaneSkill.
@@ -25,9 +25,6 @@ from polyplay.games.moba_rules import start_matches
 from polyplay.games.moba_views import EVENTS, SHARES
 from polyplay.games.moba_world import LaneWorld
 from polyplay.games.toys import Arrays, Draw
-
-# arena:lanes as a game of several players (see toys.seated.SeatedToy): LaneWorld's arrays, by compiled rules.
-
 
 BOTS = ("level1", "level2", "level3", "level4")
 

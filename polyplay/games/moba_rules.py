@@ -1,6 +1,6 @@
 """The lane game: heroes, creeps, rules, where it begins.
 
-The rules of the lane game, compiled, for many matches at once. Imports no torch.
+The rules of the lane game, compiled, for many matches at once.
 
 A step, in this order: a wave comes; heroes return and recover; creeps and towers choose targets; all heal, then all
 hit, then all move, each by what was so before; last, who has no health left dies.
@@ -14,9 +14,6 @@ from polyplay.core.compiled import cached_njit
 from polyplay.games import moba_world as w
 from polyplay.games.moba_world import LaneWorld
 from polyplay.games.toys import Arrays, Draw
-
-# What creeps and towers of the lane game do, compiled. Imports no torch.
-
 
 compiled = cached_njit()
 
@@ -101,9 +98,6 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
             w.go(units, u, was[v, w.X] - was[u, w.X], was[v, w.Y] - was[u, w.Y], w.CREEP_SPEED)
         elif kind < creeps:
             _march(was, units, u, side, kind // w.SLOTS, lanes)
-
-
-# What heroes of the lane game do, compiled. Imports no torch.
 
 
 @compiled
@@ -226,7 +220,7 @@ def act_heroes(
                 _heal(was, units, team, p)
 
 
-# columns of events, see rewards.EVENTS
+# columns of events, see moba_views.EVENTS
 WIN, DEATH, LEARNT, EARNED, HEALED, CHARGED, KILLED_HERO, LAST_HIT, OUTER_TOWER, INNER_TOWER, CORE = range(11)
 
 
@@ -375,7 +369,7 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
 
 
 # Where matches of the lane game begin, and with `randomise` how unlike each other: as if in the middle of a match, so
-# that all of it is learnt from the start on (Berner et al. 2019 vary heroes, lanes and health). Imports no torch.
+# that all of it is learnt from the start on (Berner et al. 2019 vary heroes, lanes and health).
 
 
 def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:

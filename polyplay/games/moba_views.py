@@ -1,6 +1,6 @@
 """The lane game: what heroes and people see, rewards.
 
-What heroes of the lane game see, compiled. Imports no torch.
+What heroes of the lane game see, compiled.
 
 A side sees all that is within sight of one of its units that are alive. Nothing about other units is in an observation:
 their rows are 0. Each side sees the map from its own base, so both see the same where they stand alike.
@@ -126,8 +126,8 @@ def _left(until: int, age: int) -> int:
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero world.HERO from health on, of a
-    creep its health, of a tower health, kind and whether it is open.
+    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero moba_world.HERO from health on, of
+    a creep its health, of a tower health, kind and whether it is open.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -158,7 +158,7 @@ def _lead_of(units: np.ndarray, team: int) -> float:
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """world.OWN, all but the age and the lead."""
+    """moba_world.OWN, all but the age and the lead."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -235,7 +235,7 @@ def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
 
 
 # What heroes of the lane game are rewarded for: shaped terms, and what is made of them for teams (Berner et al. 2019,
-# appendix G). Imports no torch.
+# appendix G).
 
 
 REWARDS = {
@@ -288,9 +288,6 @@ def _teams(reward: np.ndarray) -> np.ndarray:
     if reward.ndim != 2 or reward.shape[1] % 2:
         raise ValueError(f"reward {list(reward.shape)}: want [n, P] of two teams")
     return reward.reshape(len(reward), 2, -1)
-
-
-# A match of the lane game as people look at it, from above. Imports no torch.
 
 
 DOT = 50  # of length, to a pixel

@@ -6,9 +6,9 @@ toy:catch     bsuite's catch: a paddle under a falling ball; random play scores 
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
-toy:conditional  a verb, then the parts that it takes (conditional.py).
-toy:still     the same picture for ever: costs nothing (still.py).
-toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players (seated.py).
+toy:conditional  a verb, then the parts that it takes.
+toy:still     the same picture for ever: costs nothing.
+toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
 toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
 name: toy:still+planes=1, toy:module:Class+mask.
@@ -34,9 +34,6 @@ from polyplay.envs.build import imported
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, options
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
-
-# An environment that costs nothing: every observation is the same. It shows what a system does without one.
-
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
@@ -152,12 +149,6 @@ class ConditionalGame:
 def _asked(draw: Draw) -> Arrays:
     """A new cue, and the verb that is legal besides waiting."""
     return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
-
-
-# Small games for several players, many matches at once in NumPy.
-#
-# toy:rps       rock-paper-scissors: two seats, one round; no choice is best, so pure self-play goes round in circles.
-# toy:skirmish  two against two, who shoot at each other: a team wins by shooting at the same enemy.
 
 
 class SeatedToy(Protocol):

@@ -10,7 +10,7 @@ A search over many games at once, each at its own pace: `round` and `answer` in 
         search.restart(done.games[results != GOES_ON])
 
 `round` may be called again before `answer`: games that have moved in the meantime add their leaves, so a batch stays
-full. Imports no torch.
+full.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from polyplay.search import gumbel, tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.weights.params import FlatParams
-
-# A network that is asked under random symmetries of the board (Silver et al. 2017, Methods: "Expand and evaluate").
-# Imports no torch.
 
 
 class Evaluator(Protocol):
@@ -297,9 +294,6 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     return shares / shares.sum(1, keepdims=True)
 
 
-# Searches from given positions, each until it is done.
-
-
 class PositionSearch:
     """At most `most` searches at once."""
 
@@ -327,9 +321,6 @@ class PositionSearch:
     def _done(self, found: Finished, n: int) -> Finished:
         """Without games of a call before, which had more positions."""
         return found.at(slice(int(np.searchsorted(found.games, n))))
-
-
-# A search as a policy, for the loops that evaluate, film and judge: it finds the position in what the network sees.
 
 
 class SearchPolicy:
