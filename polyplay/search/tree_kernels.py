@@ -147,15 +147,8 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
             node, depth = _descend(tree, rules, game, g, count)
             status = tree.nodes[g, node].status
             if status in (trees.WON, trees.DRAWN, trees.LOST):
-                _back_up(
-                    tree,
-                    rules,
-                    g,
-                    count,
-                    depth,
-                    1.0 if status == trees.WON else 0.0 if status == trees.DRAWN else -1.0,
-                    0,
-                )
+                value = 1.0 if status == trees.WON else 0.0 if status == trees.DRAWN else -1.0
+                _back_up(tree, rules, g, count, depth, value, 0)
                 tree.plays[g].done += 1
                 continue
             if tree.sums[g, tree.paths[count, depth]].pending > 0:
