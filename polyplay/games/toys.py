@@ -213,7 +213,7 @@ class Skirmish:
     hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
 
     A team that shoots at the same enemy (`focus`) wins 98.6 % of its matches against one whose units shoot each at the
-    enemy opposite (`opposite`), and no answer to that bot wins more than 98.7 %. Random play wins about two in three.
+    enemy opposite (`opposite`); random play wins about two in three.
     """
 
     health: int = 8

@@ -14,10 +14,11 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import Envs
+from polyplay.envs.lane import load_bot, seat_bot
 from polyplay.envs.make import connect
 from polyplay.envs.pool import EnvSpec, Pool
 from polyplay.envs.spaces import action_width, random_actions
-from polyplay.games import ctf_rules
+from polyplay.games import ctf, ctf_rules, moba
 from polyplay.games.ctf_views import (
     FRAME,
     SIDE,
@@ -156,3 +157,15 @@ def test_an_evaluation_is_filmed(env, pictures, shape, tmp_path: Path):
     with av.open(found["video"]) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert (len(frames), frames[0].shape) == (pictures, shape)
+
+
+@pytest.mark.long  # it compiles all of them
+@pytest.mark.parametrize("title", [CTF + "+actions=small", CTF + "+team=3", LANES])
+def test_a_bot_has_every_public_name_and_plays_on_pools(title):
+    envs, module = Envs(title, 12), ctf if title.startswith(CTF) else moba
+    roles = ("level5", "attacker", "defender", "returner") if module is ctf else ()
+    assert tuple(envs.spec.bots) == module.BOTS == ("level1", "level2", "level3", "level4", *roles)
+    for name in module.BOTS:
+        bot = load_bot(envs.spec, name)
+        assert bot is getattr(module, name)
+        seat_bot(bot, connect(envs, 0, 0), slice(4, 7))

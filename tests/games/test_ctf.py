@@ -14,7 +14,7 @@ import polyplay
 from polyplay.core import tree
 from polyplay.core.files import read_object
 from polyplay.envs import Envs
-from polyplay.envs.lane import Seats, load_bot, seat_bot
+from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.envs.pool import Pool
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
@@ -133,17 +133,6 @@ class AtRandom:
 
     def __call__(self, n: int) -> np.ndarray:
         return np.stack([self.rng.integers(k, size=n) for k in (5, 3, 3, 3, 2, 2)], -1)
-
-
-@pytest.mark.long  # it compiles all of them
-def test_a_bot_has_every_public_name_and_plays_on_pools():
-    for title in ("arena:ctf+length=60", "arena:ctf+length=60+actions=small+team=3"):
-        envs = Envs(title, 12)
-        assert tuple(envs.spec.bots) == NAMES
-        for name in NAMES:
-            bot = load_bot(envs.spec, name)
-            assert bot is getattr(ctf, name)
-            seat_bot(bot, connect(envs, 0, 0), slice(4, 7))
 
 
 @pytest.mark.parametrize(

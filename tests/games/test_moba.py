@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from polyplay.core import tree
-from polyplay.envs import Envs
-from polyplay.envs.lane import Seats, load_bot, seat_bot
-from polyplay.envs.make import connect
+from polyplay.envs.lane import Seats
 from polyplay.envs.spaces import random_actions
 from polyplay.games import moba
 from polyplay.games import moba_world as w
-from polyplay.games.moba import BOTS, LaneBot, LaneGame
+from polyplay.games.moba import LaneBot, LaneGame
 from polyplay.games.moba_views import EVENTS
 from polyplay.games.moba_world import LaneWorld
 from tests.games.moba_scenes import actions, begun, nameable, scatter
@@ -116,16 +114,6 @@ def shares(given: LaneWorld, better: Any, worse: Any, n: int, seed: int) -> tupl
     """Wins of each over n matches from either side."""
     won = np.concatenate([play(given, better, worse, n, seed), -play(given, worse, better, n, seed + 1)])
     return int((won > 0).sum()), int((won < 0).sum())
-
-
-@pytest.mark.long  # it compiles all of them
-def test_a_bot_has_every_public_name_and_plays_on_pools():
-    envs = Envs("arena:lanes+team=2+lanes=1+length=60", 8)
-    assert tuple(envs.spec.bots) == BOTS == ("level1", "level2", "level3", "level4")
-    for name in BOTS:
-        bot = load_bot(envs.spec, name)
-        assert bot is getattr(moba, name)
-        seat_bot(bot, connect(envs, 0, 0), slice(3, 7))
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import gymnasium
 import numpy as np
 import pytest
@@ -323,51 +321,6 @@ def test_equals_are_equal():
 
 def test_late_reinforcements_change_no_winner():
     assert outcome(BEST, BOT, 4, late=4)[0] > 0.95
-
-
-def blows(shooters, p):
-    """Probabilities and damages of so many shots at one unit."""
-    return [[(1, 0)], [(1 - p, 0), (p, 1)], [((1 - p) ** 2, 0), (2 * p * (1 - p), 1), (p * p, 4)]][shooters]
-
-
-def counts(state, side, action):
-    """How many shoot at the first and at the second unit opposite."""
-    return tuple(sum(action[i] == whom and state[2 * side + i] > 0 for i in (0, 1)) for whom in (0, 1))
-
-
-def odds(state, ours, theirs, p, known):
-    """The probability of winning from a state, where those of all states with less health are known."""
-    total, stay = 0.0, 0.0
-    shots = [blows(k * (unit > 0), p) for k, unit in zip((*theirs, *ours), state, strict=True)]
-    for blow in itertools.product(*shots):
-        q = blow[0][0] * blow[1][0] * blow[2][0] * blow[3][0]
-        after = tuple(max(unit - damage, 0) for unit, (_, damage) in zip(state, blow, strict=True))
-        if after == state:
-            stay += q
-        else:
-            total += q * known[after]
-    return total / (1 - stay)
-
-
-@pytest.mark.long
-def test_no_answer_to_the_bot_is_better():
-    """All states by dynamic programming: the best of all answers, and `best`."""
-    game, known, upper = Skirmish(), {}, {}
-    states = sorted(itertools.product(range(game.health + 1), repeat=4), key=sum)
-    health = np.array(states)
-    obs = game.see({"here": health > 0, "health": health, "age": np.zeros(len(states), int)})
-    best, bot = BEST(obs)[:, :2].tolist(), BOT(obs)[:, 2:].tolist()
-    for state, answer, other in zip(states, best, bot, strict=True):
-        if not any(state[:2]) or not any(state[2:]):
-            known[state] = upper[state] = float(any(state[:2]))
-            continue
-        theirs = counts(state, 1, other)
-        known[state] = odds(state, counts(state, 0, answer), theirs, game.accuracy, known)
-        answers = {counts(state, 0, a) for a in itertools.product((0, 1), repeat=2)}
-        upper[state] = max(odds(state, ours, theirs, game.accuracy, upper) for ours in answers)
-    full = (game.health,) * 4
-    assert round(known[full], 3) == 0.986
-    assert round(upper[full], 3) == 0.987
 
 
 @pytest.mark.parametrize(
