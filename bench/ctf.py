@@ -18,7 +18,7 @@ from common import RESULTS, Row, about, command_line, lines_about, publish, tabl
 from polyplay.envs import Envs
 from polyplay.envs.make import connect
 from polyplay.games import ctf_maps, ctf_rules
-from polyplay.games.ctf_rules import COMPOSITE, EVENTS, Matches, World
+from polyplay.games.ctf_rules import COMPOSITE, EVENTS, FlagMatches, World
 
 LEAST = {"rules": 5e6, "window": 350e3, "pixels": 80e3}  # agent steps a second
 
@@ -53,12 +53,12 @@ def game(lanes: int) -> Callable[[int], int]:
     s, n = World().arrays(lanes // 4), lanes // 4
     for m in range(n):
         ctf_maps.draw_map(np.uint64(m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-    ctf_rules.begin_matches(Matches.of(s))
+    ctf_rules.begin_matches(FlagMatches.of(s))
     reward, events = np.empty((n, 4), np.float32), np.empty((n, 4, len(EVENTS)), np.float32)
     given = [a.reshape(n, 4, 6) for a in actions(lanes)]
 
     def step(i: int) -> int:
-        ctf_rules.step_matches(Matches.of(s), given[i % 64], reward, events)
+        ctf_rules.step_matches(FlagMatches.of(s), given[i % 64], reward, events)
         return lanes
 
     return step

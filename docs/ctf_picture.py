@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imsave
 
-from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, Matches, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, FlagMatches, World
 from polyplay.games.ctf_views import draw_first_person, draw_match
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -52,7 +52,7 @@ def scenes() -> Any:
 def main() -> None:
     s = scenes()
     out = np.zeros((len(SCENES), 4, 3, 84, 84), np.uint8)
-    draw_first_person(Matches.of(s), out)
+    draw_first_person(FlagMatches.of(s), out)
     big = out[:, 0].transpose(0, 2, 3, 1).repeat(SCALE, 1).repeat(SCALE, 2)
     framed = np.pad(big, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)
     rows = [np.concatenate(list(part), 1) for part in np.split(framed, 2)]

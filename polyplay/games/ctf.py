@@ -23,7 +23,7 @@ from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats
 from polyplay.games import ctf_maps, ctf_views
 from polyplay.games import ctf_rules as rules
-from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, Matches, World
+from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, FlagMatches, World
 from polyplay.games.toys import Arrays, Draw
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
@@ -51,7 +51,7 @@ class CaptureTheFlag:
             rooms[:] = self.world.kind == "rooms"
         for m in range(n):
             ctf_maps.draw_map(keys[m], rooms[m], s["grid"][m], s["base"][m], s["spawn"][m])
-        rules.begin_matches(Matches.of(s))
+        rules.begin_matches(FlagMatches.of(s))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
@@ -60,7 +60,7 @@ class CaptureTheFlag:
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
         now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
         for _ in range(self.world.repeat):
-            rules.step_matches(Matches.of(s), chosen, now, happened)
+            rules.step_matches(FlagMatches.of(s), chosen, now, happened)
             reward += now
             events += happened
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
@@ -76,9 +76,9 @@ class CaptureTheFlag:
 
     def see(self, s: Arrays) -> Tree:
         seen = tree.zeros(self.obs, s["here"].shape)
-        ctf_views.know(Matches.of(s), self.world.length, seen["facts"])
+        ctf_views.know(FlagMatches.of(s), self.world.length, seen["facts"])
         draw = ctf_views.draw_windows if self.world.view == "window" else ctf_views.draw_first_person
-        draw(Matches.of(s), seen["view"])
+        draw(FlagMatches.of(s), seen["view"])
         return seen
 
 
@@ -126,7 +126,7 @@ class Floods(NamedTuple):
 
 
 @compiled
-def _draw(s: Matches, m: int, p: int, block: int, n: int) -> float:
+def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
     """Uniform in [0, 1): number n of a seat in a block; others where teams begin elsewhere, and after a capture."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
@@ -137,7 +137,7 @@ def _draw(s: Matches, m: int, p: int, block: int, n: int) -> float:
 
 
 @compiled
-def _lead_to(s: Matches, m: int, x: float, y: float, floods: Floods) -> None:
+def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
     """Flood from a point's cell, unless that was done last."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
@@ -147,13 +147,13 @@ def _lead_to(s: Matches, m: int, x: float, y: float, floods: Floods) -> None:
 
 
 @compiled
-def _sees(s: Matches, m: int, p: int, x: float, y: float) -> bool:
+def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
     dx, dy = x - s.at[m, p, 0], y - s.at[m, p, 1]
     return bool(dx * dx + dy * dy <= RANGE * RANGE and rules.clear(s.grid[m], s.at[m, p, 0], s.at[m, p, 1], x, y))
 
 
 @compiled
-def _opponent(s: Matches, m: int, p: int) -> int:
+def _opponent(s: FlagMatches, m: int, p: int) -> int:
     """Whom seat p sees: who carries a flag first, then the nearest; -1: nobody."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
@@ -168,7 +168,7 @@ def _opponent(s: Matches, m: int, p: int) -> int:
 
 
 @compiled
-def _hiding_place(s: Matches, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
     """The middle of the cell nearest to a team's base that no opponent sees; the base, if there is none near."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
@@ -184,7 +184,7 @@ def _hiding_place(s: Matches, m: int, own: int, floods: Floods) -> tuple[float, 
 
 
 @compiled
-def _half_way(s: Matches, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
     """The middle of a cell half way between a team's base and the middle of the way to the other."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
@@ -195,7 +195,7 @@ def _half_way(s: Matches, m: int, own: int, floods: Floods) -> tuple[float, floa
 
 
 @compiled
-def _goal(s: Matches, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
+def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
     """Where seat p wants to be."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
@@ -263,7 +263,7 @@ def _best(
 
 @compiled
 def _choose(
-    s: Matches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
+    s: FlagMatches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
 ) -> int:
     """Seat p's place in `actions`, each of which is held for `repeat` steps."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
@@ -288,7 +288,7 @@ def _choose(
 
 @compiled
 def choose_all(
-    s: Matches,
+    s: FlagMatches,
     match: np.ndarray,
     seat: np.ndarray,
     role: int,
@@ -318,7 +318,7 @@ class FlagBot:
         world = seats.game.world
         few = world.actions == "small"
         actions, out = FEW if few else ALL, np.empty(len(seats.match), np.int64)
-        matches, skill = Matches.of(seats.states), SKILLS[self.level - 1]
+        matches, skill = FlagMatches.of(seats.states), SKILLS[self.level - 1]
         choose_all(matches, seats.match, seats.seat, self.role, skill, actions, world.repeat, out)
         return out if few else actions[out]
 

@@ -153,7 +153,7 @@ class World:
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
 
-class Matches(NamedTuple):
+class FlagMatches(NamedTuple):
     """World.arrays, as compiled code takes them."""
 
     grid: np.ndarray
@@ -172,7 +172,7 @@ class Matches(NamedTuple):
     age: np.ndarray
 
     @classmethod
-    def of(cls, arrays: Batch) -> Matches:
+    def of(cls, arrays: Batch) -> FlagMatches:
         return cls(*(arrays[name] for name in cls._fields))
 
 
@@ -236,7 +236,7 @@ def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: 
 
 
 @compiled
-def move(s: Matches, m: int, a: np.ndarray) -> None:
+def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
     """Everybody of a match; a int64 [P, 6]."""
     at, z, rises, yaw, pitch = s.at[m], s.z[m], s.rises[m], s.yaw[m], s.pitch[m]
     for p in range(len(at)):
@@ -252,7 +252,7 @@ def move(s: Matches, m: int, a: np.ndarray) -> None:
 
 
 @compiled
-def aimed_at(s: Matches, m: int, p: int) -> int:
+def aimed_at(s: FlagMatches, m: int, p: int) -> int:
     """Whom a tag by seat p hits: the nearest opponent in its way; -1: nobody."""
     at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
@@ -278,7 +278,7 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 
 @compiled
-def _tags(s: Matches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
+def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
     """Who is hit in this step, bool [P]; and its events."""
     loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
@@ -303,7 +303,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @compiled
-def _touch(s: Matches, m: int, events: np.ndarray) -> int:
+def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
     """Returns, then pick-ups, then captures; team 0's captures less team 1's."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
@@ -336,7 +336,7 @@ def heading(dx: float, dy: float) -> int:
 
 
 @compiled
-def _come_back(s: Matches, m: int, p: int) -> None:
+def _come_back(s: FlagMatches, m: int, p: int) -> None:
     """Seat p where it begins; it looks to the middle of the map."""
     at, middle = s.spawn[m, p], s.grid.shape[1] / 2
     s.at[m, p] = at
@@ -345,7 +345,7 @@ def _come_back(s: Matches, m: int, p: int) -> None:
 
 
 @compiled
-def step_matches(s: Matches, action: np.ndarray, reward: np.ndarray, events: np.ndarray) -> None:
+def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray) -> None:
     """A step of each match, in place; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]."""
     P = s.at.shape[1]
     hit = np.zeros(P, np.bool_)
@@ -366,7 +366,7 @@ def step_matches(s: Matches, action: np.ndarray, reward: np.ndarray, events: np.
 
 
 @compiled
-def begin_matches(s: Matches) -> None:
+def begin_matches(s: FlagMatches) -> None:
     """All where a match begins, once its map is drawn; the other arrays are new."""
     for m in range(len(s.at)):
         s.flag_at[m] = s.base[m]

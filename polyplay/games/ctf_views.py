@@ -18,7 +18,20 @@ import numpy as np
 
 from polyplay.core.compiled import cached_njit
 from polyplay.core.tree import Batch
-from polyplay.games.ctf_rules import BODY, CARRIED, COS, EYE, RELOAD, SEEN, SIN, STEEPEST, TURN, WALL, WIDTH, Matches
+from polyplay.games.ctf_rules import (
+    BODY,
+    CARRIED,
+    COS,
+    EYE,
+    RELOAD,
+    SEEN,
+    SIN,
+    STEEPEST,
+    TURN,
+    WALL,
+    WIDTH,
+    FlagMatches,
+)
 
 # Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
 # in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
@@ -87,7 +100,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 
 @compiled
-def draw_windows(s: Matches, out: np.ndarray) -> None:
+def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
     """What every seat sees: ctf_rules.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = s.yaw.shape
     for m in range(n):
@@ -110,7 +123,7 @@ def draw_windows(s: Matches, out: np.ndarray) -> None:
 
 
 @compiled
-def know(s: Matches, length: int, out: np.ndarray) -> None:
+def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
     """What a player knows besides what it sees, out float32 [n, P, 12]: the difference of scores / 5, the part of the
     match that is left; its own flag is at home, carried, dropped; theirs likewise; whether it carries that; the part of
     a reload that is left, its pitch / the steepest, the height of its feet.
@@ -175,7 +188,7 @@ RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, fo
 
 
 @compiled
-def draw_first_person(s: Matches, out: np.ndarray) -> None:
+def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
     """Draw what each seat sees into out uint8 [n, P, 3, 84, 84], RGB."""
     n, seats = s.z.shape
     depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
@@ -343,7 +356,9 @@ def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, fa
 
 
 @compiled
-def _show_pixel(view: tuple, s: Matches, m: int, thing: int, t: float, depth: np.ndarray, picture: np.ndarray) -> None:
+def _show_pixel(
+    view: tuple, s: FlagMatches, m: int, thing: int, t: float, depth: np.ndarray, picture: np.ndarray
+) -> None:
     """Draw a player or a standing flag in each run of columns where no wall is nearer."""
     z, seats = s.z[m], s.z.shape[1]
     right = _seen_from(view, s.at[m, thing] if thing < seats else s.flag_at[m, thing - seats])[1]
@@ -422,7 +437,7 @@ PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # cells: radius of a player, how f
 
 def draw_match(s: Batch, m: int) -> np.ndarray:
     """uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
-    match = Matches(*(x[m : m + 1] for x in Matches.of(s)))
+    match = FlagMatches(*(x[m : m + 1] for x in FlagMatches.of(s)))
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)
     large = seen[0].transpose(0, 2, 3, 1).repeat(VIEW // PIXELS, 1).repeat(VIEW // PIXELS, 2)
@@ -431,7 +446,7 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
         np.concatenate([_framed(view, COLOURS[(RED, BLUE)[team]]) for view in large[team * n : team * n + n]], 1)
         for team in (0, 1)
     ]
-    return np.concatenate([_map(Matches(*(x[m] for x in Matches.of(s)))), np.concatenate(rows)], 1)
+    return np.concatenate([_map(FlagMatches(*(x[m] for x in FlagMatches.of(s)))), np.concatenate(rows)], 1)
 
 
 def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
@@ -441,7 +456,7 @@ def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
     return framed
 
 
-def _map(s: Matches) -> np.ndarray:
+def _map(s: FlagMatches) -> np.ndarray:
     """From above: bases are squares, flags diamonds, players discs with a nose; who carries a flag has its diamond."""
     size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)

@@ -20,7 +20,7 @@ from polyplay.envs.pool import Pool
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.games import ctf, ctf_maps, ctf_rules
 from polyplay.games.ctf import ALL, FEW, CaptureTheFlag, FlagBot
-from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, Matches, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, FlagMatches, World
 from tests import made
 from tests.games.test_arenas import equal, played
 from tests.games.test_ctf_rules import scatter
@@ -99,7 +99,7 @@ NAMES = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender
 
 
 class Played:
-    """Matches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
+    """FlagMatches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
 
     def __init__(self, world: World, n: int, seed: int = 0):
         rng = np.random.default_rng(seed)
@@ -293,12 +293,12 @@ def test_of_all_actions_the_best_is_chosen(actions, repeat):
         for a in actions:
             s["at"][0], s["yaw"][0] = (x, y), yaw
             at, turned = s["at"][0], s["yaw"][0]
-            ctf_rules.move(Matches.of(s), 0, np.stack([a, a]))
+            ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
             angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
             far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
             hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
             for _ in range(1, repeat):
-                ctf_rules.move(Matches.of(s), 0, np.stack([a, a]))
+                ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
             wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
             off = abs((wanted + 1800) % 3600 - 1800)
             far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])

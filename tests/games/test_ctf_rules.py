@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyplay.games import ctf_maps, ctf_rules, ctf_views
-from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, FACTS, HOME, SMALL, Matches, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, FACTS, HOME, SMALL, FlagMatches, World
 from tests.games.ctf_twin import Match
 from tests.games.test_ctf_views import same_window, windows
 
@@ -15,14 +15,14 @@ def begun(n: int, team: int, size: int, seed: int) -> dict[str, np.ndarray]:
     s = World(team=team, size=size).arrays(n)
     for m in range(n):
         ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-    ctf_rules.begin_matches(Matches.of(s))
+    ctf_rules.begin_matches(FlagMatches.of(s))
     return s
 
 
 def step(s: dict[str, np.ndarray], action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, P = s["yaw"].shape
     reward, events = np.full((n, P), np.nan, np.float32), np.full((n, P, len(EVENTS)), np.nan, np.float32)
-    ctf_rules.step_matches(Matches.of(s), action, reward, events)
+    ctf_rules.step_matches(FlagMatches.of(s), action, reward, events)
     return reward, events
 
 
@@ -73,7 +73,7 @@ def told(twins: list[Match], P: int) -> np.ndarray:
 def same_observations(s: dict[str, np.ndarray], twins: list[Match], m: int) -> None:
     """What all know, and what the seats of match m see."""
     out = np.empty((*s["yaw"].shape, FACTS), np.float32)
-    ctf_views.know(Matches.of(s), 400, out)
+    ctf_views.know(FlagMatches.of(s), 400, out)
     assert (out == np.array([[twin.facts(p, 400) for p in twin.players] for twin in twins], np.float32)).all()
     out = windows({k: v[m : m + 1] for k, v in s.items()})
     for p in range(s["yaw"].shape[1]):

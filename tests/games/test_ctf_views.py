@@ -10,7 +10,7 @@ import pytest
 
 from polyplay.games import ctf_maps
 from polyplay.games import ctf_views as v
-from polyplay.games.ctf_rules import CARRIED, DROPPED, FACTS, PLANES, SEEN, TURN, Matches, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, FACTS, PLANES, SEEN, TURN, FlagMatches, World
 from tests.games.ctf_twin import cosine, sine
 
 N = 13
@@ -31,7 +31,7 @@ def bare(n: int = 1, team: int = 1) -> dict[str, np.ndarray]:
 
 def draw(s: dict[str, np.ndarray]) -> np.ndarray:
     out = np.full((*s["z"].shape, 3, 84, 84), 77, np.uint8)
-    v.draw_first_person(Matches.of(s), out)
+    v.draw_first_person(FlagMatches.of(s), out)
     return out
 
 
@@ -247,7 +247,7 @@ def test_every_pixel_is_drawn_and_matches_do_not_mix():
     for m in (0, 5, 11):
         np.testing.assert_array_equal(draw({name: array[m : m + 1].copy() for name, array in s.items()})[0], out[m])
     other = np.zeros_like(out)
-    v.draw_first_person(Matches.of(s), other)
+    v.draw_first_person(FlagMatches.of(s), other)
     np.testing.assert_array_equal(other, out)
 
 
@@ -302,7 +302,7 @@ HALF = SEEN // 2
 
 
 def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np.ndarray]:
-    """Matches in the middle: everybody and the flags are anywhere."""
+    """FlagMatches in the middle: everybody and the flags are anywhere."""
     rng, s = np.random.default_rng(seed), World(team=team, size=size).arrays(n)
     for m in range(n):
         ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
@@ -319,7 +319,7 @@ def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np
 
 def windows(s: dict[str, np.ndarray]) -> np.ndarray:
     out = np.zeros((*s["yaw"].shape, len(PLANES), SEEN, SEEN), np.uint8)
-    v.draw_windows(Matches.of(s), out)
+    v.draw_windows(FlagMatches.of(s), out)
     return out
 
 
@@ -386,7 +386,7 @@ def test_what_a_player_knows():
     s["score"][0], s["age"][0], s["flag"][0], s["carrier"][0] = (2, 1), 25, (2, 1), (-1, 0)
     s["loads"][0, 0], s["pitch"][0, 0], s["z"][0, 0] = 4, -200, 0.25
     out = np.empty((1, 2, FACTS), np.float32)
-    v.know(Matches.of(s), 100, out)
+    v.know(FlagMatches.of(s), 100, out)
     assert out[0, 0].tolist() == [np.float32(0.2), 0.75, 0, 0, 1, 0, 1, 0, 1, 0.5, -0.5, 0.25]
     assert out[0, 1].tolist() == [np.float32(-0.2), 0.75, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
 
@@ -422,7 +422,7 @@ def test_the_map_shows_walls_players_and_flags():
 def test_views_are_the_players_own_in_the_order_of_teams():
     s = scene()
     picture, seen = v.draw_match(s, 1), np.empty((2, 4, 3, v.PIXELS, v.PIXELS), np.uint8)
-    v.draw_first_person(Matches.of(s), seen)
+    v.draw_first_person(FlagMatches.of(s), seen)
     for seat, (row, column) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
         top, left = row * (v.VIEW + 2 * v.FRAME), v.SIDE + column * (v.VIEW + 2 * v.FRAME)
         assert picture[top, left].tolist() == v.COLOURS[(v.RED, v.BLUE)[row]].tolist()

@@ -210,7 +210,7 @@ MANY = {5: 5000, 6: 1500, 7: 1500, 8: 500, 9: 1000, 11: 200, 13: 200, 15: 50, 17
 def test_random_games_agree_with_open_spiel_move_by_move(sizes: dict[int, int]):
     found = {size: agree_with_open_spiel(size, games) for size, games in sizes.items()}
     assert all(moves > size * size * sizes[size] for size, (moves, _) in found.items())
-    assert sum(repeated for _, repeated in found.values()) < sum(sizes.values()) / 10
+    assert sum(repeated for _, repeated in found.values()) < sum(sizes.values()) / 5
 
 
 def random_game(board: Go, seed: int) -> tuple[list[int], list[np.ndarray]]:
