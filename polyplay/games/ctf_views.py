@@ -18,20 +18,8 @@ import numpy as np
 
 from polyplay.core.compiled import cached_njit
 from polyplay.core.tree import Batch
-from polyplay.games.ctf_rules import (
-    BODY,
-    CARRIED,
-    COS,
-    EYE,
-    RELOAD,
-    SEEN,
-    SIN,
-    STEEPEST,
-    TURN,
-    WALL,
-    WIDTH,
-    FlagMatches,
-)
+from polyplay.games import ctf_rules as rules
+from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
 
 # Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
 # in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
@@ -138,8 +126,8 @@ def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
             facts[2 + s.flag[m, own]] = 1.0
             facts[5 + s.flag[m, 1 - own]] = 1.0
             facts[8] = 1.0 if s.carrier[m, 1 - own] == p else 0.0
-            facts[9] = s.loads[m, p] / RELOAD
-            facts[10] = s.pitch[m, p] / STEEPEST
+            facts[9] = s.loads[m, p] / rules.RELOAD
+            facts[10] = s.pitch[m, p] / rules.STEEPEST
             facts[11] = s.z[m, p]
 
 
@@ -199,7 +187,7 @@ def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
         for seat in range(seats):
             picture, tilt, heading = out[m, seat], s.pitch[m, seat] % TURN, s.yaw[m, seat] % TURN
             horizon = PIXELS_HALF + PIXELS_HALF * SIN[tilt] / COS[tilt]
-            view = (at[seat, 0], at[seat, 1], EYE + s.z[m, seat], COS[heading], SIN[heading], horizon)
+            view = (at[seat, 0], at[seat, 1], rules.EYE + s.z[m, seat], COS[heading], SIN[heading], horizon)
             _cast(view, s.grid[m], base, depth, edges, paint)
             _fill(view, edges, paint, tiles, picture)
             for team in range(2):

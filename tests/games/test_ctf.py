@@ -99,7 +99,7 @@ NAMES = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender
 
 
 class Played:
-    """FlagMatches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
+    """Matches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
 
     def __init__(self, world: World, n: int, seed: int = 0):
         rng = np.random.default_rng(seed)

@@ -302,7 +302,7 @@ HALF = SEEN // 2
 
 
 def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np.ndarray]:
-    """FlagMatches in the middle: everybody and the flags are anywhere."""
+    """Matches in the middle: everybody and the flags are anywhere."""
     rng, s = np.random.default_rng(seed), World(team=team, size=size).arrays(n)
     for m in range(n):
         ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
