@@ -22,7 +22,7 @@ from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
 
 # Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
-# in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
+# in steps of half a cell, passes a wall.
 
 
 HALF = SEEN // 2
