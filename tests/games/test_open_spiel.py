@@ -19,11 +19,12 @@ from polyplay.cli import main
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.games import board_rules, open_spiel, records
-from polyplay.games.boards import Game, game
+from polyplay.games.boards import game
 from polyplay.games.open_spiel import Newest, SpielGame, SpielRules, spiel_rules
 from polyplay.search import Search, SearchOptions
 from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.self_play import SelfPlay, game_rows
+from tests.games.test_board_rules import legal_of as legal
 from tests.search.test_self_play import context
 
 pyspiel = pytest.importorskip("pyspiel")
@@ -38,11 +39,6 @@ LARGE = tuple(
     and kind.min_num_players <= 2 <= kind.max_num_players
     and kind.short_name != "efg_game"
 )
-
-
-def legal(board: Game, record: np.ndarray) -> list[int]:
-    room = np.zeros(board.actions, np.int16)
-    return room[: board_rules.legal(board.numbers, record, room)].tolist()
 
 
 def agree(name: str, seed: int, games: int = 1) -> tuple[int, int]:

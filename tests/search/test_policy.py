@@ -16,6 +16,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
 from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import PositionSearch, SearchPolicy
+from tests.games.test_board_rules import legal_of as legal
 
 GO = game("go+size=3")
 OLD = [  # moves, and the one after them that repeats a position of more than eight plies before
@@ -30,11 +31,6 @@ def after(board: Game, moves: list[int]) -> np.ndarray:
     for move in moves:
         assert board_rules.play(board.numbers, record, move) == records.GOES_ON
     return record
-
-
-def legal(board: Game, record: np.ndarray) -> list[int]:
-    room = np.zeros(board.actions, np.int16)
-    return room[: board_rules.legal(board.numbers, record, room)].tolist()
 
 
 def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
