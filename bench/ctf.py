@@ -54,11 +54,12 @@ def game(lanes: int) -> Callable[[int], int]:
     for m in range(n):
         ctf_maps.draw_map(np.uint64(m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
     ctf_rules.begin_matches(FlagMatches.of(s))
+    hit = np.zeros(4, bool)
     reward, events = np.empty((n, 4), np.float32), np.empty((n, 4, len(EVENTS)), np.float32)
     given = [a.reshape(n, 4, 6) for a in actions(lanes)]
 
     def step(i: int) -> int:
-        ctf_rules.step_matches(FlagMatches.of(s), given[i % 64], reward, events)
+        ctf_rules.step_matches(FlagMatches.of(s), given[i % 64], reward, events, hit)
         return lanes
 
     return step

@@ -59,8 +59,9 @@ class CaptureTheFlag:
         n, P = s["here"].shape
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
         now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
+        matches, hit = FlagMatches.of(s), np.zeros(P, bool)
         for _ in range(self.world.repeat):
-            rules.step_matches(FlagMatches.of(s), chosen, now, happened)
+            rules.step_matches(matches, chosen, now, happened, hit)
             reward += now
             events += happened
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)

@@ -193,7 +193,7 @@ PLANES = (
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
 _CORNER = 1e-9  # parts of a line
 
-compiled = cached_njit()
+compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays, and none is made here
 
 
 @compiled
@@ -297,6 +297,12 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 
 @compiled
+def _put(at: np.ndarray, place: np.ndarray) -> None:
+    """By number: an assignment of slices would make an array, for they might overlap."""
+    at[0], at[1] = place[0], place[1]
+
+
+@compiled
 def _near(a: np.ndarray, b: np.ndarray) -> bool:
     dx, dy = a[0] - b[0], a[1] - b[1]
     return bool(dx * dx + dy * dy <= REACH * REACH)
@@ -310,7 +316,8 @@ def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
     for p in range(P):
         own = 0 if p < P // 2 else 1
         if flag[own] == DROPPED and _near(at[p], flag_at[own]):
-            flag[own], flag_at[own] = HOME, base[own]
+            flag[own] = HOME
+            _put(flag_at[own], base[own])
             _note(events, p, 2)
     for p in range(P):
         theirs = 1 if p < P // 2 else 0
@@ -321,9 +328,10 @@ def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
         p, own = carrier[theirs], 1 - theirs
         if p < 0:
             continue
-        flag_at[theirs] = at[p]
+        _put(flag_at[theirs], at[p])
         if flag[own] == HOME and _near(at[p], base[own]):
-            flag[theirs], carrier[theirs], flag_at[theirs] = HOME, -1, base[theirs]
+            flag[theirs], carrier[theirs] = HOME, -1
+            _put(flag_at[theirs], base[theirs])
             s.score[m, own] += 1
             gained += 1 - 2 * own
             _note(events, p, 1)
@@ -339,16 +347,17 @@ def heading(dx: float, dy: float) -> int:
 def _come_back(s: FlagMatches, m: int, p: int) -> None:
     """Seat p where it begins; it looks to the middle of the map."""
     at, middle = s.spawn[m, p], s.grid.shape[1] / 2
-    s.at[m, p] = at
+    _put(s.at[m, p], at)
     s.z[m, p] = s.rises[m, p] = 0.0
     s.yaw[m, p], s.pitch[m, p] = heading(middle - at[0], middle - at[1]), 0
 
 
 @compiled
-def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray) -> None:
-    """A step of each match, in place; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]."""
+def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
+    """A step of each match, in place; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]. hit: bool [P],
+    scratch.
+    """
     P = s.at.shape[1]
-    hit = np.zeros(P, np.bool_)
     events[:] = 0.0
     for m in range(len(s.at)):
         s.age[m] += 1
@@ -358,7 +367,8 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
             if hit[p]:
                 for team in range(2):
                     if s.carrier[m, team] == p:
-                        s.flag[m, team], s.carrier[m, team], s.flag_at[m, team] = DROPPED, -1, s.at[m, p]
+                        s.flag[m, team], s.carrier[m, team] = DROPPED, -1
+                        _put(s.flag_at[m, team], s.at[m, p])
                 _come_back(s, m, p)
         gained = _touch(s, m, events[m])
         for p in range(P):
@@ -369,6 +379,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 def begin_matches(s: FlagMatches) -> None:
     """All where a match begins, once its map is drawn; the other arrays are new."""
     for m in range(len(s.at)):
-        s.flag_at[m] = s.base[m]
+        for team in range(2):
+            _put(s.flag_at[m, team], s.base[m, team])
         for p in range(s.at.shape[1]):
             _come_back(s, m, p)

@@ -29,6 +29,7 @@ HALF = SEEN // 2
 SHOWN = 255  # of a byte: networks scale it to 1
 
 compiled = cached_njit()
+uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
 
 
 def _ways() -> np.ndarray:
@@ -54,14 +55,14 @@ _WAYS = _ways()
 _STEPS = _steps(_WAYS)
 
 
-@compiled
+@uncounted
 def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
     """Also of what is not on the map."""
     size = len(grid)
     return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
 
 
-@compiled
+@uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
     """The planes dark and wall, of out uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
@@ -78,7 +79,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
         out[0, cell] = SHOWN if hidden and not wall else 0
 
 
-@compiled
+@uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
     """Mark what is so far from the player, if it can see it."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
@@ -87,7 +88,7 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
         plane[i * SEEN + j] = SHOWN
 
 
-@compiled
+@uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
     """What every seat sees: ctf_rules.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
     n, P = s.yaw.shape
@@ -110,7 +111,7 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
                 _show(view[8 + away], view[0], base[team, 0] - x, base[team, 1] - y, turned)
 
 
-@compiled
+@uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
     """What a player knows besides what it sees, out float32 [n, P, 12]: the difference of scores / 5, the part of the
     match that is left; its own flag is at home, carried, dropped; theirs likewise; whether it carries that; the part of

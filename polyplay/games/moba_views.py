@@ -200,7 +200,8 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
     """Observations of all seats, which are 0 at first."""
     team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
-    A, C, T = seen.allies.shape[2], seen.creeps.shape[2], seen.towers.shape[2]
+    allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
+    A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
     for m in range(len(s.units)):
         units, heroes, age = s.units[m], s.heroes[m], s.age[m]
         _know(units, heroes, age, facts)
@@ -221,15 +222,15 @@ def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
                 if v < 0:
                     continue
                 if i < A + team:
-                    out = seen.allies[m, p, i] if i < A else seen.enemies[m, p, i - A]
+                    out = allies[m, p, i] if i < A else enemies[m, p, i - A]
                     _show(units, facts, u, v, 5, 6, out)
                     out[3], out[4] = w.forward(side, units[v, w.X]) * (2.0 / w.WIDTH) - 1.0, units[v, w.Y] * y - 1.0
                 elif i < A + team + C:
-                    out = seen.creeps[m, p, i - A - team]
+                    out = creeps[m, p, i - A - team]
                     _show(units, facts, u, v, 3, 1, out)
                     out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[v, w.HEALTH] <= hit else 0.0)
                 else:
-                    out = seen.towers[m, p, i - A - team - C]
+                    out = towers[m, p, i - A - team - C]
                     _show(units, facts, u, v, 3, 1, out)
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 

@@ -22,7 +22,7 @@ def begun(n: int, team: int, size: int, seed: int) -> dict[str, np.ndarray]:
 def step(s: dict[str, np.ndarray], action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, P = s["yaw"].shape
     reward, events = np.full((n, P), np.nan, np.float32), np.full((n, P, len(EVENTS)), np.nan, np.float32)
-    ctf_rules.step_matches(FlagMatches.of(s), action, reward, events)
+    ctf_rules.step_matches(FlagMatches.of(s), action, reward, events, np.zeros(P, bool))
     return reward, events
 
 
