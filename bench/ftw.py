@@ -44,7 +44,7 @@ from polyplay.nets.layers import Tape
 from polyplay.systems import ftw
 from polyplay.systems.ftw import quick
 from polyplay.workers.crew import Crew
-from polyplay.workers.sizing import CostProfile
+from polyplay.workers.row_costs import CostProfile
 
 AT_ONCE = 50  # matches in step
 SHOWN = ("tagged_other", "tagged_carrier", "picked_up", "captured", "returned")

@@ -19,8 +19,7 @@ from polyplay.games import ctf_maps, ctf_rules
 from polyplay.games.arenas import arena
 from polyplay.games.board_rules import legal, play, start, write_planes
 from polyplay.games.boards import game
-from polyplay.games.ctf import FLAGS, MOVED
-from polyplay.games.ctf_rules import COMPOSITE, EVENTS, World
+from polyplay.games.ctf_rules import COMPOSITE, EVENTS, FlagMatches, World
 from polyplay.games.mcts import integer_below
 from polyplay.games.moba import level3
 from polyplay.games.records import GOES_ON, compiled
@@ -197,12 +196,13 @@ def ctf_game(lanes: int) -> Callable[[int], int]:
     s, n = World().arrays(lanes // 4), lanes // 4
     for m in range(n):
         ctf_maps.draw_map(np.uint64(m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-    ctf_rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+    ctf_rules.begin_matches(FlagMatches.of(s))
+    hit = np.zeros(4, bool)
     reward, events = np.empty((n, 4), np.float32), np.empty((n, 4, len(EVENTS)), np.float32)
     given = [a.reshape(n, 4, 6) for a in actions(lanes)]
 
     def step(i: int) -> int:
-        ctf_rules.step_matches(*(s[k] for k in MOVED + FLAGS), given[i % 64], reward, events)
+        ctf_rules.step_matches(FlagMatches.of(s), given[i % 64], reward, events, hit)
         return lanes
 
     return step

@@ -40,7 +40,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.runs.load import crew_of, load_run
-from polyplay.workers.sizing import CostProfile
+from polyplay.workers.row_costs import CostProfile
 
 # Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines
 

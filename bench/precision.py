@@ -35,7 +35,7 @@ from polyplay.learning import policy_losses
 from polyplay.nets import actor_critic, device, factory
 from polyplay.nets.onnx import export_onnx
 from polyplay.weights.params import FlatParams
-from polyplay.workers.sizing import cpu_cost
+from polyplay.workers.row_costs import cpu_cost
 
 BOTH = ("float32", "bfloat16")
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imsave
 
-from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, TURN, FlagMatches, World
 from polyplay.games.ctf_views import draw_first_person, draw_match
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -31,7 +31,6 @@ SCENES: tuple[dict[int, tuple[float, ...]], ...] = (
     {0: (6.5, 4.5, 300, 250, 0)},  # looking up
     {0: (2.0, 5.5, 100, 0, 0), 2: (4.5, 5.5, 900, 0, 0), 3: (6.5, 5.2, 2300, 0, 0)},  # both flags lie about
 )
-SEEN = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
 
 
 def scenes() -> Any:
@@ -53,7 +52,7 @@ def scenes() -> Any:
 def main() -> None:
     s = scenes()
     out = np.zeros((len(SCENES), 4, 3, 84, 84), np.uint8)
-    draw_first_person(*(s[k] for k in SEEN), out)
+    draw_first_person(FlagMatches.of(s), out)
     big = out[:, 0].transpose(0, 2, 3, 1).repeat(SCALE, 1).repeat(SCALE, 2)
     framed = np.pad(big, ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)
     rows = [np.concatenate(list(part), 1) for part in np.split(framed, 2)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import hypothesis
@@ -62,3 +65,35 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu") is not None:
                 item.add_marker(skip)
+
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("arenas",), ("boards", "replay")  # of tests/kernels.py, by process
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--kernels", action="store_true", help="compile every loop before the workers start, as a whole run does"
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config):
+    """In a run of all tests every loop is compiled before there are workers, which would wait for each other. Once: as
+    long as no file with loops changes, and no folder for their cache.
+    """
+    if not (config.getoption("--kernels") or config.args_source is pytest.Config.ArgsSource.TESTPATHS):
+        return
+    digest = hashlib.sha256(f"{version('numba')} {os.environ.get('NUMBA_CACHE_DIR')}".encode())
+    for path in sorted((ROOT / "polyplay").rglob("*.py")):
+        if b"njit" in (text := path.read_bytes()) or b"compiled" in text:
+            digest.update(text)
+    stamp = ROOT / ".pytest_cache" / "kernels"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    config.get_terminal_writer().line("the loops are being compiled ...")
+    at_once = [subprocess.Popen([sys.executable, "-m", "tests.kernels", *parts], cwd=ROOT) for parts in PARTS]
+    codes = [process.wait() for process in at_once]
+    if not any(codes):
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.write_text(digest.hexdigest())

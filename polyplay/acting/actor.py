@@ -30,9 +30,6 @@ from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.policy import Policy, TapedPolicy
 from polyplay.weights.params import HeldWeights
 
-# Who acts in a group of lanes, with which weights, and where its rows go.
-
-
 Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
 
 
@@ -90,7 +87,7 @@ class LaneGroup:
 class Actor:
     """Acts in every lane of a pool. Its state between two rollouts can be saved where the pool's can.
 
-    One player acts in all groups of lanes, or each has its own (a table, see acting.table).
+    One player acts in all groups of lanes, or each has its own (a table, see worker).
     """
 
     def __init__(

@@ -219,9 +219,6 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
     }
 
 
-# Matches of two players on an environment with seats: each player has all seats of one team.
-
-
 Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
 TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
 
@@ -291,11 +288,13 @@ def team_steps(
     """play_teams, which yields after every step of all matches."""
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
-    lanes = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
+    sides = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
     done, everyone = np.zeros(at_once, np.int64), np.arange(at_once * len(team))
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
-    with closing(_open(envs, at_once, seed)) as pool:
-        choosers = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
+    lanes = at_once * len(team)  # match m has lanes m·seats …, in the order of the seats
+    shown = replace(envs, lanes=lanes, batching=All(), groups=1, agents=1, active=0, workers=0)
+    with closing(shown.open(seed + SEED)) as pool:
+        choosers = [player(pool, own) for player, own in zip(players, sides, strict=True)]
         action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
         while True:
             which, step = pool.recv()
@@ -310,7 +309,7 @@ def team_steps(
             if not np.isnan(points).any():
                 return points
             scores += _team_scores(step, team)
-            for choose, own in zip(choosers, lanes, strict=True):
+            for choose, own in zip(choosers, sides, strict=True):
                 tree.write(action, own, choose(tree.at(step, own)))
             pool.send(which, action)
             yield
@@ -334,15 +333,6 @@ def _end_of(steps: Generator[None, None, np.ndarray]) -> np.ndarray:
             next(steps)
         except StopIteration as end:
             return np.asarray(end.value)
-
-
-def _open(envs: Envs, matches: int, seed: int) -> Pool:
-    """So many matches in step; match m has lanes m·seats …, in the order of the seats."""
-    how: Batch = {"batching": All(), "groups": 1, "agents": 1, "active": 0, "workers": 0}
-    return replace(envs, lanes=matches * envs.spec.seats, **how).open(seed + SEED)
-
-
-# Matches of two players on one board: all games in which a player is to move are decided in one call.
 
 
 GIVES_UP = -1  # instead of a move: the player loses this game

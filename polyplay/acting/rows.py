@@ -21,13 +21,11 @@ from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, TapedPolicy
 
 # How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
-# noise on real actions is. Imports no torch.
+# noise on real actions is.
 #
 # `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and
-# how
-# often each acted before.
-# A pure function of both, or of a RunSchedule's counts, so nothing of it has to be saved, and a replaced actor
-# explores as the one before it did.
+# how often each acted before. A pure function of both, or of a RunSchedule's counts, so nothing of it has to be
+# saved, and a replaced actor explores as the one before it did.
 
 
 class Exploration(Protocol):
@@ -116,8 +114,6 @@ class GaussianNoise:
         return np.full(np.shape(lanes), self.deviation, np.float32)
 
 
-# Policies, pools and batches where the network is on a device: what acting and learning see of it there.
-#
 # On a CPU every function here gives back what it was given.
 
 
@@ -179,11 +175,8 @@ def row_to_device(pool: Pool, step: Batch) -> Batch:
     return pool.arrive(step) if isinstance(pool, PoolOnDevice) else step
 
 
-# When matches of several players are over, from their rows alone.
-#
 # A row with `first` is no transition: of a player that has gone, or has not come yet. A match is over once all its
-# lanes
-# have such rows in one turn, after some had others: it begins anew then, or rests.
+# lanes have such rows in one turn, after some had others: it begins anew then, or rests.
 
 
 class MatchesOver(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from polyplay.acting.actor import ActingPolicy, Actor, LanePlayer, ScriptedPolicy
+from polyplay.acting.actor import ActingPolicy, Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import AgentTable, Predictor
 from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
 from polyplay.buffers import actor_checkpoint
@@ -129,9 +129,6 @@ def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
             ctx.say("remark", pool.remarks.pop(0))
 
 
-# Results of matches at a table, from the rows of its pool.
-
-
 class MatchResults:
     """A team's outcome is what its seats got together: team rewards where rows have them, else returns. A match whose
     environment was begun anew has no result.
@@ -188,8 +185,6 @@ class MatchResults:
         return np.concatenate([x for x, _ in found]), np.concatenate([x for _, x in found])
 
 
-# The worker that acts at a table: several players share its matches, each with a group of its lanes.
-#
 # An agent's player holds a copy of its weights and writes rollouts for its learner. A past self's weights come from a
 # file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
@@ -274,23 +269,20 @@ class Seat:
 
     def sit(self, agent: int) -> None:
         """From the next rollout on a living agent plays here."""
-        player = self.player
-        player.policy, player.agent, player.out = self.policy, agent, self.producer
-        player.pull, player.version = self.pull, -1
+        self._sit(self.policy, agent, self.producer, self.pull)
 
     def sit_past_self(self, arrays: Batch, version: int) -> None:
         """From the next rollout on weights of a past self play here, and do not learn from it."""
         checkpoint.load_into(self.net, arrays)
-        self._sit_unwritten(self.policy, version)
+        self._sit(self.policy, -1, None, lambda k: version)
 
     def sit_scripted(self, bot: SeatedBot) -> None:
         """From the next rollout on a bot plays here."""
-        self._sit_unwritten(ScriptedPolicy(bot), 0)
+        self._sit(ScriptedPolicy(bot), -1, None, lambda k: 0)
 
-    def _sit_unwritten(self, policy: ActingPolicy, version: int) -> None:
+    def _sit(self, policy: ActingPolicy, agent: int, out: Producer | None, pull: Pull) -> None:
         player = self.player
-        player.policy, player.agent, player.out = policy, -1, None
-        player.pull, player.version = lambda k: version, -1
+        player.policy, player.agent, player.out, player.pull, player.version = policy, agent, out, pull, -1
 
     def save(self) -> Batch:
         """The weights that play here."""

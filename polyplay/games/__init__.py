@@ -1,1 +1,1 @@
-"""Games that come with Polyplay: toys, board games, capture the flag, the lane game. Imports no torch."""
+"""Games that come with Polyplay: toys, board games, capture the flag, the lane game."""

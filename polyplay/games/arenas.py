@@ -1,4 +1,4 @@
-"""Games of teams, arena:ctf and arena:lanes, by name. Imports no torch."""
+"""Games of teams, arena:ctf and arena:lanes, by name."""
 
 from __future__ import annotations
 

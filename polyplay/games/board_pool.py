@@ -11,12 +11,13 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.board import FLAGS
-from polyplay.envs.pool import Envs, EnvSpec, lane_seeds, options
+from polyplay.envs.pool import Envs, EnvSpec, options
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import legal, play, start, write_planes
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.games.records import GOES_ON, WORTH, compiled
+from polyplay.games.toys import game_streams
 
 PREFIX = "game:"
 
@@ -76,7 +77,7 @@ class BoardPool(BasePool):
         self._records = np.zeros((envs.lanes, board.record), np.int8)
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
-        self._random = lane_seeds(seed, lane, envs.lanes).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+        self._random = game_streams(seed, lane, envs.lanes)
         self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
         self._begin(everyone)
         self._turns.back(everyone.tolist())

@@ -1,9 +1,9 @@
 """The rules of all board games on records: k in a row, Othello.
 
-The rules of Othello as compiled functions on a record that holds a whole position (boards.records).
+The rules of Othello as compiled functions on a record that holds a whole position (records).
 
 Who has no move that turns a disc passes, which is a move; where nobody has one the game ends. The record's own number
-is 1 where the mover has to pass. Imports no torch.
+is 1 where the mover has to pass.
 """
 
 from __future__ import annotations
@@ -16,28 +16,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from polyplay.core.compiled import inlined
-from polyplay.games import go
-from polyplay.games.records import (
-    CELLS,
-    COLUMNS,
-    DRAWN,
-    GO,
-    GOES_ON,
-    KIND,
-    LOST,
-    OTHELLO,
-    OWN,
-    ROWS,
-    SPIEL,
-    WON,
-    compiled,
-    pass_turn,
-    ply,
-)
-
-# The rules of k in a row as compiled functions on a record that holds a whole position (boards.records). Imports no
-# torch.
-
+from polyplay.games import go, records
+from polyplay.games.records import CELLS, COLUMNS, DRAWN, GOES_ON, KIND, LOST, OWN, ROWS, WON, compiled, pass_turn, ply
 
 K, GRAVITY = range(3, 5)  # of a game's numbers
 
@@ -189,11 +169,9 @@ def note_passes(game: np.ndarray, records: np.ndarray) -> None:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
 
-# OpenSpiel's games behind the compiled rules. Imports no torch.
-#
 # A record holds the moves so far, int16 each, behind the header of all records; its own number is 1 where the mover has
 # to pass, because in OpenSpiel the other player moves again. What needs the rules is asked of functions of Python
-# (boards.spiel), whose addresses are in the game's numbers.
+# (open_spiel), whose addresses are in the game's numbers.
 
 
 LEGAL, PLAY, PLANES, PASS, LONGEST = 3, 4, 5, 6, 7  # of a game's numbers: three addresses, the pass, moves at most
@@ -258,10 +236,7 @@ def spiel_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     out[-1] = 1.0 - record[0]
 
 
-# The rules of all board games as compiled functions on records (boards.records). Imports no torch.
-#
-# `game` is a game's numbers (boards.game.Game.numbers): int64 [8], of which the first is its kind and decides which
-# rules
+# `game` is a game's numbers (boards.Game.numbers): int64 [8], of which the first is its kind and decides which rules
 # hold. So whatever is compiled with these functions serves every game.
 
 
@@ -269,18 +244,18 @@ def spiel_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 def start(game: np.ndarray, record: np.ndarray) -> None:
     """Write the initial position."""
     record[:] = 0
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         othello_start(game, record)
 
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, into out int16 [actions]; their number."""
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         return go.legal(game, record, out)
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         return othello_legal(game, record, out)
-    if game[KIND] == SPIEL:
+    if game[KIND] == records.SPIEL:
         return spiel_legal(game, record, out)
     return row_legal(game, record, out)
 
@@ -288,23 +263,23 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     """Make a legal move in the record; GOES_ON, or WON, DRAWN or LOST for who made it."""
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         return go.play(game, record, np.int64(action))
-    if game[KIND] == OTHELLO:
+    if game[KIND] == records.OTHELLO:
         return othello_play(game, record, np.int64(action))
-    if game[KIND] == SPIEL:
+    if game[KIND] == records.SPIEL:
         return spiel_play(game, record, np.int64(action))
     return row_play(game, record, np.int64(action))
 
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write what a network sees into out [planes, rows, columns]: of Go go_kernels' planes, of OpenSpiel's games
+    """Write what a network sees into out [planes, rows, columns]: of Go its own planes, of OpenSpiel's games
     their own; of other games the mover's stones, the other's, and 1 where the first player moves.
     """
-    if game[KIND] == GO:
+    if game[KIND] == records.GO:
         go.write_planes(game, record, out)
-    elif game[KIND] == SPIEL:
+    elif game[KIND] == records.SPIEL:
         spiel_planes(game, record, out)
     else:
         row_planes(game, record, out)

@@ -19,7 +19,7 @@ from polyplay.games.toys import switch
 
 LARGEST = 26  # rows, and columns: letters name them
 STONES = ".xo"
-KO = ("positional", "situational", "simple")  # by the numbers of go_kernels
+KO = ("positional", "situational", "simple")  # by the numbers of go
 GO_LETTERS = "ABCDEFGHJKLMNOPQRST"  # of columns: without an I
 
 Symmetry = tuple[np.ndarray, np.ndarray]  # cell i goes to cells[i], action i to actions[i]
@@ -65,7 +65,7 @@ class Game(ABC):
 
     @property
     def planes(self) -> tuple[int, int, int]:
-        """What a network sees: see kernels.write_planes."""
+        """What a network sees: see board_rules.write_planes."""
         return 3, self.rows, self.columns
 
     @property

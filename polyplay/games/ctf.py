@@ -1,6 +1,6 @@
 """Capture the flag as an environment; scripted players.
 
-Scripted players of capture the flag, in three roles and at five levels. Imports no torch.
+Scripted players of capture the flag, in three roles and at five levels.
 
 What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. It
 walks along shortest paths, turns to an opponent that it heeds, and tags when it believes to hit. Only how well it does
@@ -16,38 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats
-from polyplay.games import ctf_maps, ctf_rules, ctf_views
-from polyplay.games.ctf_maps import flood, next_cell, waypoint
-from polyplay.games.ctf_rules import (
-    CARRIED,
-    COS,
-    EVENTS,
-    FACTS,
-    HOME,
-    PLANES,
-    RANGE,
-    SEEN,
-    SIN,
-    SMALL,
-    SPEED,
-    TURN,
-    WIDTH,
-    YAW,
-    World,
-    clear,
-    hits_wall,
-)
+from polyplay.games import ctf_maps, ctf_views
+from polyplay.games import ctf_rules as rules
+from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, FlagMatches, World
 from polyplay.games.toys import Arrays, Draw
 
-# arena:ctf as a game of several players (see toys.seated.SeatedToy): World's arrays, stepped by compiled rules.
-
-
-MOVED = ("grid", "base", "spawn", "at", "z", "rises", "yaw", "pitch", "loads")
-FLAGS = ("flag", "flag_at", "carrier", "score", "age")
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
@@ -73,7 +51,7 @@ class CaptureTheFlag:
             rooms[:] = self.world.kind == "rooms"
         for m in range(n):
             ctf_maps.draw_map(keys[m], rooms[m], s["grid"][m], s["base"][m], s["spawn"][m])
-        ctf_rules.begin_matches(*(s[k] for k in ("grid", "base", "spawn", "at", "yaw", "flag_at")))
+        rules.begin_matches(FlagMatches.of(s))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
@@ -81,8 +59,9 @@ class CaptureTheFlag:
         n, P = s["here"].shape
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
         now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
+        matches, hit = FlagMatches.of(s), np.zeros(P, bool)
         for _ in range(self.world.repeat):
-            ctf_rules.step_matches(*(s[k] for k in MOVED + FLAGS), chosen, now, happened)
+            rules.step_matches(matches, chosen, now, happened, hit)
             reward += now
             events += happened
         ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
@@ -94,28 +73,13 @@ class CaptureTheFlag:
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
-        from polyplay.games.ctf_views import draw_match
-
-        return draw_match(s, m), STEPS_A_SECOND / self.world.repeat
+        return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
-        n, P = s["here"].shape
-        facts = np.empty((n, P, FACTS), np.float32)
-        ctf_views.know(
-            *(s[k] for k in ("z", "pitch", "loads", "flag", "carrier", "score", "age")), self.world.length, facts
-        )
-        return {"facts": facts, "view": self._view(s, n, P)}
-
-    def _view(self, s: Arrays, n: int, P: int) -> np.ndarray:
-        if self.world.view == "window":
-            seen = np.zeros((n, P, len(PLANES), SEEN, SEEN), np.uint8)
-            ctf_views.draw_windows(*(s[k] for k in ("grid", "base", "at", "yaw", "flag_at", "carrier")), seen)
-            return seen
-        from polyplay.games.ctf_views import draw_first_person
-
-        seen = np.empty((n, P, 3, 84, 84), np.uint8)
-        pictured = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
-        draw_first_person(*(s[k] for k in pictured), seen)
+        seen = tree.zeros(self.obs, s["here"].shape)
+        ctf_views.know(FlagMatches.of(s), self.world.length, seen["facts"])
+        draw = ctf_views.draw_windows if self.world.view == "window" else ctf_views.draw_first_person
+        draw(FlagMatches.of(s), seen["view"])
         return seen
 
 
@@ -128,8 +92,8 @@ ENOUGH = 0.001  # cells of way: so little short of the best is as good
 # all ways to tag, turn and walk; of two as good the first is chosen
 _WAYS = itertools.product((1, 0), (2, 1, 3, 0, 4), (2, 1, 0), (1, 2, 0))
 ALL = np.array([(yaw, 1, strafe, forward, tag, 0) for tag, yaw, forward, strafe in _WAYS])
-FEW = np.array(SMALL)
-_YAW = np.array(YAW)
+FEW = np.array(rules.SMALL)
+_YAW = np.array(rules.YAW)
 
 compiled = cached_njit()
 _mix = compiled(mix)
@@ -154,24 +118,8 @@ SKILLS = (
 )
 
 
-class Scene(NamedTuple):
-    """Of World.arrays what bots look at."""
-
-    grid: np.ndarray
-    base: np.ndarray
-    spawn: np.ndarray
-    at: np.ndarray
-    yaw: np.ndarray
-    loads: np.ndarray
-    flag: np.ndarray
-    flag_at: np.ndarray
-    carrier: np.ndarray
-    score: np.ndarray
-    age: np.ndarray
-
-
 class Floods(NamedTuple):
-    """The last flood, see paths.flood. held: its match, where it began, how many cells it reached."""
+    """The last flood, see ctf_maps.flood. held: its match, where it began, how many cells it reached."""
 
     moves: np.ndarray
     order: np.ndarray
@@ -179,7 +127,7 @@ class Floods(NamedTuple):
 
 
 @compiled
-def _draw(s: Scene, m: int, p: int, block: int, n: int) -> float:
+def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
     """Uniform in [0, 1): number n of a seat in a block; others where teams begin elsewhere, and after a capture."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
@@ -190,23 +138,23 @@ def _draw(s: Scene, m: int, p: int, block: int, n: int) -> float:
 
 
 @compiled
-def _lead_to(s: Scene, m: int, x: float, y: float, floods: Floods) -> None:
+def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
     """Flood from a point's cell, unless that was done last."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
         floods.held[0], floods.held[1] = m, cell
-        floods.held[2] = flood(s.grid[m], cell, floods.moves, floods.order)
+        floods.held[2] = ctf_maps.flood(s.grid[m], cell, floods.moves, floods.order)
 
 
 @compiled
-def _sees(s: Scene, m: int, p: int, x: float, y: float) -> bool:
+def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
     dx, dy = x - s.at[m, p, 0], y - s.at[m, p, 1]
-    return bool(dx * dx + dy * dy <= RANGE * RANGE and clear(s.grid[m], s.at[m, p, 0], s.at[m, p, 1], x, y))
+    return bool(dx * dx + dy * dy <= RANGE * RANGE and rules.clear(s.grid[m], s.at[m, p, 0], s.at[m, p, 1], x, y))
 
 
 @compiled
-def _opponent(s: Scene, m: int, p: int) -> int:
+def _opponent(s: FlagMatches, m: int, p: int) -> int:
     """Whom seat p sees: who carries a flag first, then the nearest; -1: nobody."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
@@ -221,7 +169,7 @@ def _opponent(s: Scene, m: int, p: int) -> int:
 
 
 @compiled
-def _hiding_place(s: Scene, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
     """The middle of the cell nearest to a team's base that no opponent sees; the base, if there is none near."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
@@ -237,26 +185,26 @@ def _hiding_place(s: Scene, m: int, own: int, floods: Floods) -> tuple[float, fl
 
 
 @compiled
-def _half_way(s: Scene, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
     """The middle of a cell half way between a team's base and the middle of the way to the other."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
     cell = int(s.base[m, own, 1]) * N + int(s.base[m, own, 0])
     for _ in range(floods.moves[cell] // 4):
-        cell = next_cell(N, floods.moves, cell)
+        cell = ctf_maps.next_cell(N, floods.moves, cell)
     return cell % N + 0.5, cell // N + 0.5
 
 
 @compiled
-def _goal(s: Scene, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
+def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
     """Where seat p wants to be."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
-    away, theirs = s.flag[m, own] != HOME, s.carrier[m, 1 - own]
+    away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
     if theirs == p:
         if not away:
             return s.base[m, own, 0], s.base[m, own, 1]
-        if P > 2 and s.flag[m, own] == CARRIED:  # others fetch it
+        if P > 2 and s.flag[m, own] == rules.CARRIED:  # others fetch it
             return _hiding_place(s, m, own, floods)
     if away and (role != ATTACKER or theirs >= 0):
         return s.flag_at[m, own, 0], s.flag_at[m, own, 1]
@@ -266,22 +214,6 @@ def _goal(s: Scene, m: int, p: int, role: int, floods: Floods) -> tuple[float, f
         return _half_way(s, m, own, floods)
     post = half + int(_draw(s, m, p, s.age[m] // POST, 0) * (P // 2))
     return s.spawn[m, post, 0], s.spawn[m, post, 1]
-
-
-@compiled
-def _heading(dx: float, dy: float) -> int:
-    return math.floor(math.atan2(dy, dx) / (2 * math.pi) * TURN + 0.5) % TURN
-
-
-@compiled
-def _moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Where a step leads, as in rules."""
-    right, ahead = strafe - 1.0, forward - 1.0
-    speed = SPEED * (math.sqrt(0.5) if right and ahead else 1.0)
-    to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
-    to_x = x if hits_wall(grid, to_x, y) else to_x
-    to_y = y + speed * (ahead * SIN[yaw] + right * COS[yaw])
-    return to_x, y if hits_wall(grid, to_x, to_y) else to_y
 
 
 @compiled
@@ -307,7 +239,7 @@ def _best(
     """Which of the actions, int64 [K, 6], held for `repeat` steps, leads nearest to one point and faces another, each
     part of a circle worth so many cells, and hits with its first step, if it may tag.
     """
-    best, least, wanted = 0, np.inf, _heading(face[0] - x, face[1] - y)
+    best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
     near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # nothing leads nearer
     for k in range(len(actions)):
         tag, turn = actions[k, 4] == 1, _YAW[actions[k, 0]]
@@ -318,12 +250,12 @@ def _best(
         if near + cost >= least:
             continue
         turned = _turned(yaw, turn)
-        at_x, at_y = _moved(grid, x, y, turned, actions[k, 2], actions[k, 3])
+        at_x, at_y = rules.moved(grid, x, y, turned, actions[k, 2], actions[k, 3])
         dx, dy = face[0] - at_x, face[1] - at_y
-        misses = abs(dy * COS[turned] - dx * SIN[turned]) > WIDTH or dx * COS[turned] + dy * SIN[turned] <= 0.0
+        misses = abs(dy * COS[turned] - dx * SIN[turned]) > rules.WIDTH or dx * COS[turned] + dy * SIN[turned] <= 0.0
         for _ in range(1, repeat):
             turned = _turned(turned, turn)
-            at_x, at_y = _moved(grid, at_x, at_y, turned, actions[k, 2], actions[k, 3])
+            at_x, at_y = rules.moved(grid, at_x, at_y, turned, actions[k, 2], actions[k, 3])
         cost += math.sqrt((to[0] - at_x) ** 2 + (to[1] - at_y) ** 2)
         if cost < least and not (tag and misses):
             best, least = k, cost
@@ -331,7 +263,9 @@ def _best(
 
 
 @compiled
-def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods) -> int:
+def _choose(
+    s: FlagMatches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
+) -> int:
     """Seat p's place in `actions`, each of which is held for `repeat` steps."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
     if role == ANY:
@@ -340,7 +274,7 @@ def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarr
     if _draw(s, m, p, block, 1) >= skill.pauses:
         goal_x, goal_y = _goal(s, m, p, role, floods)
         _lead_to(s, m, goal_x, goal_y, floods)
-        to = waypoint(s.grid[m], floods.moves, x, y, goal_x, goal_y)
+        to = ctf_maps.waypoint(s.grid[m], floods.moves, x, y, goal_x, goal_y)
     q = _opponent(s, m, p) if _draw(s, m, p, block, 2) < skill.heeds else -1
     if q >= 0:
         dx, dy = s.at[m, q, 0] - x, s.at[m, q, 1] - y
@@ -355,7 +289,7 @@ def _choose(s: Scene, m: int, p: int, role: int, skill: Skill, actions: np.ndarr
 
 @compiled
 def choose_all(
-    s: Scene,
+    s: FlagMatches,
     match: np.ndarray,
     seat: np.ndarray,
     role: int,
@@ -385,8 +319,8 @@ class FlagBot:
         world = seats.game.world
         few = world.actions == "small"
         actions, out = FEW if few else ALL, np.empty(len(seats.match), np.int64)
-        scene = Scene(*(seats.states[k] for k in Scene._fields))
-        choose_all(scene, seats.match, seats.seat, self.role, SKILLS[self.level - 1], actions, world.repeat, out)
+        matches, skill = FlagMatches.of(seats.states), SKILLS[self.level - 1]
+        choose_all(matches, seats.match, seats.seat, self.role, skill, actions, world.repeat, out)
         return out if few else actions[out]
 
 

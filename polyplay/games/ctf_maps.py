@@ -1,6 +1,6 @@
 """Capture the flag: maps and paths.
 
-Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map. Imports no torch.
+Maps of capture the flag, drawn from a key as compiled functions: the same key, the same map.
 
 Here a map is `wall`, uint8 [N · N]: cell [r, c] is number r · N + c, and turned by half it is number N · N - 1 - that.
 Rooms and corridors lie on a lattice of K × K nodes, K = (N - 1) / 2: node [i, j] is cell [2i + 1, 2j + 1], node number
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import bits, cached_njit
 from polyplay.core.numbers import SPLITMIX
 from polyplay.games.ctf_rules import RADIUS, WALL, clear
 
 DRAWS = 1000  # from one key; most take one or two, those of 9 × 9 rooms eight and rarely eighty
 OPEN, ROOMS = (8, 20), (20, 40)  # per cent of the inner cells that are wall: from, to
 NEAR = 2  # a team of n begins within n + NEAR moves of its base
-_B, _C = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 compiled = cached_njit()
 
@@ -26,7 +25,7 @@ compiled = cached_njit()
 @compiled
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
     """Write a map into grid uint8 [N, N], the two bases into base float64 [2, 2] and where each of P seats begins into
-    spawn float64 [P, 2], all as in `world`. rooms: rooms and corridors; else open ground with scattered walls.
+    spawn float64 [P, 2], all as in ctf_rules. rooms: rooms and corridors; else open ground with scattered walls.
 
     Every free cell is reached from each base. The bases are at least N moves apart, and no single cell but they lies on
     all ways between them.
@@ -44,7 +43,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
         if home < 0:
             continue
         _fill_dead_ends(wall, N, home)
-        reached = _flood(wall, N, home, order, moves)
+        reached = flood(wall.reshape(N, N), home, moves, order)
         good = draw == DRAWS or _is_good(wall, N, n, home, rooms, order, moves, reached)
         if good and _choose_spawns(state, N, order[:reached], moves, spawn):
             break
@@ -60,10 +59,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
 def _random(state: np.ndarray) -> np.uint64:
     """The next number of SplitMix64 (Steele et al. 2014) of state uint64 [1]."""
     state[0] += SPLITMIX
-    x = state[0]
-    x = (x ^ (x >> np.uint64(30))) * _B
-    x = (x ^ (x >> np.uint64(27))) * _C
-    return x ^ (x >> np.uint64(31))
+    return bits(state[0], np.uint64(0))
 
 
 @compiled
@@ -261,24 +257,6 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 
 @compiled
-def _flood(wall: np.ndarray, N: int, home: int, order: np.ndarray, moves: np.ndarray) -> int:
-    """Write the cells reached from home into order, the nearest first, and how far they are into moves, -1 where not
-    reached; how many there are. order, moves: int64 [N · N].
-    """
-    moves[:] = -1
-    moves[home], order[0], n, k = 0, home, 1, 0
-    while k < n:
-        cell = order[k]
-        for step in (-N, -1, 1, N):
-            if wall[cell + step] == 0 and moves[cell + step] < 0:
-                moves[cell + step] = moves[cell] + 1
-                order[n] = cell + step
-                n += 1
-        k += 1
-    return n
-
-
-@compiled
 def _is_good(
     wall: np.ndarray, N: int, n: int, home: int, rooms: bool, order: np.ndarray, moves: np.ndarray, reached: int
 ) -> bool:
@@ -342,11 +320,6 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
         _write_centre(N, cells[seat], spawn[seat])
         spawn[n + seat] = N - spawn[seat]
     return True
-
-
-# Shortest paths on a map of capture the flag, and straight walks along them, compiled. Imports no torch.
-#
-# Cell [r, c] is number r · N + c. A move leads to a free cell at one of the four sides.
 
 
 AHEAD = 6  # moves of a path that are looked at for a straight walk

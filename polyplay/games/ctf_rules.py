@@ -1,6 +1,6 @@
 """Capture the flag: its world and rules.
 
-The rules of capture the flag, compiled, for many matches at once: one step of everybody. Imports no torch.
+The rules of capture the flag, compiled, for many matches at once: one step of everybody.
 
 A step, in this order: all turn and move; all who tag shoot, by where everybody is then; who was hit drops the flag it
 carried and comes back where it began; flags are returned, picked up and captured by touch.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +19,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
-# Capture the flag: what a world is made of, in arrays of many matches. Its rules are in `rules`, its maps in `maps`,
-# what a player sees in `window` and `pixels`.
-#
-# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and the
-# base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards: [r, c]
-# is
-# where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a quarter
-# downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
+# A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and
+# the base of team 0 becomes that of team 1. Positions (x, y) are measured in cells, x to the right and y downwards:
+# [r, c] is where r ≤ y < r + 1 and c ≤ x < c + 1. Headings are whole numbers of TURN to the circle, 0 to the right, a
+# quarter downwards; pitches likewise, above 0 up. So no match depends on how a machine computes a sine.
 #
 # Seats 0 … n-1 are team 0, n … 2n-1 team 1.
 
@@ -156,6 +153,29 @@ class World:
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
 
+class FlagMatches(NamedTuple):
+    """World.arrays, as compiled code takes them."""
+
+    grid: np.ndarray
+    base: np.ndarray
+    spawn: np.ndarray
+    at: np.ndarray
+    z: np.ndarray
+    rises: np.ndarray
+    yaw: np.ndarray
+    pitch: np.ndarray
+    loads: np.ndarray
+    flag: np.ndarray
+    flag_at: np.ndarray
+    carrier: np.ndarray
+    score: np.ndarray
+    age: np.ndarray
+
+    @classmethod
+    def of(cls, arrays: Batch) -> FlagMatches:
+        return cls(*(arrays[name] for name in cls._fields))
+
+
 PLANES = (
     "dark",
     "wall",
@@ -173,7 +193,7 @@ PLANES = (
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
 _CORNER = 1e-9  # parts of a line
 
-compiled = cached_njit()
+compiled = cached_njit(_nrt=False)  # no reference counts: the caller holds all arrays, and none is made here
 
 
 @compiled
@@ -205,27 +225,24 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 
 @compiled
-def _move(
-    grid: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    rises: np.ndarray,
-    yaw: np.ndarray,
-    pitch: np.ndarray,
-    a: np.ndarray,
-) -> None:
+def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
+    """Where a step leads a body."""
+    right, ahead = strafe - 1.0, forward - 1.0
+    speed = SPEED * (_SLANTED if right and ahead else 1.0)
+    to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
+    to_x = x if hits_wall(grid, to_x, y) else to_x
+    to_y = y + speed * (ahead * SIN[yaw] + right * COS[yaw])
+    return to_x, y if hits_wall(grid, to_x, to_y) else to_y
+
+
+@compiled
+def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
     """Everybody of a match; a int64 [P, 6]."""
+    at, z, rises, yaw, pitch = s.at[m], s.z[m], s.rises[m], s.yaw[m], s.pitch[m]
     for p in range(len(at)):
         yaw[p] = (yaw[p] + _YAW[a[p, 0]]) % TURN
         pitch[p] = min(max(pitch[p] + _PITCH[a[p, 1]], -STEEPEST), STEEPEST)
-        right, ahead = a[p, 2] - 1.0, a[p, 3] - 1.0
-        speed = SPEED * (_SLANTED if right and ahead else 1.0)
-        x = at[p, 0] + speed * (ahead * COS[yaw[p]] - right * SIN[yaw[p]])
-        if not hits_wall(grid, x, at[p, 1]):
-            at[p, 0] = x
-        y = at[p, 1] + speed * (ahead * SIN[yaw[p]] + right * COS[yaw[p]])
-        if not hits_wall(grid, at[p, 0], y):
-            at[p, 1] = y
+        at[p, 0], at[p, 1] = moved(s.grid[m], at[p, 0], at[p, 1], yaw[p], a[p, 2], a[p, 3])
         if a[p, 5] and z[p] == 0.0:
             rises[p] = JUMP
         z[p] += rises[p]
@@ -235,17 +252,18 @@ def _move(
 
 
 @compiled
-def aimed_at(grid: np.ndarray, at: np.ndarray, z: np.ndarray, yaw: np.ndarray, pitch: np.ndarray, p: int) -> int:
+def aimed_at(s: FlagMatches, m: int, p: int) -> int:
     """Whom a tag by seat p hits: the nearest opponent in its way; -1: nobody."""
+    at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
     for q in range(P):
         if (q < P // 2) == (p < P // 2):
             continue
         dx, dy = at[q, 0] - at[p, 0], at[q, 1] - at[p, 1]
-        ahead, aside = dx * COS[yaw[p]] + dy * SIN[yaw[p]], dy * COS[yaw[p]] - dx * SIN[yaw[p]]
-        height = z[p] + EYE + ahead * SIN[pitch[p]] / COS[pitch[p]] - z[q]  # a pitch below 0 counts from the end
+        ahead, aside = dx * COS[yaw] + dy * SIN[yaw], dy * COS[yaw] - dx * SIN[yaw]
+        height = z[p] + EYE + ahead * SIN[pitch] / COS[pitch] - z[q]  # a pitch below 0 counts from the end
         on_it = 0.0 < ahead <= nearest and abs(aside) <= WIDTH and 0.0 <= height <= BODY
-        if on_it and clear(grid, at[p, 0], at[p, 1], at[q, 0], at[q, 1]):
+        if on_it and clear(s.grid[m], at[p, 0], at[p, 1], at[q, 0], at[q, 1]):
             best, nearest = q, ahead
     return best
 
@@ -260,32 +278,28 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 
 @compiled
-def _tags(
-    grid: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    yaw: np.ndarray,
-    pitch: np.ndarray,
-    loads: np.ndarray,
-    carrier: np.ndarray,
-    a: np.ndarray,
-    events: np.ndarray,
-    hit: np.ndarray,
-) -> None:
+def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
     """Who is hit in this step, bool [P]; and its events."""
+    loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
-    for p in range(len(at)):
+    for p in range(len(loads)):
         loads[p] = max(loads[p] - 1, 0)
         if not a[p, 4] or loads[p]:
             continue
         loads[p] = RELOAD
-        q = aimed_at(grid, at, z, yaw, pitch, p)
+        q = aimed_at(s, m, p)
         if q >= 0:
             hit[q] = True
             events[p, 9 if carrier[0] == q or carrier[1] == q else 10] += 1.0
-    for q in range(len(at)):
+    for q in range(len(loads)):
         if hit[q]:
             events[q, 11 if carrier[0] == q or carrier[1] == q else 12] += 1.0
+
+
+@compiled
+def _put(at: np.ndarray, place: np.ndarray) -> None:
+    """By number: an assignment of slices would make an array, for they might overlap."""
+    at[0], at[1] = place[0], place[1]
 
 
 @compiled
@@ -295,21 +309,15 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @compiled
-def _touch(
-    at: np.ndarray,
-    base: np.ndarray,
-    flag: np.ndarray,
-    flag_at: np.ndarray,
-    carrier: np.ndarray,
-    score: np.ndarray,
-    events: np.ndarray,
-) -> int:
+def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
     """Returns, then pick-ups, then captures; team 0's captures less team 1's."""
+    at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
         own = 0 if p < P // 2 else 1
         if flag[own] == DROPPED and _near(at[p], flag_at[own]):
-            flag[own], flag_at[own] = HOME, base[own]
+            flag[own] = HOME
+            _put(flag_at[own], base[own])
             _note(events, p, 2)
     for p in range(P):
         theirs = 1 if p < P // 2 else 0
@@ -320,88 +328,58 @@ def _touch(
         p, own = carrier[theirs], 1 - theirs
         if p < 0:
             continue
-        flag_at[theirs] = at[p]
+        _put(flag_at[theirs], at[p])
         if flag[own] == HOME and _near(at[p], base[own]):
-            flag[theirs], carrier[theirs], flag_at[theirs] = HOME, -1, base[theirs]
-            score[own] += 1
+            flag[theirs], carrier[theirs] = HOME, -1
+            _put(flag_at[theirs], base[theirs])
+            s.score[m, own] += 1
             gained += 1 - 2 * own
             _note(events, p, 1)
     return gained
 
 
 @compiled
-def face(at: np.ndarray, size: int) -> int:
-    """The heading from there to the middle of the map."""
-    angle = math.atan2(size / 2 - at[1], size / 2 - at[0])
-    return math.floor(angle / (2 * math.pi) * TURN + 0.5) % TURN
+def heading(dx: float, dy: float) -> int:
+    return math.floor(math.atan2(dy, dx) / (2 * math.pi) * TURN + 0.5) % TURN
 
 
 @compiled
-def _come_back(
-    p: int,
-    size: int,
-    spawn: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    rises: np.ndarray,
-    yaw: np.ndarray,
-    pitch: np.ndarray,
-) -> None:
-    at[p] = spawn[p]
-    z[p] = rises[p] = 0.0
-    yaw[p], pitch[p] = face(at[p], size), 0
+def _come_back(s: FlagMatches, m: int, p: int) -> None:
+    """Seat p where it begins; it looks to the middle of the map."""
+    at, middle = s.spawn[m, p], s.grid.shape[1] / 2
+    _put(s.at[m, p], at)
+    s.z[m, p] = s.rises[m, p] = 0.0
+    s.yaw[m, p], s.pitch[m, p] = heading(middle - at[0], middle - at[1]), 0
 
 
 @compiled
-def step_matches(
-    grid: np.ndarray,
-    base: np.ndarray,
-    spawn: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    rises: np.ndarray,
-    yaw: np.ndarray,
-    pitch: np.ndarray,
-    loads: np.ndarray,
-    flag: np.ndarray,
-    flag_at: np.ndarray,
-    carrier: np.ndarray,
-    score: np.ndarray,
-    age: np.ndarray,
-    action: np.ndarray,
-    reward: np.ndarray,
-    events: np.ndarray,
-) -> None:
-    """A step of each match, in place: World.arrays; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]."""
-    P = at.shape[1]
-    hit = np.zeros(P, np.bool_)
+def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
+    """A step of each match, in place; by action int64 [n, P, 6], into reward [n, P], events [n, P, E]. hit: bool [P],
+    scratch.
+    """
+    P = s.at.shape[1]
     events[:] = 0.0
-    for m in range(len(at)):
-        age[m] += 1
-        _move(grid[m], at[m], z[m], rises[m], yaw[m], pitch[m], action[m])
-        _tags(grid[m], at[m], z[m], yaw[m], pitch[m], loads[m], carrier[m], action[m], events[m], hit)
+    for m in range(len(s.at)):
+        s.age[m] += 1
+        move(s, m, action[m])
+        _tags(s, m, action[m], events[m], hit)
         for p in range(P):
             if hit[p]:
                 for team in range(2):
-                    if carrier[m, team] == p:
-                        flag[m, team], carrier[m, team], flag_at[m, team] = DROPPED, -1, at[m, p]
-                _come_back(p, grid.shape[1], spawn[m], at[m], z[m], rises[m], yaw[m], pitch[m])
-        gained = _touch(at[m], base[m], flag[m], flag_at[m], carrier[m], score[m], events[m])
+                    if s.carrier[m, team] == p:
+                        s.flag[m, team], s.carrier[m, team] = DROPPED, -1
+                        _put(s.flag_at[m, team], s.at[m, p])
+                _come_back(s, m, p)
+        gained = _touch(s, m, events[m])
         for p in range(P):
             reward[m, p] = gained if p < P // 2 else -gained
 
 
 @compiled
-def begin_matches(
-    grid: np.ndarray,
-    base: np.ndarray,
-    spawn: np.ndarray,
-    at: np.ndarray,
-    yaw: np.ndarray,
-    flag_at: np.ndarray,
-) -> None:
+def begin_matches(s: FlagMatches) -> None:
     """All where a match begins, once its map is drawn; the other arrays are new."""
-    for m in range(len(at)):
-        at[m], flag_at[m] = spawn[m], base[m]
-        for p in range(at.shape[1]):
-            yaw[m, p] = face(at[m, p], grid.shape[1])
+    for m in range(len(s.at)):
+        for team in range(2):
+            _put(s.flag_at[m, team], s.base[m, team])
+        for p in range(s.at.shape[1]):
+            _come_back(s, m, p)

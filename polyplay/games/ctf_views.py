@@ -1,6 +1,6 @@
 """Capture the flag: what players and people see.
 
-What each player sees, as a picture: rays through the cells of the map, one to a column. Imports no torch.
+What each player sees, as a picture: rays through the cells of the map, one to a column.
 
 The field of view is 90° both ways, so a pixel at column x and row r looks at (x + 0.5 - HALF) / HALF to the right and
 (r + 0.5 - horizon) / HALF downwards for each cell of depth; depth is measured along the heading, not along the ray.
@@ -18,18 +18,18 @@ import numpy as np
 
 from polyplay.core.compiled import cached_njit
 from polyplay.core.tree import Batch
-from polyplay.games.ctf_rules import BODY, CARRIED, COS, EYE, RELOAD, SEEN, SIN, STEEPEST, TURN, WALL, WIDTH
+from polyplay.games import ctf_rules as rules
+from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
 
-# What a player sees in the window: 11 × 11 cells around it, turned so that it looks up, dark where it cannot see.
-#
 # Cell [i, j] of the window is 5 - i cells ahead of the player and j - 5 to its right. It is dark where the way to it,
-# in steps of half a cell, passes a wall: nine in ten of the free cells are so where the straight line says so.
+# in steps of half a cell, passes a wall.
 
 
 HALF = SEEN // 2
 SHOWN = 255  # of a byte: networks scale it to 1
 
 compiled = cached_njit()
+uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
 
 
 def _ways() -> np.ndarray:
@@ -55,14 +55,14 @@ _WAYS = _ways()
 _STEPS = _steps(_WAYS)
 
 
-@compiled
+@uncounted
 def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
     """Also of what is not on the map."""
     size = len(grid)
     return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
 
 
-@compiled
+@uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
     """The planes dark and wall, of out uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
@@ -79,7 +79,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
         out[0, cell] = SHOWN if hidden and not wall else 0
 
 
-@compiled
+@uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
     """Mark what is so far from the player, if it can see it."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
@@ -88,65 +88,48 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
         plane[i * SEEN + j] = SHOWN
 
 
-@compiled
-def draw_windows(
-    grid: np.ndarray,
-    base: np.ndarray,
-    at: np.ndarray,
-    yaw: np.ndarray,
-    flag_at: np.ndarray,
-    carrier: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """What every seat of every match sees: world.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
-    n, P = at.shape[:2]
+@uncounted
+def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
+    """What every seat sees: ctf_rules.PLANES, 0 or SHOWN; out uint8 [n, P, planes, 11, 11], 0 at first."""
+    n, P = s.yaw.shape
     for m in range(n):
+        at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
         for p in range(P):
-            view, x, y, turned = out[m, p].reshape(out.shape[2], SEEN * SEEN), at[m, p, 0], at[m, p, 1], yaw[m, p]
-            _look(grid[m], x, y, turned, view)
+            view, x, y, turned = out[m, p].reshape(out.shape[2], SEEN * SEEN), at[p, 0], at[p, 1], s.yaw[m, p]
+            _look(s.grid[m], x, y, turned, view)
             own = 0 if p < P // 2 else 1
             for q in range(P):
                 if q != p:
                     plane = 2 if (q < P // 2) == (p < P // 2) else 3
-                    if carrier[m, 0] == q or carrier[m, 1] == q:
+                    if carrier[0] == q or carrier[1] == q:
                         plane += 2
-                    _show(view[plane], view[0], at[m, q, 0] - x, at[m, q, 1] - y, turned)
+                    _show(view[plane], view[0], at[q, 0] - x, at[q, 1] - y, turned)
             for team in range(2):
                 away = 0 if team == own else 1
-                if carrier[m, team] < 0:
-                    _show(view[6 + away], view[0], flag_at[m, team, 0] - x, flag_at[m, team, 1] - y, turned)
-                _show(view[8 + away], view[0], base[m, team, 0] - x, base[m, team, 1] - y, turned)
+                if carrier[team] < 0:
+                    _show(view[6 + away], view[0], flag_at[team, 0] - x, flag_at[team, 1] - y, turned)
+                _show(view[8 + away], view[0], base[team, 0] - x, base[team, 1] - y, turned)
 
 
-@compiled
-def know(
-    z: np.ndarray,
-    pitch: np.ndarray,
-    loads: np.ndarray,
-    flag: np.ndarray,
-    carrier: np.ndarray,
-    score: np.ndarray,
-    age: np.ndarray,
-    length: int,
-    out: np.ndarray,
-) -> None:
+@uncounted
+def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
     """What a player knows besides what it sees, out float32 [n, P, 12]: the difference of scores / 5, the part of the
     match that is left; its own flag is at home, carried, dropped; theirs likewise; whether it carries that; the part of
     a reload that is left, its pitch / the steepest, the height of its feet.
     """
-    n, P = z.shape
+    n, P = s.z.shape
     out[:] = 0.0
     for m in range(n):
         for p in range(P):
             own, facts = (0 if p < P // 2 else 1), out[m, p]
-            facts[0] = (score[m, own] - score[m, 1 - own]) / 5.0
-            facts[1] = 1.0 - age[m] / length
-            facts[2 + flag[m, own]] = 1.0
-            facts[5 + flag[m, 1 - own]] = 1.0
-            facts[8] = 1.0 if carrier[m, 1 - own] == p else 0.0
-            facts[9] = loads[m, p] / RELOAD
-            facts[10] = pitch[m, p] / STEEPEST
-            facts[11] = z[m, p]
+            facts[0] = (s.score[m, own] - s.score[m, 1 - own]) / 5.0
+            facts[1] = 1.0 - s.age[m] / length
+            facts[2 + s.flag[m, own]] = 1.0
+            facts[5 + s.flag[m, 1 - own]] = 1.0
+            facts[8] = 1.0 if s.carrier[m, 1 - own] == p else 0.0
+            facts[9] = s.loads[m, p] / rules.RELOAD
+            facts[10] = s.pitch[m, p] / rules.STEEPEST
+            facts[11] = s.z[m, p]
 
 
 PIXELS = 84  # a side
@@ -194,37 +177,27 @@ RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # to the right, fo
 
 
 @compiled
-def draw_first_person(
-    grid: np.ndarray,
-    base: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    yaw: np.ndarray,
-    pitch: np.ndarray,
-    flag: np.ndarray,
-    flag_at: np.ndarray,
-    carrier: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Draw what each seat sees into out uint8 [n, P, 3, 84, 84], RGB; the rest as World.arrays has it."""
-    n, seats = z.shape
+def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
+    """Draw what each seat sees into out uint8 [n, P, 3, 84, 84], RGB."""
+    n, seats = s.z.shape
     depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
     paint, tiles = np.empty((2, 3, PIXELS), np.uint8), np.empty((3, PIXELS), np.uint8)
     far, what = np.empty(seats + 2), np.empty(seats + 2, np.int64)
     for m in range(n):
+        at, base = s.at[m], s.base[m]
         for seat in range(seats):
-            picture, tilt, heading = out[m, seat], pitch[m, seat] % TURN, yaw[m, seat] % TURN
+            picture, tilt, heading = out[m, seat], s.pitch[m, seat] % TURN, s.yaw[m, seat] % TURN
             horizon = PIXELS_HALF + PIXELS_HALF * SIN[tilt] / COS[tilt]
-            view = (at[m, seat, 0], at[m, seat, 1], EYE + z[m, seat], COS[heading], SIN[heading], horizon)
-            _cast(view, grid[m], base[m], depth, edges, paint)
+            view = (at[seat, 0], at[seat, 1], rules.EYE + s.z[m, seat], COS[heading], SIN[heading], horizon)
+            _cast(view, s.grid[m], base, depth, edges, paint)
             _fill(view, edges, paint, tiles, picture)
             for team in range(2):
-                _mark(view, base[m, team], RED_FLOOR + team, edges[2], picture)
-            found = _find(view, at[m], flag[m], flag_at[m], far, what)
+                _mark(view, base[team], RED_FLOOR + team, edges[2], picture)
+            found = _find(view, at, s.flag[m], s.flag_at[m], far, what)
             for i in range(found):
-                _show_pixel(view, what[i], far[i], depth, at[m], z[m], yaw[m], flag_at[m], carrier[m], picture)
+                _show_pixel(view, s, m, what[i], far[i], depth, picture)
             for team in range(2):
-                if carrier[m, team] == seat:
+                if s.carrier[m, team] == seat:
                     _rectangle(PIXELS - STRIP, PIXELS, 0, PIXELS, RED + team, picture)
 
 
@@ -373,20 +346,11 @@ def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, fa
 
 @compiled
 def _show_pixel(
-    view: tuple,
-    thing: int,
-    t: float,
-    depth: np.ndarray,
-    at: np.ndarray,
-    z: np.ndarray,
-    yaw: np.ndarray,
-    flag_at: np.ndarray,
-    carrier: np.ndarray,
-    picture: np.ndarray,
+    view: tuple, s: FlagMatches, m: int, thing: int, t: float, depth: np.ndarray, picture: np.ndarray
 ) -> None:
     """Draw a player or a standing flag in each run of columns where no wall is nearer."""
-    seats = len(at)
-    right = _seen_from(view, at[thing] if thing < seats else flag_at[thing - seats])[1]
+    z, seats = s.z[m], s.z.shape[1]
+    right = _seen_from(view, s.at[m, thing] if thing < seats else s.flag_at[m, thing - seats])[1]
     end, last = 0, _first(PIXELS_HALF + PIXELS_HALF * (right + WIDTH + CLOTH) / t)
     begin = _first(PIXELS_HALF + PIXELS_HALF * (right - WIDTH) / t)
     while begin < last:
@@ -401,9 +365,9 @@ def _show_pixel(
             _flag(view, where, 0.0, FLAG, thing - seats, picture)
         else:
             for team in range(2):
-                if carrier[team] == thing:
+                if s.carrier[m, team] == thing:
                     _flag(view, where, z[thing] + NECK, z[thing] + CARRIED_FLAG, team, picture)
-            _player(view, where, z[thing], yaw[thing] % TURN, thing * 2 // seats, picture)
+            _player(view, where, z[thing], s.yaw[m, thing] % TURN, thing * 2 // seats, picture)
         begin = end
 
 
@@ -454,10 +418,6 @@ def _rectangle(top: int, bottom: int, left: int, right: int, colour: int, pictur
                 picture[channel, row, column] = value
 
 
-# A match as people look at it: every player's view, and the map from above. Imports no torch.
-
-
-PICTURED = ("grid", "base", "at", "z", "yaw", "pitch", "flag", "flag_at", "carrier")
 VIEW, FRAME = 2 * PIXELS, 4  # pixels of a side of a view, and around it
 SIDE = 2 * (VIEW + 2 * FRAME)  # of the map
 STONE = (150, 145, 150)
@@ -466,16 +426,16 @@ PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # cells: radius of a player, how f
 
 def draw_match(s: Batch, m: int) -> np.ndarray:
     """uint8 [H, W, 3] of match m: the map, and to its right a row of views for each team."""
-    match = {k: s[k][m : m + 1] for k in PICTURED}
-    seen = np.empty((1, match["yaw"].shape[1], 3, PIXELS, PIXELS), np.uint8)
-    draw_first_person(*match.values(), seen)
+    match = FlagMatches(*(x[m : m + 1] for x in FlagMatches.of(s)))
+    seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
+    draw_first_person(match, seen)
     large = seen[0].transpose(0, 2, 3, 1).repeat(VIEW // PIXELS, 1).repeat(VIEW // PIXELS, 2)
     n = len(large) // 2
     rows = [
         np.concatenate([_framed(view, COLOURS[(RED, BLUE)[team]]) for view in large[team * n : team * n + n]], 1)
         for team in (0, 1)
     ]
-    return np.concatenate([_map({k: v[0] for k, v in match.items()}), np.concatenate(rows)], 1)
+    return np.concatenate([_map(FlagMatches(*(x[m] for x in FlagMatches.of(s)))), np.concatenate(rows)], 1)
 
 
 def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
@@ -485,24 +445,24 @@ def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
     return framed
 
 
-def _map(s: Batch) -> np.ndarray:
+def _map(s: FlagMatches) -> np.ndarray:
     """From above: bases are squares, flags diamonds, players discs with a nose; who carries a flag has its diamond."""
-    size = len(s["grid"])
+    size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
-    wall = s["grid"][y.astype(int), x.astype(int)] == WALL
+    wall = s.grid[y.astype(int), x.astype(int)] == WALL
     out = np.where(wall[..., None], np.array(STONE, np.uint8), COLOURS[TILE])
     for team in range(2):
-        base_x, base_y = s["base"][team]
+        base_x, base_y = s.base[team]
         out[(abs(x - base_x) < 0.5) & (abs(y - base_y) < 0.5)] = COLOURS[(RED_FLOOR, BLUE_FLOOR)[team]]
-    for seat, (at_x, at_y) in enumerate(s["at"]):
-        colour = COLOURS[(RED, BLUE)[seat >= len(s["at"]) // 2]]
+    for seat, (at_x, at_y) in enumerate(s.at):
+        colour = COLOURS[(RED, BLUE)[seat >= len(s.at) // 2]]
         out[(x - at_x) ** 2 + (y - at_y) ** 2 < PLAYER**2] = colour
-        yaw = s["yaw"][seat] % len(COS)
+        yaw = s.yaw[seat] % len(COS)
         nose_x, nose_y = at_x + NOSE * COS[yaw], at_y + NOSE * SIN[yaw]
         out[(x - nose_x) ** 2 + (y - nose_y) ** 2 < (PLAYER / 3) ** 2] = COLOURS[SKIN]
     for team in range(2):
-        carried = s["flag"][team] == CARRIED
-        flag_x, flag_y = s["at"][s["carrier"][team]] if carried else s["flag_at"][team]
+        carried = s.flag[team] == CARRIED
+        flag_x, flag_y = s.at[s.carrier[team]] if carried else s.flag_at[team]
         far = abs(x - flag_x) + abs(y - flag_y)
         out[far < SCREEN_CLOTH * 1.4] = COLOURS[WHITE]
         out[far < SCREEN_CLOTH] = COLOURS[(RED, BLUE)[team]]

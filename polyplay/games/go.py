@@ -1,7 +1,7 @@
 """The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record that holds a whole position
-and the game before it. Imports no torch.
+and the game before it.
 
-Record, int8: as in boards.records, its own number the passes in a row; behind the cells, from game[BOARDS] on, the
+Record, int8: as in records, its own number the passes in a row; behind the cells, from game[BOARDS] on, the
 cells of the last EIGHT positions, that of ply n at n % EIGHT; from game[HASHES] on a uint64 for every position so far.
 
 The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits of each are 1, so those of the sum

@@ -18,26 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from polyplay.core.compiled import bits
 from polyplay.core.errors import UserError
+from polyplay.core.numbers import SPLITMIX
 from polyplay.envs.pool import closest_names
 from polyplay.games.board_rules import legal, play
 from polyplay.games.boards import GAMES, Game
 from polyplay.games.records import CELLS, DRAWN, GOES_ON, WON, compiled
 
 EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
-_A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_27, _30, _31, _32 = (np.uint64(x) for x in (27, 30, 31, 32))
+_32 = np.uint64(32)
 
 
 @compiled
 def integer_below(random: np.ndarray, stream: int, limit: int) -> int:
     """An integer in [0, limit), limit < 2³¹, from stream `stream` of random, uint64 [n]."""
-    random[stream] += _A
-    x = random[stream]
-    x = (x ^ (x >> _30)) * _B
-    x = (x ^ (x >> _27)) * _C
-    x ^= x >> _31
-    return int(((x >> _32) * np.uint64(limit)) >> _32)
+    random[stream] += SPLITMIX
+    return int(((bits(random[stream], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
 
 
 @compiled
@@ -154,9 +151,6 @@ def most_visited(visits: np.ndarray, random: np.ndarray, stream: int) -> int:
             if integer_below(random, stream, ties) == 0:
                 chosen = action
     return chosen
-
-
-# Opponents by name, in an environment and in matches: `random`, `mcts:SIMULATIONS`, in connect four `perfect`.
 
 
 MOST = 100_000  # simulations

@@ -1,6 +1,6 @@
 """The lane game: what heroes and people see, rewards.
 
-What heroes of the lane game see, compiled. Imports no torch.
+What heroes of the lane game see, compiled.
 
 A side sees all that is within sight of one of its units that are alive. Nothing about other units is in an observation:
 their rows are 0. Each side sees the map from its own base, so both see the same where they stand alike.
@@ -9,65 +9,16 @@ their rows are 0. Each side sees the map from its own base, so both see the same
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
 from polyplay.core.compiled import cached_njit
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
-from polyplay.games.moba_world import (
-    BLAST,
-    BLAST_WAIT,
-    BOLT,
-    BOLT_WAIT,
-    CORE_X,
-    CREEP_HEALTH,
-    CREEP_SIGHT,
-    DELAY,
-    DELAYS,
-    EXPERIENCE,
-    FIRST_LANE,
-    GOLD,
-    HEAL,
-    HEAL_WAIT,
-    HEALTH,
-    LANE_APART,
-    LEVEL,
-    MANA,
-    MANA_A_LEVEL,
-    MANA_AT_FIRST,
-    MOST,
-    NEAR,
-    OFFSET,
-    OFFSETS,
-    PRIMARY,
-    READY,
-    RELOAD,
-    RETURN_A_LEVEL,
-    RETURN_TIME,
-    RETURNS,
-    SHOWN,
-    SIGHT,
-    SLOTS,
-    STEPS_A_SECOND,
-    TO_LEVEL,
-    TOP_LEVEL,
-    TOWER_HEALTH,
-    TURN_X,
-    WIDTH,
-    X,
-    Y,
-    apart,
-    count_lanes,
-    forward,
-    is_open,
-    middle,
-    most_mana,
-    strength,
-    unit_of,
-)
+from polyplay.games import moba_world as w
 
-RETURN_MOST = RETURN_TIME + RETURN_A_LEVEL * TOP_LEVEL
+RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
 
 compiled = cached_njit()
 
@@ -76,17 +27,17 @@ compiled = cached_njit()
 def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
     """Which units the other side sees, into seen bool [U]; eyes int64 [U, 3] is for scratch."""
     half = len(units) // 2
-    creeps = team + SLOTS * count_lanes(units, team)
+    creeps = team + w.SLOTS * w.count_lanes(units, team)
     for side in range(2):
         own, theirs, n = side * half, half - side * half, 0
         for k in range(half):
-            if units[own + k, HEALTH] > 0:
-                reach = CREEP_SIGHT if team <= k < creeps else SIGHT
-                eyes[n, 0], eyes[n, 1], eyes[n, 2] = units[own + k, X], units[own + k, Y], reach * reach
+            if units[own + k, w.HEALTH] > 0:
+                reach = w.CREEP_SIGHT if team <= k < creeps else w.SIGHT
+                eyes[n, 0], eyes[n, 1], eyes[n, 2] = units[own + k, w.X], units[own + k, w.Y], reach * reach
                 n += 1
         for v in range(theirs, theirs + half):
-            found, x, y = False, np.int64(units[v, X]), np.int64(units[v, Y])
-            if units[v, HEALTH] > 0:
+            found, x, y = False, np.int64(units[v, w.X]), np.int64(units[v, w.Y])
+            if units[v, w.HEALTH] > 0:
                 for k in range(n):
                     dx, dy = eyes[k, 0] - x, eyes[k, 1] - y
                     if dx * dx + dy * dy <= eyes[k, 2]:
@@ -102,17 +53,17 @@ def _list_creeps(
     """The creeps that a side sees, for each of its seats the nearest first, into shown int16 [P, rows]; of two as near
     the own one, the lower slot. known, keys int64 [U] are for scratch.
     """
-    half, creeps, n = len(units) // 2, SLOTS * count_lanes(units, team), 0
+    half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
         for v in range(first, first + creeps):
-            if units[v, HEALTH] > 0 and (seen[v] or first == side * half + team):
+            if units[v, w.HEALTH] > 0 and (seen[v] or first == side * half + team):
                 known[n] = v
                 n += 1
-    begin, last = max(team - 1, 1) + team, SHOWN * creeps // SLOTS
+    begin, last = max(team - 1, 1) + team, w.SHOWN * creeps // w.SLOTS
     for p in range(side * team, side * team + team):
-        u = unit_of(units, team, p)
+        u = w.unit_of(units, team, p)
         for k in range(n):
-            keys[k] = apart(units, u, known[k]) * 64 + k
+            keys[k] = w.apart(units, u, known[k]) * 64 + k
         for k in range(n):  # counting takes less than sorting: no branch is mispredicted
             row, key = 0, keys[k]
             for other in keys[:n]:
@@ -126,36 +77,45 @@ def _list_creeps(
 @compiled
 def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
     """Heroes and buildings that a side sees, into the rows of its seats."""
-    half, lanes = len(units) // 2, count_lanes(units, team)
+    half, lanes = len(units) // 2, w.count_lanes(units, team)
     own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
     for p in range(side * team, side * team + team):
-        u, row, towers = unit_of(units, team, p), 0, allies + team + SHOWN * lanes
+        u, row, towers = w.unit_of(units, team, p), 0, allies + team + w.SHOWN * lanes
         for v in range(own, own + team):
             if v != u:
-                shown[p, row] = v if units[v, HEALTH] > 0 else -1
+                shown[p, row] = v if units[v, w.HEALTH] > 0 else -1
                 row += 1
         for k in range(team):
             shown[p, allies + k] = half - own + k if seen[half - own + k] else -1
         for i in range(buildings):
             v = own + half - buildings + i
-            shown[p, towers + i] = v if units[v, HEALTH] > 0 else -1
+            shown[p, towers + i] = v if units[v, w.HEALTH] > 0 else -1
             v = 2 * half - own - buildings + i
             shown[p, towers + buildings + i] = v if seen[v] else -1
 
 
 @compiled
-def look(units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray) -> None:
-    """LaneWorld.arrays `seen` and `shown` of each match, by the others. A row of an ally that is never there stays."""
-    team, U = heroes.shape[1] // 2, units.shape[1]
+def look(s: w.LaneMatches) -> None:
+    """`seen` and `shown` of each match, by the other arrays. A row of an ally that is never there stays."""
+    team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
-    for m in range(len(units)):
-        _see(units[m], team, seen[m], eyes)
+    for m in range(len(s.units)):
+        units, seen, shown = s.units[m], s.seen[m], s.shown[m]
+        _see(units, team, seen, eyes)
         for side in range(2):
-            _list_creeps(units[m], team, side, seen[m], known, keys, shown[m])
-            _list_others(units[m], team, side, seen[m], shown[m])
+            _list_creeps(units, team, side, seen, known, keys, shown)
+            _list_others(units, team, side, seen, shown)
 
 
-# --------------------------------------------------------------------------------------------- observations
+class LaneSight(NamedTuple):
+    """LaneWorld.obs of all seats, float32 [n, P, …]."""
+
+    own: np.ndarray
+    allies: np.ndarray
+    enemies: np.ndarray
+    creeps: np.ndarray
+    towers: np.ndarray
+    last_action: np.ndarray
 
 
 @compiled
@@ -166,23 +126,23 @@ def _left(until: int, age: int) -> int:
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero world.HERO from health on, of a
-    creep its health, of a tower health, kind and whether it is open.
+    """Of each unit what looks the same to all, into facts float32 [U, 6]: of a hero moba_world.HERO from health on, of
+    a creep its health, of a tower health, kind and whether it is open.
     """
     team, half = len(heroes) // 2, len(units) // 2
-    towers = 2 * count_lanes(units, team)
+    towers = 2 * w.count_lanes(units, team)
     for p in range(2 * team):
-        u, h = unit_of(units, team, p), heroes[p]
-        facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], units[u, MOST] / 1000.0
-        facts[u, 2], facts[u, 3] = h[MANA] / most_mana(heroes, p), h[LEVEL] / TOP_LEVEL
-        facts[u, 4], facts[u, 5] = strength(heroes, p) / 100.0, _left(units[u, READY], age) / RELOAD
+        u, h = w.unit_of(units, team, p), heroes[p]
+        facts[u, 0], facts[u, 1] = units[u, w.HEALTH] / units[u, w.MOST], units[u, w.MOST] / 1000.0
+        facts[u, 2], facts[u, 3] = h[w.MANA] / w.most_mana(heroes, p), h[w.LEVEL] / w.TOP_LEVEL
+        facts[u, 4], facts[u, 5] = w.strength(heroes, p) / 100.0, _left(units[u, w.READY], age) / w.RELOAD
     for first in (0, half):
         for u in range(first + team, first + half - 1 - towers):
-            facts[u, 0] = units[u, HEALTH] / CREEP_HEALTH
+            facts[u, 0] = units[u, w.HEALTH] / w.CREEP_HEALTH
         for i in range(towers + 1):
             u = first + half - 1 - towers + i
-            facts[u, 0], facts[u, 1] = units[u, HEALTH] / units[u, MOST], 1.0 if i == towers else 0.5 * (i % 2)
-            facts[u, 2] = 1.0 if is_open(units, team, u) else 0.0
+            facts[u, 0], facts[u, 1] = units[u, w.HEALTH] / units[u, w.MOST], 1.0 if i == towers else 0.5 * (i % 2)
+            facts[u, 2] = 1.0 if w.is_open(units, team, u) else 0.0
 
 
 @compiled
@@ -190,94 +150,93 @@ def _lead_of(units: np.ndarray, team: int) -> float:
     """By how much side 0 is ahead, -1 to 1, half for a quarter of a tower: by the health of buildings, which decides
     matches at their end.
     """
-    half, first, ahead = len(units) // 2, team + SLOTS * count_lanes(units, team), 0
+    half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
-        ahead += units[k, HEALTH] - units[half + k, HEALTH]
-    return ahead / (abs(ahead) + TOWER_HEALTH / 4.0)
+        ahead += units[k, w.HEALTH] - units[half + k, w.HEALTH]
+    return ahead / (abs(ahead) + w.TOWER_HEALTH / 4.0)
 
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """world.OWN, all but the age and the lead."""
+    """moba_world.OWN, all but the age and the lead."""
     team, h = len(heroes) // 2, heroes[p]
-    u, level, y = unit_of(units, team, p), h[LEVEL], middle(count_lanes(units, team))
+    u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
-    out[0] = 1.0 if units[u, HEALTH] > 0 else 0.0
-    out[1], out[2] = forward(side, units[u, X]) * (2.0 / WIDTH) - 1.0, units[u, Y] / y - 1.0
+    out[0] = 1.0 if units[u, w.HEALTH] > 0 else 0.0
+    out[1], out[2] = w.forward(side, units[u, w.X]) * (2.0 / w.WIDTH) - 1.0, units[u, w.Y] / y - 1.0
     for k in range(4):
         out[3 + k] = facts[u, k]
-    out[7] = (h[EXPERIENCE] - TO_LEVEL * level * (level - 1)) / (2.0 * TO_LEVEL * level) if level < TOP_LEVEL else 1.0
-    out[8], out[9], out[10] = h[GOLD] / 2000.0, facts[u, 4], facts[u, 5]
-    out[11], out[12] = _left(h[BOLT], age) / BOLT_WAIT, _left(h[BLAST], age) / BLAST_WAIT
-    out[13], out[14] = _left(h[HEAL], age) / HEAL_WAIT, _left(h[RETURNS], age) / RETURN_MOST
+    out[7] = (
+        (h[w.EXPERIENCE] - w.TO_LEVEL * level * (level - 1)) / (2.0 * w.TO_LEVEL * level)
+        if level < w.TOP_LEVEL
+        else 1.0
+    )
+    out[8], out[9], out[10] = h[w.GOLD] / 2000.0, facts[u, 4], facts[u, 5]
+    out[11], out[12] = _left(h[w.BOLT], age) / w.BOLT_WAIT, _left(h[w.BLAST], age) / w.BLAST_WAIT
+    out[13], out[14] = _left(h[w.HEAL], age) / w.HEAL_WAIT, _left(h[w.RETURNS], age) / RETURN_MOST
     out[16] = (p - side * team) / 4.0
 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
     """The last action: primary as one-hot, offset, delay."""
-    out[hero[PRIMARY]] = 1.0
-    out[8] = (hero[OFFSET] % OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
-    out[9] = (hero[OFFSET] // OFFSETS - OFFSETS // 2) / (OFFSETS // 2)
-    out[10] = hero[DELAY] / (DELAYS - 1)
+    out[hero[w.PRIMARY]] = 1.0
+    out[8] = (hero[w.OFFSET] % w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
+    out[9] = (hero[w.OFFSET] // w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
+    out[10] = hero[w.DELAY] / (w.DELAYS - 1)
 
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
     """That v is there, how far ahead of u and aside, and from column `first` on n of its facts."""
-    ahead = (1.0 / NEAR) if u < len(units) // 2 else -(1.0 / NEAR)
-    out[0], out[1] = 1.0, (units[v, X] - units[u, X]) * ahead
-    out[2] = (units[v, Y] - units[u, Y]) * (1.0 / NEAR)
+    ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
+    out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
+    out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
     for k in range(n):
         out[first + k] = facts[v, k]
 
 
 @compiled
-def observe(
-    units: np.ndarray,
-    heroes: np.ndarray,
-    shown: np.ndarray,
-    age: np.ndarray,
-    length: int,
-    own: np.ndarray,
-    allies: np.ndarray,
-    enemies: np.ndarray,
-    creeps: np.ndarray,
-    towers: np.ndarray,
-    last_action: np.ndarray,
-) -> None:
-    """Observations of all seats, LaneWorld.obs float32 [n, P, …], which are 0 at first."""
-    team, U, facts = heroes.shape[1] // 2, units.shape[1], np.empty((units.shape[1], 6), np.float32)
+def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
+    """Observations of all seats, which are 0 at first."""
+    team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
+    allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
-    for m in range(len(units)):
-        _know(units[m], heroes[m], age[m], facts)
-        y, lead = 1.0 / middle(count_lanes(units[m], team)), _lead_of(units[m], team)
+    for m in range(len(s.units)):
+        units, heroes, age = s.units[m], s.heroes[m], s.age[m]
+        _know(units, heroes, age, facts)
+        y, lead = 1.0 / w.middle(w.count_lanes(units, team)), _lead_of(units, team)
         for p in range(2 * team):
-            u, hit, side = unit_of(units[m], team, p), strength(heroes[m], p), (1 if p >= team else 0)
-            _show_own(units[m], heroes[m], facts, p, age[m], own[m, p])
-            own[m, p, 15], own[m, p, 17] = age[m] / length, (-lead if side else lead)
-            _show_action(heroes[m, p], last_action[m, p])
+            u, hit, side, own = (
+                w.unit_of(units, team, p),
+                w.strength(heroes, p),
+                (1 if p >= team else 0),
+                seen.own[m, p],
+            )
+            _show_own(units, heroes, facts, p, age, own)
+            own[15], own[17] = age / length, (-lead if side else lead)
+            _show_action(heroes[p], seen.last_action[m, p])
             for i in range(A + team + C + T):
-                v = np.int64(shown[m, p, i])
+                v = np.int64(s.shown[m, p, i])
                 mine = (v >= U // 2) == (p >= team)
                 if v < 0:
                     continue
                 if i < A + team:
                     out = allies[m, p, i] if i < A else enemies[m, p, i - A]
-                    _show(units[m], facts, u, v, 5, 6, out)
-                    out[3], out[4] = forward(side, units[m, v, X]) * (2.0 / WIDTH) - 1.0, units[m, v, Y] * y - 1.0
+                    _show(units, facts, u, v, 5, 6, out)
+                    out[3], out[4] = w.forward(side, units[v, w.X]) * (2.0 / w.WIDTH) - 1.0, units[v, w.Y] * y - 1.0
                 elif i < A + team + C:
                     out = creeps[m, p, i - A - team]
-                    _show(units[m], facts, u, v, 3, 1, out)
-                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[m, v, HEALTH] <= hit else 0.0)
+                    _show(units, facts, u, v, 3, 1, out)
+                    out[4], out[5] = (1.0, 0.0) if mine else (-1.0, 1.0 if units[v, w.HEALTH] <= hit else 0.0)
                 else:
                     out = towers[m, p, i - A - team - C]
-                    _show(units[m], facts, u, v, 3, 1, out)
+                    _show(units, facts, u, v, 3, 1, out)
                     out[4], out[5], out[6] = (1.0 if mine else -1.0), facts[v, 1], facts[v, 2]
 
 
 # What heroes of the lane game are rewarded for: shaped terms, and what is made of them for teams (Berner et al. 2019,
-# appendix G). Imports no torch.
+# appendix G).
 
 
 REWARDS = {
@@ -295,7 +254,7 @@ REWARDS = {
 }
 EVENTS = tuple(REWARDS)
 SHARES = OWN_REWARD, TEAM_REWARD  # what rows say besides: the hero's reward, and the mean of its team's
-DECAY, DECAY_TIME = 0.6, 600 * STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
+DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
 
 
 def time_weights(length: int) -> np.ndarray:
@@ -332,9 +291,6 @@ def _teams(reward: np.ndarray) -> np.ndarray:
     return reward.reshape(len(reward), 2, -1)
 
 
-# A match of the lane game as people look at it, from above. Imports no torch.
-
-
 DOT = 50  # of length, to a pixel
 GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
 RIM = (240, 240, 230)
@@ -349,33 +305,33 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
     dots, towers and cores squares with a bar of health.
     """
     units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
-    half, team, y = len(units) // 2, len(heroes) // 2, FIRST_LANE + LANE_APART * (lanes - 1) // 2
-    out = np.empty((2 * y // DOT, WIDTH // DOT, 3), np.uint8)
+    half, team, y = len(units) // 2, len(heroes) // 2, w.FIRST_LANE + w.LANE_APART * (lanes - 1) // 2
+    out = np.empty((2 * y // DOT, w.WIDTH // DOT, 3), np.uint8)
     out[:] = GROUND
     for lane in range(lanes):
-        _road(out, y, FIRST_LANE + LANE_APART * lane)
-    order = [*range(team + SLOTS * lanes, half), *range(team, team + SLOTS * lanes), *range(team)]  # heroes on top
+        _road(out, y, w.FIRST_LANE + w.LANE_APART * lane)
+    order = [*range(team + w.SLOTS * lanes, half), *range(team, team + w.SLOTS * lanes), *range(team)]  # heroes on top
     for k, side in ((k, side) for k in order for side in range(2)):
         unit = units[side * half + k]
-        if unit[HEALTH] <= 0:
+        if unit[w.HEALTH] <= 0:
             continue
-        size = HERO if k < team else CORE if k == half - 1 else TOWER if k >= team + SLOTS * lanes else CREEP
-        column, row = int(unit[X]) // DOT, int(unit[Y]) // DOT
+        size = HERO if k < team else CORE if k == half - 1 else TOWER if k >= team + w.SLOTS * lanes else CREEP
+        column, row = int(unit[w.X]) // DOT, int(unit[w.Y]) // DOT
         if size == HERO:
             _mark(out, column, row, size + 2, False, RIM)
-        _mark(out, column, row, size, k >= team + SLOTS * lanes, SIDES[side])
+        _mark(out, column, row, size, k >= team + w.SLOTS * lanes, SIDES[side])
         if size != CREEP:
-            _bar(out, column, row - size - 2 * BAR - 1, unit[HEALTH] / unit[MOST], GREEN)
+            _bar(out, column, row - size - 2 * BAR - 1, unit[w.HEALTH] / unit[w.MOST], GREEN)
         if size == HERO:
             hero = heroes[side * team + k]
-            mana = hero[MANA] / (MANA_AT_FIRST + MANA_A_LEVEL * hero[LEVEL])
+            mana = hero[w.MANA] / (w.MANA_AT_FIRST + w.MANA_A_LEVEL * hero[w.LEVEL])
             _bar(out, column, row - size - BAR - 1, mana, SKY)
     return out
 
 
 def _road(out: np.ndarray, y: int, lane_y: int) -> None:
     """From core to core."""
-    ends = [(CORE_X, y), (TURN_X, lane_y), (WIDTH - TURN_X, lane_y), (WIDTH - CORE_X, y)]
+    ends = [(w.CORE_X, y), (w.TURN_X, lane_y), (w.WIDTH - w.TURN_X, lane_y), (w.WIDTH - w.CORE_X, y)]
     for (x0, y0), (x1, y1) in itertools.pairwise(ends):
         for part in np.linspace(0.0, 1.0, 400):
             column, row = int(x0 + part * (x1 - x0)) // DOT, int(y0 + part * (y1 - y0)) // DOT

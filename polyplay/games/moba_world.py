@@ -1,7 +1,7 @@
 """The lane game: its world, units, legal actions.
 
-The lane game: what a world is made of, in arrays of many matches. Its rules are in `rules`, what a hero sees in
-`sight`, what it is rewarded for in `rewards`.
+The lane game: what a world is made of, in arrays of many matches. Its rules are in
+moba_rules, what a hero sees and what it is rewarded for in moba_views.
 
 Everything is a whole number: lengths in thousandths of a cell, times in steps, the moment from which something is
 possible as an age of the match. x leads from the base of side 0 to that of side 1, y from one edge to the other; a map
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,21 +31,15 @@ FIRST_LANE, LANE_APART = 6 * CELL, 8 * CELL  # y of the first lane, and from one
 SPAWN_X, CORE_X, TURN_X, INNER_X, OUTER_X = 1500, 3000, 6000, 7000, 12000  # from the own edge; TURN_X: lanes begin
 HOME = 4000  # how far from the core, each way, heroes are at home
 
-# ------------------------------------------------------------------------------------------- arrays
-
 X, Y, HEALTH, MOST, READY, TARGET = range(6)  # of a unit; MOST: health when unhurt, READY: age from which it can hit
 # of a hero besides; BOLT, BLAST, HEAL, RETURNS: ages; AIM: the unit that its last action named, -1: none
 MANA, EXPERIENCE, LEVEL, GOLD, BOLT, BLAST, HEAL, RETURNS, AIM, PRIMARY, UNIT, OFFSET, DELAY = range(13)
-
-# ------------------------------------------------------------------------------------------- actions
 
 NOTHING, MOVE, ATTACK, CAST_BOLT, CAST_BLAST, CAST_HEAL, FOLLOW, GO_HOME = range(8)
 PARTS = ("primary", "unit", "offset", "delay")
 USES = {"unit": (2, 3, 4, 6), "offset": (1,), "delay": (1, 2, 3, 4, 5, 6, 7)}
 OFFSETS = 9  # cells a side around the hero
 DELAYS = 4
-
-# -------------------------------------------------------------------------------------- what units are like
 
 SPEED, RANGE, RELOAD = 120, 3500, 24  # of heroes: a step; hits
 HEALTH_AT_FIRST, HEALTH_A_LEVEL = 300, 30
@@ -73,8 +68,6 @@ DEAD, AWAY = 0.2, 300  # and so many heroes are dead, and return within so many 
 LATE = 0.5  # and the clock of a match begins after so much of it at most
 WORN, UNEVEN = 2.4, 0.2  # and of a lane's two towers and the core behind them, so many are gone, and more of one side
 
-# -------------------------------------------------------------------------------- what observations say
-
 NEAR = 16 * CELL  # by what distances are divided
 OWN = (
     *("alive", "x", "y", "health", "most_health", "mana", "level", "experience", "gold", "hit", "reload"),
@@ -90,7 +83,7 @@ KINDS = ("shaped", "win")  # of rewards
 
 @dataclass(frozen=True)
 class LaneWorld:
-    """arena:lanes. reward: shaped, by the table in `rewards`; or win, 1 and -1 for who has won when a match ends.
+    """arena:lanes. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
     spirit: how much of the team's mean reward is in a hero's. randomise: how unlike each other heroes and lanes are.
     """
 
@@ -171,8 +164,23 @@ class LaneWorld:
         }
 
 
+class LaneMatches(NamedTuple):
+    """LaneWorld.arrays, as compiled code takes them."""
+
+    units: np.ndarray
+    heroes: np.ndarray
+    wave: np.ndarray
+    seen: np.ndarray
+    shown: np.ndarray
+    age: np.ndarray
+    key: np.ndarray
+
+    @classmethod
+    def of(cls, arrays: Batch) -> LaneMatches:
+        return cls(*(arrays[name] for name in cls._fields))
+
+
 # Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
-# Imports no torch.
 
 
 compiled = cached_njit()
@@ -292,9 +300,6 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
     units[u, Y] += dy
 
 
-# What heroes of the lane game may do, compiled. Imports no torch.
-
-
 BOLT_BIT, BLAST_BIT = 1 << CAST_BOLT, 1 << CAST_BLAST
 
 
@@ -341,26 +346,25 @@ def _allow(named: np.ndarray, primary: int, out: np.ndarray) -> None:
 
 
 @compiled
-def legal_actions(
-    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: np.ndarray, primary: np.ndarray, unit: np.ndarray
-) -> None:
+def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
     """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
     name: all, where it names none. Who lacks nothing does not go home.
     """
     n, P, rows = len(unit), unit.shape[1], unit.shape[3]
-    hurt_by, named = np.empty(units.shape[1], np.uint8), np.empty(rows, np.uint8)
+    hurt_by, named = np.empty(s.units.shape[1], np.uint8), np.empty(rows, np.uint8)
     for m in range(n):
-        _hurt_by(units[m], P // 2, hurt_by)
+        units, heroes, age = s.units[m], s.heroes[m], s.age[m]
+        _hurt_by(units, P // 2, hurt_by)
         for p in range(P):
-            some = _legal_units(units[m], heroes[m], shown[m, p], age[m], p, hurt_by, named)
-            alive = units[m, unit_of(units[m], P // 2, p), HEALTH] > 0
+            some = _legal_units(units, heroes, s.shown[m, p], age, p, hurt_by, named)
+            alive = units[unit_of(units, P // 2, p), HEALTH] > 0
             unit[m, p] = True
             for k in range(8):
-                able = k != CAST_HEAL or can_use(heroes[m], p, k, age[m] + 1)
+                able = k != CAST_HEAL or can_use(heroes, p, k, age + 1)
                 if k == ATTACK or k == CAST_BOLT or k == CAST_BLAST or k == FOLLOW:  # noqa: SIM109
                     able = (some >> k) & 1 == 1
                     if able:
                         _allow(named, k, unit[m, p, k])
                 elif k == GO_HOME:
-                    able = lacks(units[m], heroes[m], p)
+                    able = lacks(units, heroes, p)
                 primary[m, p, k] = k == 0 or (alive and able)

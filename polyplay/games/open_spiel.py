@@ -1,4 +1,4 @@
-"""OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`. Imports no torch.
+"""OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`.
 
 Every game is there that two players play in turn without chance or hidden information. Where OpenSpiel lets a player
 move again, the other one has to pass. A game that reaches LONGEST moves is drawn.
@@ -123,7 +123,7 @@ class SpielRules:
 
 
 def _answering(function: Callable[[int, int, int], int]) -> Any:
-    """A function that compiled code calls, whose answer is written to an address (spiel_kernels.ask)."""
+    """A function that compiled code calls, whose answer is written to an address (board_rules.spiel_ask)."""
 
     def call(moves: int, n: int, last: int, answer: int) -> None:
         ctypes.c_int64.from_address(answer).value = function(moves, n, last)

@@ -1,6 +1,6 @@
 """What board games on records share: what a record begins with, when players give up.
 
-What all records of positions begin with, and what a move leads to. Imports no torch.
+What all records of positions begin with, and what a move leads to.
 
 int8: the mover (0 the first player, 1 the second), ply % 128, ply // 128, a number of the game's own, and the cells row
 by row from the top: 0 empty, 1 the first player's, 2 the second's. What follows belongs to the game.
@@ -46,9 +46,6 @@ def pass_turn(record: np.ndarray) -> None:
     if record[1] < 0:  # 127 + 1
         record[1] = 0
         record[2] += 1
-
-
-# When players of a board game give up: the option --resign.
 
 
 NEVER = -1.0  # no value is below it

@@ -6,9 +6,9 @@ toy:catch     bsuite's catch: a paddle under a falling ball; random play scores 
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
 toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
 toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
-toy:conditional  a verb, then the parts that it takes (conditional.py).
-toy:still     the same picture for ever: costs nothing (still.py).
-toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players (seated.py).
+toy:conditional  a verb, then the parts that it takes.
+toy:still     the same picture for ever: costs nothing.
+toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
 toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
 name: toy:still+planes=1, toy:module:Class+mask.
@@ -34,9 +34,6 @@ from polyplay.envs.build import imported
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, options
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
-
-# An environment that costs nothing: every observation is the same. It shows what a system does without one.
-
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
@@ -154,12 +151,6 @@ def _asked(draw: Draw) -> Arrays:
     return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
 
 
-# Small games for several players, many matches at once in NumPy.
-#
-# toy:rps       rock-paper-scissors: two seats, one round; no choice is best, so pure self-play goes round in circles.
-# toy:skirmish  two against two, who shoot at each other: a team wins by shooting at the same enemy.
-
-
 class SeatedToy(Protocol):
     """A game of several players over arrays [n, …]: n of the pool's matches, picked by the pool. Its states have the
     array `here`, bool [n, seats]: who plays. A seat that ends is no longer here, one may come later; a match is over
@@ -222,7 +213,7 @@ class Skirmish:
     hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
 
     A team that shoots at the same enemy (`focus`) wins 98.6 % of its matches against one whose units shoot each at the
-    enemy opposite (`opposite`), and no answer to that bot wins more than 98.7 %. Random play wins about two in three.
+    enemy opposite (`opposite`); random play wins about two in three.
     """
 
     health: int = 8
@@ -483,15 +474,11 @@ def spec_of(envs: Envs, game: Any) -> EnvSpec:
     if mask is not None:
         text["action mask"] = "of the toy's own"
     spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
-    return _with_seats(spec, game) if getattr(game, "seats", 1) > 1 else spec
-
-
-def _with_seats(spec: EnvSpec, game: Any) -> EnvSpec:
-    seats, events = game.seats, getattr(game, "events", ())
-    teams, shared = getattr(game, "teams", tuple(range(seats))), getattr(game, "team_reward", False)
-    bots = getattr(game, "bots", {})
-    spec = replace(spec, seats=seats, teams=teams, kinds=(0,) * seats, events=events, team_reward=shared)
-    return replace(spec, bots=bots)
+    if (seats := getattr(game, "seats", 1)) == 1:
+        return spec
+    optional: dict[str, Any] = {"teams": tuple(range(seats)), "events": (), "team_reward": False, "bots": {}}
+    given = {name: getattr(game, name, usual) for name, usual in optional.items()}
+    return replace(spec, seats=seats, kinds=(0,) * seats, **given)
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:

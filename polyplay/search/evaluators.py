@@ -25,8 +25,6 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork, FoldedNetwork
 from polyplay.weights.params import FlatParams
 
-# A network for a search, computed by torch in batches of one shape, on a CPU or another device.
-
 
 class TorchBackend:
     """On the device where the network lies."""
@@ -48,13 +46,9 @@ class TorchBackend:
         return logits.cpu().numpy(), values.cpu().numpy()
 
 
-# A network for a search, computed by OpenVINO on a CPU in batches of one shape: the extra `openvino`.
-#
 # The model is made of OpenVINO's own operators and the folded weights; nothing is converted, and newer weights make a
-# new
-# model. OpenVINO's package reports that it was imported to an analytics server, by a process of its own, and leaves an
-# id
-# in the home directory: here it is imported so that it cannot.
+# new model. OpenVINO's package reports that it was imported to an analytics server, by a process of its own, and
+# leaves an id in the home directory: here it is imported so that it cannot.
 
 
 REPORTS = "openvino_telemetry"
@@ -207,7 +201,7 @@ class NetworkEvaluator:
         return f"{self.network.title}, version {self.version}"
 
     def load(self, weights: np.ndarray, version: int) -> None:
-        """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.flat)."""
+        """Compute with this vector from now on: float32 [size], parameters and running statistics (weights.params)."""
         if weights.shape != (self.vector.size,):
             raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
         self.vector.write(weights)

@@ -1,5 +1,5 @@
 """The compiled loops of a Gumbel search (Danihelka et al. 2022): which moves of the root get visits, how it goes on
-inside, and the policy that results. Imports no torch.
+inside, and the policy that results.
 
 The root's moves are first those of the greatest g + logit, where g is Gumbel noise; sequential halving then leaves half
 of them again and again. `tree.considered` says how many visits the moves have that the next simulation is for.

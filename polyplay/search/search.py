@@ -10,14 +10,14 @@ A search over many games at once, each at its own pace: `round` and `answer` in 
         search.restart(done.games[results != GOES_ON])
 
 `round` may be called again before `answer`: games that have moved in the meantime add their leaves, so a batch stays
-full. Imports no torch.
+full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,16 +25,12 @@ import torch
 from polyplay.core import numbers
 from polyplay.core.errors import NotFinite
 from polyplay.core.tree import Batch, Spec
-from polyplay.games import board_rules
 from polyplay.games.boards import Game
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.search import gumbel, tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
 from polyplay.weights.params import FlatParams
-
-# A network that is asked under random symmetries of the board (Silver et al. 2017, Methods: "Expand and evaluate").
-# Imports no torch.
 
 
 class Evaluator(Protocol):
@@ -74,8 +70,7 @@ class SymmetricEvaluator:
         return np.take_along_axis(logits, self.actions[chosen], 1), values
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """Searches that are done: n of them, A actions. Values are for who is to move."""
 
     games: np.ndarray  # int64 [n]
@@ -91,7 +86,7 @@ class Finished:
 
     def at(self, which: np.ndarray | slice) -> Finished:
         """Some of them."""
-        return Finished(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+        return Finished(*(x[which] for x in self))
 
     @property
     def best(self) -> np.ndarray:
@@ -111,8 +106,6 @@ class Search:
         *,
         seed: int = 0,
         first_lane: int = 0,
-        channels_last: bool = False,
-        dtype: Any = np.float32,
     ):
         self.game, self.options, self.seed = game, options, seed
         self.evaluator = SymmetricEvaluator(evaluator, game, ~seed, first_lane) if options.symmetries else evaluator
@@ -120,10 +113,7 @@ class Search:
         self.rules = options.rules(game, seed, first_lane)
         self.tree = allocate(game, games, options)
         self.numbers, self.count, self._found = game.numbers, 0, np.zeros(games, np.int64)
-        c, h, w = game.planes
-        most = games * options.leaves
-        flat = np.zeros((most, h, w, c) if channels_last else (most, c, h, w), dtype)
-        self.planes = flat.transpose(0, 3, 1, 2) if channels_last else flat
+        self.planes = np.zeros((games * options.leaves, *game.planes), np.float32)
 
     # -------------------------------------------------------------------------------- games and positions
 
@@ -133,9 +123,7 @@ class Search:
         if self.tree.plays["waiting"][which].any():
             raise ValueError("a game whose leaves wait for an answer can't begin anew")
         if records is None:
-            first = np.zeros(self.game.record, np.int8)
-            board_rules.start(self.numbers, first)
-            records = np.broadcast_to(first, (len(which), self.game.record))
+            records = np.broadcast_to(self.game.new(), (len(which), self.game.record))
         tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -196,14 +184,21 @@ class Search:
         so it is after a `step`.
         """
         n, shape = len(games), (len(games), self.game.actions)
-        visits, legal = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
-        priors, q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        value, raw = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        plies = np.zeros(n, np.int64)
+        done = Finished(
+            games,
+            self.tree.records[games, 0],
+            plies=np.zeros(n, np.int64),
+            legal=np.zeros(shape, np.bool_),
+            visits=np.zeros(shape, np.int32),
+            priors=np.zeros(shape, np.float32),
+            q=np.zeros(shape, np.float32),
+            value=np.zeros(n, np.float32),
+            raw=np.zeros(n, np.float32),
+            full=self.tree.plays["asked"][games] == self.options.simulations,
+        )
         if n:
-            tree_kernels.collect(self.tree, games, plies, visits, priors, q, legal, value, raw)
-        full = self.tree.plays["asked"][games] == self.options.simulations
-        return Finished(games, self.tree.records[games, 0], plies, legal, visits, priors, q, value, raw, full)
+            tree_kernels.collect(self.tree, done)
+        return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
         """The most visited move, the most visited answer to it, and so on, as far as there are visits. action: the move
@@ -299,9 +294,6 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     return shares / shares.sum(1, keepdims=True)
 
 
-# Searches from given positions, each until it is done.
-
-
 class PositionSearch:
     """At most `most` searches at once."""
 
@@ -329,9 +321,6 @@ class PositionSearch:
     def _done(self, found: Finished, n: int) -> Finished:
         """Without games of a call before, which had more positions."""
         return found.at(slice(int(np.searchsorted(found.games, n))))
-
-
-# A search as a policy, for the loops that evaluate, film and judge: it finds the position in what the network sees.
 
 
 class SearchPolicy:

@@ -40,9 +40,6 @@ from polyplay.search.search import Evaluator, Finished, Search
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import HeldWeights, Params
 
-# Games as a run writes them down in games.jsonl: their moves, and what the search said of each. Imports no torch.
-
-
 MANY = 64  # games of self-play that are written down each time their number doubles
 
 
@@ -110,13 +107,11 @@ class GameNotes:
         tree.write(self.arrays, ..., saved)
 
 
-# When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may. Imports no
-# torch.
+# When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may.
 #
 # It resigns where the root's value and that of its best child are both below v. A share of the games is played to the
 # end; from the newest of them v is set: the greatest with which, of the games in which somebody would have resigned,
-# less
-# than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
+# less than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
 
 
 RESIGN_METRICS = ("resigned", "resign_value", "resign_wrong", "resign_wrong_high")
@@ -206,7 +201,6 @@ def learned_value(found: Path) -> float:
 # What a player counts of its searches and games: how much the search spared the network, how games end, and how well
 # the network foresaw that. Sums over whole games are made when a game ends, so a move costs next to nothing.
 #
-# Imports no torch.
 
 
 SEARCHES = ("batch_fill", "saved_by_terminal", "saved_by_reuse")

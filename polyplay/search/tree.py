@@ -1,6 +1,6 @@
 """The arrays of a tree search, its options, its noise.
 
-The arrays of a tree search over many games, and its options. Imports no torch.
+The arrays of a tree search over many games, and its options.
 
 Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
 ascending, `count` of them from edge `first` on. Node 0 is the root, and edge 0 stands for the move into it: its visits
@@ -130,7 +130,7 @@ class Tree(NamedTuple):
     records: np.ndarray  # int8 [B, N, record]
     plays: np.ndarray  # Play [B]
     gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
-    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel_kernels
+    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel
     temperatures: np.ndarray  # float64 [longest + 1]: by ply
     root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
     leaves: np.ndarray  # Leaf [M]

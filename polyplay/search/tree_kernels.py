@@ -1,6 +1,6 @@
 """Compiled loops of a search: leaves, backups, roots.
 
-The compiled loops of a search: leaves for the batch, the network's answers backed up. Imports no torch.
+The compiled loops of a search: leaves for the batch, the network's answers backed up.
 
 A backed-up value is for who chose the edge: the sign changes at each step up. With several leaves per game a leaf that
 waits counts as `virtual_loss` visits that were lost, until its answer comes. A leaf that is met again while it waits
@@ -10,29 +10,19 @@ ends the game's part of the round: it is evaluated once.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyplay.core.compiled import cached_njit, inlined
 from polyplay.games.board_rules import legal, play, write_planes
 from polyplay.games.records import ply
+from polyplay.search import tree as trees
 from polyplay.search.gumbel import draw_gumbel, gumbel_edge
-from polyplay.search.tree import (
-    DRAWN,
-    ENDED,
-    ENDS,
-    EXPANDED,
-    FRESH,
-    LOST,
-    SEARCHING,
-    UNEXPANDED,
-    WON,
-    Rules,
-    Tree,
-    dirichlet,
-    stream,
-    uniform_of,
-)
+from polyplay.search.tree import Rules, Tree
+
+if TYPE_CHECKING:
+    from polyplay.search.search import Finished
 
 # _nrt: no reference counts. The caller holds all arrays while a loop runs, and none is made here. Counting them anew at
 # each use of a field of the tree takes as long as the search itself.
@@ -55,7 +45,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> 
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """The edge of the greatest Q + U, the first of equals; or as gumbel_kernels has it."""
+    """The edge of the greatest Q + U, the first of equals; or as gumbel has it."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, node, edge)
@@ -86,7 +76,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int, dep
     for i in range(tree.records.shape[2]):
         tree.records[g, child, i] = tree.records[g, parent, i]
     result = play(game, tree.records[g, child], tree.sums[g, edge].action)
-    tree.nodes[g, child].status = ENDS[result]
+    tree.nodes[g, child].status = trees.ENDS[result]
     tree.nodes[g, child].explored = 0.0
     return child
 
@@ -96,7 +86,7 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
     """(node, depth) of a game's next leaf, made if it is new; its edges go into a row of the paths."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
-    while tree.nodes[g, node].status == EXPANDED:
+    while tree.nodes[g, node].status == trees.EXPANDED:
         edge = _best_edge(tree, rules, g, node, edge)
         depth += 1
         tree.paths[row, depth] = edge
@@ -140,7 +130,7 @@ def _lose_virtually(tree: Tree, rules: Rules, g: int, row: int, depth: int) -> N
 @inlined
 def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
     waiting = tree.plays[g].waiting
-    more = tree.plays[g].done + waiting < tree.plays[g].asked or tree.nodes[g, 0].status == FRESH
+    more = tree.plays[g].done + waiting < tree.plays[g].asked or tree.nodes[g, 0].status == trees.FRESH
     return waiting < rules.leaves and more
 
 
@@ -151,13 +141,14 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
     Terminal leaves are backed up on the way.
     """
     for g in range(tree.plays.size):
-        if tree.plays[g].status != SEARCHING or tree.plays[g].waiting > 0:
+        if tree.plays[g].status != trees.SEARCHING or tree.plays[g].waiting > 0:
             continue
         while _wants_leaf(tree, rules, g):
             node, depth = _descend(tree, rules, game, g, count)
             status = tree.nodes[g, node].status
-            if status in (WON, DRAWN, LOST):
-                _back_up(tree, rules, g, count, depth, 1.0 if status == WON else 0.0 if status == DRAWN else -1.0, 0)
+            if status in (trees.WON, trees.DRAWN, trees.LOST):
+                value = 1.0 if status == trees.WON else 0.0 if status == trees.DRAWN else -1.0
+                _back_up(tree, rules, g, count, depth, value, 0)
                 tree.plays[g].done += 1
                 continue
             if tree.sums[g, tree.paths[count, depth]].pending > 0:
@@ -177,7 +168,7 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
     moves, first = tree.moves, tree.plays[g].edges
     count = legal(game, tree.records[g, node], moves)
     fits = first + count <= tree.edges.shape[1]
-    tree.nodes[g, node].status = EXPANDED if fits else UNEXPANDED
+    tree.nodes[g, node].status = trees.EXPANDED if fits else trees.UNEXPANDED
     if fits:
         tree.nodes[g, node].first, tree.nodes[g, node].count, tree.plays[g].edges = first, count, first + count
         top = logits[row, moves[0]]
@@ -216,7 +207,7 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
     noise = rules.noise if tree.plays[g].asked == rules.simulations else 0.0
     if noise > 0.0:
         alpha = rules.noise_total / count if rules.noise_total > 0.0 else rules.noise_alpha
-        dirichlet(stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
+        trees.dirichlet(trees.stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
     tree.nodes[g, 0].explored = 0.0
     for i in range(count):
         mixed = tree.sums[g, first + i].prior
@@ -236,7 +227,7 @@ def answer(
     waited = 1 if rules.leaves > 1 else 0
     for i in range(leaves.size):
         g, node, depth = leaves[i].game, leaves[i].node, leaves[i].depth
-        if tree.nodes[g, node].status == FRESH:
+        if tree.nodes[g, node].status == trees.FRESH:
             _expand(tree, game, g, node, logits, i)
         tree.nodes[g, node].value = values[i]
         _back_up(tree, rules, g, i, depth, -np.float64(values[i]), waited)
@@ -248,11 +239,10 @@ def answer(
 
 
 # The compiled loops of a search's roots: begin at a position, move on to a child with its subtree, collect what was
-# found. Imports no torch.
+# found.
 #
 # A subtree is compacted in place: children lie after their parents in both pools, so nothing is overwritten that is
-# still
-# to be moved. It is given up where the pools might not hold it and a whole search besides.
+# still to be moved. It is given up where the pools might not hold it and a whole search besides.
 
 
 @inlined
@@ -268,15 +258,15 @@ def _ask(tree: Tree, rules: Rules, g: int) -> None:
     tree.plays[g].searches += 1
     tree.plays[g].asked = rules.simulations
     if rules.cheap > 0:
-        key = stream(~rules.key, rules.lane + g, tree.plays[g].searches)
-        tree.plays[g].asked = rules.simulations if uniform_of(key, 0) < rules.full else rules.cheap
+        key = trees.stream(~rules.key, rules.lane + g, tree.plays[g].searches)
+        tree.plays[g].asked = rules.simulations if trees.uniform_of(key, 0) < rules.full else rules.cheap
 
 
 @inlined
 def _plant(tree: Tree, g: int) -> None:
     """An empty tree at the position in `tree.record`."""
     _copy(tree.record, tree.records[g, 0])
-    tree.nodes[g, 0].status, tree.nodes[g, 0].count = FRESH, 0
+    tree.nodes[g, 0].status, tree.nodes[g, 0].count = trees.FRESH, 0
     tree.nodes[g, 0].explored, tree.nodes[g, 0].value = 0.0, 0.0
     tree.edges[g, 0].q, tree.edges[g, 0].u, tree.edges[g, 0].visits, tree.edges[g, 0].child = 0.0, 0.0, 0, 0
     tree.sums[g, 0].total, tree.sums[g, 0].prior, tree.sums[g, 0].action, tree.sums[g, 0].pending = 0.0, 0.0, -1, 0
@@ -290,7 +280,7 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
         g = games[i]
         _copy(records[i], tree.record)
         _plant(tree, g)
-        tree.plays[g].waiting, tree.plays[g].status = 0, SEARCHING
+        tree.plays[g].waiting, tree.plays[g].status = 0, trees.SEARCHING
         _ask(tree, rules, g)
 
 
@@ -306,7 +296,7 @@ def _mark(tree: Tree, g: int, root: int) -> tuple[int, int]:
             continue
         kept[node] = nodes
         nodes += 1
-        if tree.nodes[g, node].status == EXPANDED:
+        if tree.nodes[g, node].status == trees.EXPANDED:
             first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
             edges += count
             for e in range(first, first + count):
@@ -327,7 +317,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
             continue
         tree.nodes[g, nodes] = tree.nodes[g, node]
         _copy(tree.records[g, node], tree.records[g, nodes])
-        if tree.nodes[g, node].status == EXPANDED:
+        if tree.nodes[g, node].status == trees.EXPANDED:
             first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
             tree.nodes[g, nodes].first = edges
             for e in range(first, first + count):
@@ -344,7 +334,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
     """Make an edge's child the root, if there is one that has edges and room for a search beside its subtree."""
     child = tree.edges[g, edge].child
-    if not rules.reuse or child < 0 or tree.nodes[g, child].status != EXPANDED:
+    if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
     inherited = tree.edges[g, edge].visits - 1
     done = inherited if rules.counted else 0
@@ -363,7 +353,7 @@ def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
 @inlined
 def _root_edge(tree: Tree, g: int, action: int) -> int:
     """The root's edge of an action; 0 where the root has none yet."""
-    if tree.nodes[g, 0].status == EXPANDED:
+    if tree.nodes[g, 0].status == trees.EXPANDED:
         first = tree.nodes[g, 0].first
         for e in range(first, first + tree.nodes[g, 0].count):
             if tree.sums[g, e].action == action:
@@ -376,7 +366,7 @@ def first_refused(tree: Tree, game: np.ndarray, games: np.ndarray, actions: np.n
     """The index of the first move that can't be made: an illegal one, or of a game that waits or isn't searched; -1."""
     for i in range(games.size):
         g, fine = games[i], False
-        if tree.plays[g].status == SEARCHING and tree.plays[g].waiting == 0:
+        if tree.plays[g].status == trees.SEARCHING and tree.plays[g].waiting == 0:
             count = legal(game, tree.records[g, 0], tree.moves)
             for k in range(count):
                 fine |= tree.moves[k] == actions[i]
@@ -401,8 +391,8 @@ def advance(
             continue
         _plant(tree, g)
         if results[i] != 0:
-            tree.plays[g].status = ENDED
-            tree.nodes[g, 0].status = ENDS[results[i]]
+            tree.plays[g].status = trees.ENDED
+            tree.nodes[g, 0].status = trees.ENDS[results[i]]
 
 
 @compiled
@@ -410,35 +400,25 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
     """Write the games whose search is done into int64 [B], and give their number."""
     n = 0
     for g in range(tree.plays.size):
-        done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == EXPANDED
-        if done and tree.plays[g].status == SEARCHING and tree.plays[g].waiting == 0:
+        done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
+        if done and tree.plays[g].status == trees.SEARCHING and tree.plays[g].waiting == 0:
             out[n] = g
             n += 1
     return n
 
 
 @compiled
-def collect(
-    tree: Tree,
-    games: np.ndarray,
-    plies: np.ndarray,
-    visits: np.ndarray,
-    priors: np.ndarray,
-    q: np.ndarray,
-    legal_moves: np.ndarray,
-    value: np.ndarray,
-    raw: np.ndarray,
-) -> None:
+def collect(tree: Tree, done: Finished) -> None:
     """What searches found, by action: zeros [n, A] are filled where a move is legal, plies, value and raw [n] too."""
-    for i in range(games.size):
-        g = games[i]
-        plies[i] = ply(tree.records[g, 0])
+    for i in range(done.games.size):
+        g = done.games[i]
+        done.plies[i] = ply(tree.records[g, 0])
         first = tree.nodes[g, 0].first
         for k in range(tree.nodes[g, 0].count):
             action = tree.sums[g, first + k].action
-            visits[i, action] = tree.edges[g, first + k].visits
-            priors[i, action] = tree.root_priors[g, k]
-            q[i, action] = tree.edges[g, first + k].q
-            legal_moves[i, action] = True
-        value[i] = -tree.sums[g, 0].total / tree.edges[g, 0].visits
-        raw[i] = tree.nodes[g, 0].value
+            done.visits[i, action] = tree.edges[g, first + k].visits
+            done.priors[i, action] = tree.root_priors[g, k]
+            done.q[i, action] = tree.edges[g, first + k].q
+            done.legal[i, action] = True
+        done.value[i] = -tree.sums[g, 0].total / tree.edges[g, 0].visits
+        done.raw[i] = tree.nodes[g, 0].value

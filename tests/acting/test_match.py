@@ -11,23 +11,19 @@ from polyplay.acting.play import GIVES_UP, MatchStarts, draw_openings, match
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES
+from tests.games.test_board_rules import legal_of
 from tests.search.test_policy import GO, OLD, after
 
 BOARD = GAMES["tic_tac_toe"]
 
 
-def legal(record: np.ndarray) -> list[int]:
-    room = np.zeros(BOARD.actions, np.int16)
-    return room[: board_rules.legal(BOARD.numbers, record, room)].tolist()
-
-
 def first_legal(records, random, at):
-    return np.array([legal(record)[0] for record in records[at]])
+    return np.array([legal_of(BOARD, record)[0] for record in records[at]])
 
 
 def mixed(records, random, at):
     """Some move, the same for the same position."""
-    moves = [legal(record) for record in records[at]]
+    moves = [legal_of(BOARD, record) for record in records[at]]
     keys = [int(record @ np.arange(len(record))) for record in records[at]]
     return np.array([m[key % len(m)] for m, key in zip(moves, keys, strict=True)])
 
@@ -35,7 +31,9 @@ def mixed(records, random, at):
 def random_starts(n: int) -> MatchStarts:
     """Each opening of three plies twice, once with either colour."""
     rng = np.random.default_rng(3)
-    openings, _ = draw_openings(BOARD, n, 3, lambda records: np.array([rng.choice(legal(r)) for r in records]))
+    openings, _ = draw_openings(
+        BOARD, n, 3, lambda records: np.array([rng.choice(legal_of(BOARD, r)) for r in records])
+    )
     return MatchStarts(np.repeat(openings, 2, 0), np.arange(2 * n) % 2 == 0)
 
 

@@ -90,39 +90,43 @@ def _run(crew: Crew, seconds: float = 150.0) -> Crew:
     return crew
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+LONG = pytest.mark.long
+
+
 @pytest.mark.parametrize(
-    ("env", "net"),
+    ("env", "net", "groups"),
     [
-        ("toy:catch", {}),
-        ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}),
-        ("toy:memory", {"core": "lstm", "core_size": 16}),
-        ("toy:pendulum", {}),
+        ("toy:catch", {}, 2),
+        ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}, 1),
+        pytest.param("toy:memory", {"core": "lstm", "core_size": 16}, 2, marks=LONG),
+        pytest.param("toy:pendulum", {}, 2, marks=LONG),
     ],
 )
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
     envs = Envs(env, lanes=8, groups=groups)
-    spec = _task(envs, steps=10**9, **net)
-    spec = LearnerSpec(**{**vars(spec), "total": 8 * 5 * 65.0})
-    crew = Crew(seed=3, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
-    _run(crew)
-    assert len(spec.loss.seen) >= 60
-    assert max(spec.loss.seen) == 0.0
+    crew = _same_bits(envs, **net)
     assert crew.counters.column("lag_max").max() == 0
     assert crew.counters.column("lag_count").sum() > 0
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize(("core", "switches"), [("gru", "hybrid"), ("lstm", "hybrid+continuous")])
-def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
-    envs = Envs(f"{TRAITS}+memory+mask+dict+{switches}", lanes=8, groups=groups)
-    spec = _task(envs, steps=8 * 5 * 60, core=core, core_size=16, previous=True)
+def _same_bits(envs: Envs, **net: Any) -> Crew:
+    """Learns for 60 updates; in each of them what was stored is what the learner computes."""
+    spec = _task(envs, steps=8 * 5 * 65, **net)
     crew = Crew(seed=3, serial=True)
     crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
     _run(crew)
     assert len(spec.loss.seen) >= 60
     assert max(spec.loss.seen) == 0.0
+    return crew
+
+
+@pytest.mark.parametrize(
+    ("core", "switches", "groups"), [("gru", "hybrid", 2), pytest.param("lstm", "hybrid+continuous", 1, marks=LONG)]
+)
+def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
+    _same_bits(
+        Envs(f"{TRAITS}+memory+mask+dict+{switches}", lanes=8, groups=groups), core=core, core_size=16, previous=True
+    )
 
 
 def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size():
@@ -177,9 +181,10 @@ def _graph(lag: int | None, groups: int, on: str, learners: int = 1, actors: int
     return crew
 
 
-@pytest.mark.parametrize("on", ["thread", "serial"])
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("lag", [0, 1, None])
+@pytest.mark.parametrize(
+    ("lag", "groups", "on"),
+    [(0, 2, "thread"), (1, 1, "serial"), *(pytest.param(lag, 2, "thread", marks=LONG) for lag in (1, None))],
+)
 def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on):
     crew = _run(_graph(lag, groups, on))
     worst = crew.counters.column("lag_max").max()
@@ -225,9 +230,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_does_not():
         _run(crew)
         return [float(x) for x in crew.counters.metrics[0].ravel()] + [float(crew.counters.column("episodes").sum())]
 
-    assert losses_of(1, "serial") == losses_of(1, "serial")
-    assert losses_of(1, "serial") == losses_of(1, "thread")
-    assert losses_of(1, "serial") != losses_of(2, "serial")
+    assert losses_of(1, "serial") == losses_of(1, "thread") != losses_of(2, "serial")
 
 
 def test_replicas_start_equal_whatever_threads_do():
@@ -242,8 +245,7 @@ def test_replicas_start_equal_whatever_threads_do():
     assert all(torch.equal(v, vectors[0]) for v in vectors[1:])
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("precision", "groups"), [("float32", 2), ("bfloat16", 1)])
 def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, groups, monkeypatch):
     """Losses of the first updates with tapes and without; every learner's row is what was said while acting."""
     found = {}

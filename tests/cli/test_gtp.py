@@ -383,7 +383,7 @@ def valued(monkeypatch: pytest.MonkeyPatch, root: float, best: float) -> None:
 
     def changed(self: Search, games: np.ndarray) -> Finished:
         found = look(self, games)
-        return replace(found, value=np.full(1, root, np.float32), q=np.full_like(found.q, best))
+        return found._replace(value=np.full(1, root, np.float32), q=np.full_like(found.q, best))
 
     monkeypatch.setattr(Search, "look", changed)
 

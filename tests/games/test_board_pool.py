@@ -42,23 +42,6 @@ def test_what_it_shows_and_takes():
     assert Envs("game:tic_tac_toe", 1).spec.action == Discrete(9)
 
 
-@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four", "connect:4x4x3"])
-def test_rows_follow_the_convention(name):
-    pool = Envs(f"game:{name}", 6).open(1)
-    seen = play(pool, 150)
-    rows = {k: column(seen, k) for k in ("first", "terminated", "truncated", "over", "reward", "mask")}
-    assert rows["first"][0].all()
-    assert (rows["first"][1:] == rows["over"][:-1]).all()
-    assert (rows["over"] == rows["terminated"]).all()
-    assert rows["over"].any()
-    assert not rows["truncated"].any()
-    assert (rows["reward"][~rows["over"]] == 0).all()
-    assert {-1.0, 1.0} <= set(rows["reward"][rows["over"]].tolist()) <= {-1.0, 0.0, 1.0}
-    assert rows["mask"][rows["over"]].all()
-    assert seen[0][1]["obs"].dtype == np.float32
-    assert seen[0][1]["obs"].shape == (6, *pool.spec.obs.shape)
-
-
 def answer_of(game, plain, stones):
     """The move that makes the opponent's stones these."""
     ((cell, *more),) = np.nonzero(stones.ravel() != (plain.cells() == plain.moves % 2 + 1).ravel())
@@ -87,8 +70,7 @@ def follow(game, rows, second):
         action, second = int(row["action"]), second != over
 
 
-@pytest.mark.parametrize("opponent", ["random", "mcts:5"])
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize(("name", "opponent"), [*((name, "random") for name in GAMES), ("tic_tac_toe", "mcts:5")])
 def test_games_are_those_of_a_plain_twin_from_alternating_sides(name, opponent):
     pool = Envs(f"game:{name}", 3, options={"opponent": opponent}).open(1, lane=4)
     seen = play(pool, 120)
@@ -99,20 +81,8 @@ def test_games_are_those_of_a_plain_twin_from_alternating_sides(name, opponent):
             assert (np.flatnonzero(row["mask"]).tolist(), row["reward"], row["over"]) == (mask, reward, over)
 
 
-def test_the_action_on_a_final_row_goes_nowhere():
-    def run(say):
-        pool, draw, seen = Envs("game:tic_tac_toe", 3).open(1), action_sampler(Discrete(9), 0), []
-        for _ in range(40):
-            lanes, row = pool.recv()
-            seen.append(row["obs"].copy())
-            pool.send(lanes, np.where(row["over"], say, draw(3, row["mask"])))
-        return np.stack(seen)
-
-    assert (run(0) == run(8)).all()
-
-
+@pytest.mark.parametrize("name", ["connect_four+opponent=mcts:5"])
 @pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"batching": Greedy(2)}])
-@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four+opponent=mcts:5"])
 def test_state_and_load_go_on_to_the_bit(name, kw):
     """Saved between a recv and its send, loaded into a pool with another seed and past."""
     envs = Envs(f"game:{name}", 6, **kw)
@@ -129,23 +99,6 @@ def test_state_and_load_go_on_to_the_bit(name, kw):
     for (a, x), (b, y) in zip(*ends, strict=True):
         assert (a == b).all()
         assert all((x[field] == y[field]).all() for field in x)
-
-
-def test_lanes_have_streams_of_their_own_wherever_they_live():
-    whole, part = (column(play_all_first(n, lane), "obs") for n, lane in ((4, 0), (2, 2)))
-    assert (whole[:, 2:] == part).all()
-    assert (whole[:, 0] != whole[:, 2]).any()
-    assert (column(play_all_first(4, 0, seed=2), "obs") != whole).any()
-
-
-def play_all_first(n, lane, seed=1):
-    """Rows where the first legal move is always played."""
-    pool, seen = Envs("game:tic_tac_toe", n).open(seed, lane=lane), []
-    for _ in range(30):
-        lanes, row = pool.recv()
-        seen.append((lanes, tree.map(np.copy, row)))
-        pool.send(lanes, row["mask"].argmax(1))
-    return seen
 
 
 def test_a_better_opponent_wins_more():
@@ -166,45 +119,6 @@ def test_a_perfect_opponent_of_connect_four_wins_soon():
     assert over.sum() > 10
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("game:conect_four", {}, "did you mean connect_four?"),
-        ("game:connect_four", {"oponent": "random"}, "unknown option 'oponent', did you mean 'opponent'"),
-        ("game:connect_four", {"opponent": 5}, "opponent=5 must be of type str"),
-        ("game:connect_four", {"opponent": "mcts"}, "opponent=mcts given, allowed: random, mcts:N with N simulations"),
-        ("game:connect_four", {"opponent": "mcts:0"}, "from 1 to 100,000"),
-        ("game:connect_four+opponent=randon", {}, "did you mean 'random'"),
-        ("game:connect_four+opponent", {}, "opponent= given, allowed"),
-        (
-            "game:tic_tac_toe+opponent=perfect",
-            {},
-            "opponent=perfect given, but there is no solver for game:tic_tac_toe; other opponents: random, mcts:N",
-        ),
-        ("game:othello+opponent=perfect", {}, "there is no solver for game:othello; other opponents: random, mcts:N"),
-        ("game:connect:6x6x4+opponent=perfect", {}, "there is no solver for game:connect:6x6x4; other opponents:"),
-    ],
-)
-def test_mistakes(name, options, says):
-    with pytest.raises(UserError) as raised:
-        Envs(name, 1, options=options).spec  # noqa: B018
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_perfect_play_without_its_package_says_what_to_install(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "bitbully" else find(name, *more)
-    )
-    with pytest.raises(UserError) as raised:
-        Envs("game:connect_four+opponent=perfect", 1).spec  # noqa: B018
-    says = (
-        "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents"
-    )
-    assert str(raised.value) == f"game:connect_four: {says}: random, mcts:N"
-
-
 def test_an_illegal_move_is_one_line_and_ends_the_pool():
     pool = Envs("game:tic_tac_toe", 2).open(1)
     lanes, row = pool.recv()
@@ -213,13 +127,6 @@ def test_an_illegal_move_is_one_line_and_ends_the_pool():
         pool.send(lanes, np.array([0, taken]))
     with pytest.raises(Closed):
         pool.recv()
-
-
-def test_check_passes():
-    report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
-    assert report.status == 0
-    assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
-    assert report.card["opponent"] == "random"
 
 
 NET = {"tensorboard": False, "report_every": 0.5}
@@ -237,3 +144,57 @@ def test_a_run_goes_on_to_the_bit(tmp_path):
 def test_it_is_learnt_against_random_moves(system, steps, tmp_path):
     run = polyplay.train(system, env="game:tic_tac_toe", steps=steps, run=str(tmp_path / "run"), serial=True, **NET)
     assert polyplay.evaluate(run.directory, episodes=200)["episodic_return_mean"] > 0.6
+
+
+def test_lanes_have_streams_of_their_own_wherever_they_live():
+    def first_moves(n, lane, seed=1):
+        pool, seen = Envs("game:tic_tac_toe", n).open(seed, lane=lane), []
+        for _ in range(30):
+            lanes, row = pool.recv()
+            seen.append(row["obs"].copy())
+            pool.send(lanes, row["mask"].argmax(1))
+        return np.stack(seen)
+
+    whole = first_moves(4, 0)
+    assert (whole[:, 2:] == first_moves(2, 2)).all()
+    assert (whole[:, 0] != whole[:, 2]).any()
+    assert (first_moves(4, 0, seed=2) != whole).any()
+
+
+SOLVER = (
+    "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents: "
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("conect_four", {}, "did you mean connect_four?"),
+        ("connect_four", {"oponent": "random"}, "unknown option 'oponent', did you mean 'opponent'"),
+        ("connect_four", {"opponent": 5}, "opponent=5 must be of type str"),
+        ("connect_four", {"opponent": "mcts"}, "opponent=mcts given, allowed: random, mcts:N with N simulations"),
+        ("connect_four", {"opponent": "mcts:0"}, "from 1 to 100,000"),
+        ("connect_four+opponent=randon", {}, "did you mean 'random'"),
+        ("connect_four+opponent", {}, "opponent= given, allowed"),
+        ("connect_four+opponent=perfect", {}, SOLVER + "random, mcts:N"),
+        *(
+            (f"{name}+opponent=perfect", {}, f"there is no solver for game:{name}; other opponents: random, mcts:N")
+            for name in ("tic_tac_toe", "othello", "connect:6x6x4")
+        ),
+    ],
+)
+def test_mistakes(name, options, says, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *more: None if n == "bitbully" else find(n, *more))
+    with pytest.raises(UserError) as raised:
+        Envs(f"game:{name}", 1, options=options).spec  # noqa: B018
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.long
+def test_check_passes():
+    report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
+    assert report.status == 0
+    assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
+    assert report.card["opponent"] == "random"

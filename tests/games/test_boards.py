@@ -11,26 +11,29 @@ from polyplay.games.boards import GAMES, Game, KInARow, game
 from tests.games.test_board_rules import SIZES, legal_of
 
 
-@pytest.mark.parametrize("game", SIZES, ids=lambda g: g.name)
+@pytest.mark.parametrize("game", [*SIZES, game("othello+size=6"), game("go+size=5")], ids=lambda g: g.name)
 def test_symmetries_are_bijections_that_commute_with_play(game: Game):
-    rng = np.random.default_rng(0)
+    rng, cells_of = np.random.default_rng(0), slice(records.CELLS, records.CELLS + game.cells)
+    assert np.array_equal(game.symmetries[0][0], np.arange(game.cells))
     for cells, actions in game.symmetries:
-        assert sorted(cells) == list(range(game.rows * game.columns))
+        assert sorted(cells) == list(range(game.cells))
         assert sorted(actions) == list(range(game.actions))
-        for _ in range(10):
+        for _ in range(3):
             record, image, status = game.new(), game.new(), records.GOES_ON
+            image[cells_of][cells] = record[cells_of]
             while status == records.GOES_ON:
-                action = rng.choice(legal_of(game, record))
+                moves = legal_of(game, record)
+                assert sorted(actions[moves]) == legal_of(game, image)
+                action = int(rng.choice(moves))
                 status = board_rules.play(game.numbers, record, action)
-                assert board_rules.play(game.numbers, image, actions[action]) == status
-                assert np.array_equal(image[records.CELLS :][cells], record[records.CELLS :])
+                assert board_rules.play(game.numbers, image, int(actions[action])) == status
+                assert np.array_equal(image[cells_of][cells], record[cells_of])
 
 
 def test_numbers_of_symmetries():
     assert [len(GAMES[name].symmetries) for name in ("tic_tac_toe", "connect_four")] == [8, 2]
     assert len(KInARow("cells", 5, 4, 3, gravity=False).symmetries) == 4
-    for g in SIZES:
-        assert np.array_equal(g.symmetries[0][0], np.arange(g.rows * g.columns))
+    assert len(game("go+size=5").symmetries) == 8
 
 
 def test_moves_have_names_and_boards_are_drawn():
@@ -43,11 +46,6 @@ def test_moves_have_names_and_boards_are_drawn():
     assert three.draw(record) == "o . .\n. x .\n. . x\na b c"
 
 
-def test_a_board_of_other_sizes_goes_by_its_name():
-    made = game("connect:4x5x3")
-    assert (made.rows, made.columns, made.k, made.gravity) == (4, 5, 3, True)
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -58,6 +56,20 @@ def test_a_board_of_other_sizes_goes_by_its_name():
         ),
         ("connect:4x5x6", "6 in a row given; a 4x5 board has 2 to 5"),
         ("connect:0x5x3", "a side has 1 to 26 cells"),
+        *((f"othello+size={n}", f"size={n} given; allowed: even numbers from 4 to 26") for n in (5, 2, 28)),
+        ("go+size=2", "size=2 given; allowed: 3 to 19"),
+        ("go+size=20", "size=20 given; allowed: 3 to 19"),
+        ("go+komi=7.25", "komi=7.25 given; allowed: whole and half points"),
+        *(
+            (f"go+komi={x}", f"komi={x} given; allowed: whole and half points, as komi=7 or komi=-0.5")
+            for x in ("seven", "7,5", "nan")
+        ),
+        ("go+komi", "komi= given; allowed: whole and half points, as komi=7 or komi=-0.5"),
+        ("go+komi=" + "9" * 5_000, "komi=inf given; allowed: whole and half points up to 361"),
+        ("go+size=" + "9" * 5_000, "must be of type int"),
+        ("go+size=9²", "must be of type int"),
+        ("go+ko=super", "ko=super given; allowed: positional, situational, simple"),
+        ("go+sizes=9", "unknown option 'sizes', did you mean 'size'"),
     ],
 )
 def test_what_is_no_game_is_one_line(name: str, said: str):

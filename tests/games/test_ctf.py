@@ -1,50 +1,29 @@
-"""arena:ctf as an environment: matches, maps, seeds, states, and wrong options."""
+"""Capture the flag: rewards, held actions, maps of training; bots by the state alone, in every role, in order."""
 
 from __future__ import annotations
+
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.cli.main import main
+import polyplay
 from polyplay.core import tree
-from polyplay.core.errors import UserError
+from polyplay.core.files import read_object
 from polyplay.envs import Envs
+from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.envs.pool import Pool
-from polyplay.games.ctf_rules import EVENTS
+from polyplay.evaluation.tournament import TournamentOptions, play_tournament
+from polyplay.games import ctf, ctf_maps, ctf_rules
+from polyplay.games.ctf import ALL, FEW, CaptureTheFlag, FlagBot
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, FlagMatches, World
+from tests import made
+from tests.games.test_arenas import equal, played
 from tests.games.test_ctf_rules import scatter
-
-SHORT = "arena:ctf+size=9+length=40"
-
-
-def played(title: str, lanes: int, steps: int, lane: int = 0, seed: int = 3) -> list:
-    """Rows of so many steps; the actions of a lane depend on its number alone."""
-    pool, rows = connect(Envs(title, lanes), seed, lane), []
-    for t in range(steps):
-        ids, row = pool.recv()
-        rows.append(tree.map(np.copy, row))
-        draws = [np.random.default_rng([t, lane + i]) for i in range(lanes)]
-        pool.send(ids, np.stack([[int(rng.integers(k)) for k in (5, 3, 3, 3, 2, 2)] for rng in draws]))
-    return rows
-
-
-def equal(a, b) -> bool:
-    return all((x == y).all() for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True))
-
-
-def test_a_match_has_two_teams_thirteen_events_and_an_end():
-    spec = Envs(SHORT, 8).spec
-    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), EVENTS, True)
-    assert len(EVENTS) == 13
-    assert np.prod(spec.action.nvec) == 540
-    rows = played(SHORT, 8, 90)
-    ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
-    assert ends == [40, 81]
-    assert all(rows[t + 1]["first"].all() for t in ends)
-    assert not any(row["truncated"].any() for row in rows)
-    assert not (rows[0]["obs"]["view"] == rows[41]["obs"]["view"]).all(), "each match has a map of its own"
 
 
 def test_a_match_can_be_rewarded_for_its_winner_alone():
@@ -57,34 +36,6 @@ def test_a_match_can_be_rewarded_for_its_winner_alone():
     assert not any(row["reward"].any() for row in wins[:100])
     assert (wins[100]["reward"] == np.sign(total)).all()
     assert (wins[100]["team_reward"] == np.sign(total)).all()
-
-
-PIXEL_VIEW = pytest.param(SHORT + "+view=pixels", marks=pytest.mark.long)
-
-
-@pytest.mark.parametrize("title", [SHORT, SHORT + "+team=1+kind=open", PIXEL_VIEW])
-def test_lanes_play_alike_however_many_there_are(title):
-    together, apart = played(title, 8, 60), [played(title, 4, 60, lane=lane) for lane in (0, 4)]
-    for whole, *parts in zip(together, *apart, strict=True):
-        assert equal(whole, tree.map(lambda *x: np.concatenate(x), *parts))
-
-
-def test_a_state_goes_on_to_the_bit():
-    envs, rng = Envs(SHORT, 8), np.random.default_rng(0)
-    actions = [np.stack([rng.integers(k, size=8) for k in (5, 3, 3, 3, 2, 2)], -1) for _ in range(100)]
-    pool = connect(envs, 7, 0)
-    for action in actions[:30]:
-        pool.send(pool.recv()[0], action)
-    state, after = pool.state(), []
-    for rest in (pool, connect(envs, 8, 0)):
-        rest.load(state)
-        rows = []
-        for action in actions[30:]:
-            ids, row = rest.recv()
-            rows.append(tree.map(np.copy, row))
-            rest.send(ids, action)
-        after.append(rows)
-    assert all(equal(a, b) for a, b in zip(*after, strict=True))
 
 
 def answered(pool: Pool, action: np.ndarray) -> dict:
@@ -101,8 +52,8 @@ def scattered(envs: Envs, pool: Pool, seed: int) -> Pool:
     return other
 
 
-def check_turn(held: Pool, plain: Pool, action: np.ndarray, repeat: int) -> np.ndarray:
-    """Answers both, the second `repeat` times. Events [lanes, 2, E]: of all these steps, and of the last."""
+def check_turn(held: Pool, plain: Pool, action: np.ndarray, repeat: int) -> None:
+    """Answers both, the second `repeat` times."""
     begins = held.state()["over"].all()
     row, rows = answered(held, action), [answered(plain, action) for _ in range(1 if begins else repeat)]
     assert not any(step[k].any() for step in rows[:-1] for k in ("over", "terminated", "truncated", "first"))
@@ -110,24 +61,6 @@ def check_turn(held: Pool, plain: Pool, action: np.ndarray, repeat: int) -> np.n
     assert equal(row, {**rows[-1], **sums})
     assert row["first"].all() == row["first"].any() == begins
     assert equal(held.state()["game"], plain.state()["game"])
-    return np.stack([row["events"], rows[-1]["events"]], 1)
-
-
-def check_held(options: str, matches: int, repeat: int, turns: int, seed: int, loads: int) -> np.ndarray:
-    """Matches of so many turns with an action held are those in which it is given again and again; also when both go
-    on elsewhere from their states, every so many turns. Events as of check_turn, of all turns.
-    """
-    title = f"arena:ctf+size=9+length={repeat * turns}{options}"
-    lanes, small, total = matches * (2 if "team=1" in title else 4), "small" in title, []
-    both = [Envs(f"{title}+repeat={k}", lanes) for k in (repeat, 1)]
-    rng, pools = np.random.default_rng(seed), [connect(envs, seed, 0) for envs in both]
-    for turn in range(2 * turns + 3):
-        wild = np.stack([rng.integers(k, size=lanes) for k in (5, 3, 3, 3, 2, 2)], -1)
-        total.append(check_turn(*pools, rng.integers(11, size=lanes) if small else wild, repeat))
-        assert pools[0].state()["over"].all() == (turn % (turns + 1) == turns - 1)
-        if turn % loads == loads - 1:
-            pools = [scattered(envs, pool, turn) for envs, pool in zip(both, pools, strict=True)]
-    return np.sum(total, (0, 1))
 
 
 @settings(max_examples=12, deadline=None)
@@ -138,50 +71,259 @@ def check_held(options: str, matches: int, repeat: int, turns: int, seed: int, l
     st.integers(1, 6),
 )
 def test_an_action_held_is_that_action_given_again_and_again(options, matches, repeat, turns, seed, loads):
-    check_held(options, matches, repeat, turns, seed, loads)
-
-
-def test_what_happens_in_any_step_of_a_held_action_counts():
-    every, last = check_held("", 24, 3, 12, seed=1, loads=2)
-    assert (every > last).all()
-    assert last.any()
+    """Also when both go on elsewhere from their states, every so many turns."""
+    title = f"arena:ctf+size=9+length={repeat * turns}{options}"
+    lanes = matches * (2 if "team=1" in title else 4)
+    both = [Envs(f"{title}+repeat={k}", lanes) for k in (repeat, 1)]
+    rng, pools = np.random.default_rng(seed), [connect(envs, seed, 0) for envs in both]
+    for turn in range(2 * turns + 3):
+        wild = np.stack([rng.integers(k, size=lanes) for k in (5, 3, 3, 3, 2, 2)], -1)
+        check_turn(*pools, rng.integers(11, size=lanes) if "small" in title else wild, repeat)
+        assert pools[0].state()["over"].all() == (turn % (turns + 1) == turns - 1)
+        if turn % loads == loads - 1:
+            pools = [scattered(envs, pool, turn) for envs, pool in zip(both, pools, strict=True)]
 
 
 def test_maps_for_training_and_held_out_ones_are_others():
     def maps_of(which: str) -> set[bytes]:
-        pool = connect(Envs(f"arena:ctf+maps={which}", 400), 5, 0)
+        pool = connect(Envs(f"arena:ctf+maps={which}", 160), 5, 0)
         return {grid.tobytes() for grid in pool.state()["game"]["grid"]}
 
     one, two = maps_of("train"), maps_of("held_out")
-    assert len(one) == len(two) == 100
+    assert len(one) == len(two) == 40
     assert not one & two
     assert maps_of("train") == one
 
 
+NAMES = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
+
+
+class Played:
+    """Matches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
+
+    def __init__(self, world: World, n: int, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.world, self.game, self.n = world, CaptureTheFlag(world), n
+        self.states = self.game.reset(lambda: rng.random(n), n)
+        self.events = np.zeros((world.seats, len(EVENTS)))
+
+    def seats(self, team: int) -> Seats:
+        own = np.arange(self.world.team) + team * self.world.team
+        return Seats(self.game, self.states, np.repeat(np.arange(self.n), len(own)), np.tile(own, self.n))
+
+    def play(self, one: Any, two: Any, steps: int) -> np.ndarray:
+        """The scores, [n, team]."""
+        action = tree.zeros(self.world.action.field, (self.n, self.world.seats))
+        for _ in range(steps):
+            for team, who in enumerate((one, two)):
+                at = self.seats(team)
+                action[at.match, at.seat] = who(None, None, at) if isinstance(who, FlagBot) else who(len(at.seat))
+            self.states, row = self.game.step(self.states, action, lambda: np.zeros(self.n))
+            self.events += row["events"].sum(0)
+        return self.states["score"]
+
+
+def still(n: int) -> np.ndarray:
+    return np.tile((2, 1, 1, 1, 0, 0), (n, 1))
+
+
+class AtRandom:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, n: int) -> np.ndarray:
+        return np.stack([self.rng.integers(k, size=n) for k in (5, 3, 3, 3, 2, 2)], -1)
+
+
 @pytest.mark.parametrize(
-    ("title", "said"),
-    [
-        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
-        ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
-        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
-        ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),
-        ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
-        ("arena:ctf+speed=3", "unknown option 'speed'"),
-    ],
+    ("name", "actions"),
+    [("level1", "small"), ("level4", "all"), ("attacker", "all"), ("defender", "small"), ("returner", "all")],
 )
-def test_wrong_options_are_one_line(title, said):
-    with pytest.raises(UserError, match=said.replace("+", r"\+")):
-        _ = Envs(title, 4).spec
+def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(name, actions):
+    bot, rng = getattr(ctf, name), np.random.default_rng(1)
+    played = Played(World(team=3, actions=actions, size=9), 5)
+    for _ in range(6):
+        played.play(ctf.level3, ctf.level4, 25)
+        before, whole = tree.map(np.copy, played.states), played.seats(0)
+        match, seat = np.divmod(np.arange(5 * 6), 6)
+        first = bot(None, None, whole._replace(match=match, seat=seat))
+        some = rng.permutation(30)[:17]
+        assert (bot(None, None, whole._replace(match=match[some], seat=seat[some])) == first[some]).all()
+        alone = tree.map(lambda x: x[3:4].copy(), played.states)
+        found = bot(None, None, Seats(played.game, alone, np.zeros(6, np.int64), np.arange(6)))
+        assert (found == first[match == 3]).all()
+        assert all((before[k] == v).all() for k, v in played.states.items()), "only read"
 
 
-def test_lanes_make_whole_matches():
-    with pytest.raises(UserError, match="no multiple of the 4 seats"):
-        _ = Envs("arena:ctf", 6).spec
+@pytest.mark.parametrize(("actions", "team"), [("all", 0), ("small", 1)])
+def test_an_attacker_alone_captures_from_those_who_stand_still(actions, team):
+    played = Played(World(team=1, actions=actions), 16, seed=4)
+    others = still if actions == "all" else lambda n: np.zeros(n, np.int64)
+    score = played.play(*((ctf.attacker, others) if team == 0 else (others, ctf.attacker)), 900)
+    assert (score[:, team] >= 2).all()
+    assert (score[:, 1 - team] == 0).all()
 
 
-PIXELS = "arena:ctf+length=60+actions=small+view=pixels"
+@pytest.mark.parametrize(("actions", "worse"), [("all", AtRandom()), ("small", ctf.level1)])
+def test_a_better_player_wins(actions, worse):
+    better = ctf.level1 if isinstance(worse, AtRandom) else ctf.level5
+    one = Played(World(actions=actions), 16, seed=5).play(better, worse, 900)
+    two = Played(World(actions=actions), 16, seed=6).play(worse, better, 900)
+    wins = np.concatenate([one[:, 0] > one[:, 1], two[:, 1] > two[:, 0]])
+    assert wins.mean() >= 0.85
 
 
-@pytest.mark.parametrize("title", ["arena:ctf+length=60", pytest.param(PIXELS, marks=pytest.mark.long)])
-def test_it_passes_the_check(title, capfd):
-    assert main(["check", title]) == 0, capfd.readouterr()
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_levels_are_in_order():
+    """Over 200 matches of five minutes; a level that is as good wins as often as it loses."""
+    levels = [FlagBot(level) for level in range(1, 6)]
+    for worse, better in itertools.pairwise(levels):
+        one = Played(World(), 100, seed=7).play(better, worse, 4500)
+        two = Played(World(), 100, seed=8).play(worse, better, 4500)
+        ahead = np.concatenate([one[:, 0] - one[:, 1], two[:, 1] - two[:, 0]])
+        wins, losses = (ahead > 0).sum(), (ahead < 0).sum()
+        assert wins - losses > 4 * (wins + losses) ** 0.5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bot", "n"), [(None, 2000), (ctf.level3, 400)])
+def test_both_sides_win_alike_in_whole_matches(bot, n):
+    """Bots hash the score, so equal scores to begin with, another in each match, make their numbers independent: else
+    the same start is the same match, and 9 x 9 maps have few.
+    """
+    rng, played = np.random.default_rng(6), Played(World(actions="small", size=9, repeat=3), n, seed=13)
+    begin = rng.integers(1, 10**9, (n, 1))
+    played.states["score"][:] = begin
+    who = bot or (lambda seats: rng.integers(len(FEW), size=seats))
+    score = played.play(who, who, played.world.length // 3) - begin
+    wins = np.array([(score[:, k] > score[:, 1 - k]).sum() for k in (0, 1)])
+    for one, two in (score.sum(0), wins):
+        assert one + two > 200
+        assert abs(one - two) < 3.5 * (one + two) ** 0.5, "by the binomial distribution"
+
+
+def hall(*seats: tuple[float, float]) -> Played:
+    """A match in one open room with bases in two corners; where its seats are."""
+    played = Played(World(team=len(seats) // 2, size=13), 1)
+    s = played.states
+    s["grid"][0, 1:-1, 1:-1] = 0
+    s["base"][0] = s["flag_at"][0] = (1.5, 1.5), (11.5, 11.5)
+    s["at"][0], s["yaw"][0], s["spawn"][0] = seats, 0, seats
+    return played
+
+
+def carried(played: Played, flag: int, by: int) -> None:
+    s = played.states
+    s["flag"][0, flag], s["carrier"][0, flag], s["flag_at"][0, flag] = CARRIED, by, s["at"][0, by]
+
+
+@pytest.mark.parametrize("bot", [ctf.defender, ctf.returner])
+def test_guards_bring_a_dropped_flag_back_and_stay_near_their_base(bot):
+    played = hall((1.5, 3.5), (11.5, 1.5))
+    played.states["grid"][0, 1:6, 6] = 1  # the opponent is out of sight, and of the way
+    played.states["flag"][0, 0], played.states["flag_at"][0, 0] = DROPPED, (4.5, 10.5)
+    played.play(bot, still, 150)
+    assert played.events[0, EVENTS.index("returned")] == 1
+    assert played.states["flag"][0, 0] == HOME
+    played.play(bot, still, 150)
+    assert np.abs(played.states["at"][0, 0] - (1.5, 1.5)).sum() < (3 if bot is ctf.defender else 8)
+
+
+def test_a_returner_hunts_who_carries_its_flag():
+    played = hall((1.5, 3.5), (11.5, 1.5))
+    played.states["grid"][0, 1:6, 6] = 1
+    carried(played, 0, 1)
+    played.play(ctf.returner, still, 150)
+    assert played.events[0, EVENTS.index("tagged_carrier")] == 1
+
+
+def test_carriers_are_tagged_first():
+    """Of two in sight the one behind and farther away, who carries a flag."""
+    played = hall((6.5, 6.5), (1.5, 1.5), (8.5, 6.5), (2.5, 6.5))
+    played.states["grid"][0, 2, 1] = played.states["grid"][0, 1, 2] = 1  # the teammate sees nobody
+    carried(played, 0, 3)
+    while not played.events[0].any():
+        played.play(ctf.defender, still, 1)
+        assert played.states["age"][0] < 100
+    assert played.events[0, EVENTS.index("tagged_carrier")] == 1
+    assert played.events[0, EVENTS.index("tagged_other")] == 0
+
+
+def test_a_carrier_hides_while_its_own_flag_is_carried_and_captures_when_it_is_back():
+    played = hall((3.5, 1.5), (11.5, 11.5), (11.5, 2.5), (11.5, 3.5))
+    s = played.states
+    s["grid"][0, 1, 4] = s["grid"][0, 2, 4] = s["grid"][0, 3, 4] = 1
+    carried(played, 1, 0)
+    carried(played, 0, 2)
+    played.play(ctf.attacker, still, 40)
+    at, grid = played.states["at"][0], played.states["grid"][0]
+    assert not any(ctf_rules.clear(grid, *at[q], *at[0]) and np.hypot(*(at[q] - at[0])) < 8 for q in (2, 3))
+    assert np.abs(at[0] - (1.5, 1.5)).sum() < 6
+    s = played.states
+    s["flag"][0, 0], s["carrier"][0, 0], s["flag_at"][0, 0] = HOME, -1, (1.5, 1.5)
+    assert played.play(ctf.attacker, still, 60)[0].tolist() == [1, 0]
+
+
+def test_places_in_the_team_are_roles():
+    """Of each seat the same as of the bot whose role it has, at level 5."""
+    played = Played(World(team=5), 6)
+    for _ in range(8):
+        at = played.seats(1)
+        given = ctf.level5(None, None, at)
+        for place, role in enumerate(("attacker", "defender", "returner", "attacker", "defender")):
+            some = at.seat == 5 + place
+            assert (given[some] == getattr(ctf, role)(None, None, at)[some]).all()
+        played.play(ctf.level5, ctf.level5, 20)
+
+
+@pytest.mark.parametrize(("actions", "repeat"), [(ALL, 1), (FEW, 3)])
+def test_of_all_actions_the_best_is_chosen(actions, repeat):
+    """Against plain costs of what each leads to by the rules."""
+    rng, s = np.random.default_rng(2), World(team=1).arrays(1)
+    ctf_maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
+    grid, free = s["grid"][0], np.argwhere(s["grid"][0] == 0)
+    for _ in range(60):
+        (y, x), (to_y, to_x), (face_y, face_x) = free[rng.integers(len(free), size=3)] + rng.uniform(0.3, 0.7, (3, 2))
+        yaw, tags = int(rng.integers(3600)), bool(rng.random() < 0.7)
+        if rng.random() < 0.5:
+            yaw = ctf_rules.heading(6.5 - x, 6.5 - y)
+            face_x = face_y = 6.5
+        costs = []
+        for a in actions:
+            s["at"][0], s["yaw"][0] = (x, y), yaw
+            at, turned = s["at"][0], s["yaw"][0]
+            ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
+            angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
+            far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
+            hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
+            for _ in range(1, repeat):
+                ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
+            wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
+            off = abs((wanted + 1800) % 3600 - 1800)
+            far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])
+            costs.append(np.inf if a[4] and not (hits and tags) else far + 0.01 * off - 10.0 * a[4])
+        found = ctf._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions, repeat)
+        assert costs[found] <= min(costs) + 0.007
+
+
+def test_a_league_plays_against_bots(tmp_path):
+    run = polyplay.train(
+        "league", env="arena:ctf+length=60+size=9+actions=small", run=str(tmp_path / "run"), agents=2, players=2,
+        opponents="uniform", steps=6000, matches=4, lanes=16, batch=8, network="mlp", serial=True, tensorboard=False,
+    )  # fmt: skip
+    players = read_object(run.directory / "league.json")["players"]
+    matches = {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
+    assert sum(matches[f"bot:{name}"] for name in NAMES) > 0
+    assert set(matches) >= {f"bot:{name}" for name in NAMES}
+
+
+def test_bots_play_in_tournaments(tmp_path):
+    made.run(tmp_path / "RUN", "arena:ctf+length=150+size=9", network="mlp", hidden=(8,))
+    names = [str(tmp_path / "RUN"), "bot:level2", "bot:level5"]
+    found = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
+    payoff = np.array(found["payoff"], float)
+    assert payoff[0, 1] <= 0.5
+    assert payoff[1, 2] <= 0.5
+    again = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
+    assert found["payoff"] == again["payoff"]

@@ -1,4 +1,4 @@
-"""Go against a plain twin and OpenSpiel, move by move; scores of kept positions; what a network sees."""
+"""Go against a plain twin and OpenSpiel; kept positions; what a network sees; moves that are found in a record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import Envs
+from polyplay.evaluation.gtp import moves_between
 from polyplay.games import board_rules, records
-from polyplay.games import go as go_kernels
+from polyplay.games import go as go_rules
 from polyplay.games.board_pool import board_of
 from polyplay.games.boards import KO, STONES, Go, game
 from polyplay.games.records import CELLS
@@ -43,7 +46,7 @@ def shown(board: Go, record: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize(
     ("size", "games"),
-    [(3, 30), (5, 6), (9, 1), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())],
+    [(3, 12), (5, 2), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())],
 )
 def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int, rules: str):
     board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()
@@ -103,21 +106,6 @@ def agree_with_open_spiel(size: int, games: int) -> tuple[int, int]:
     return moves, repeated
 
 
-@pytest.mark.parametrize(("size", "games"), [(5, 150), (9, 20), (13, 4), (19, 2)])
-def test_random_games_agree_with_open_spiel_move_by_move(size: int, games: int):
-    moves, repeated = agree_with_open_spiel(size, games)
-    assert moves > size * size * games
-    assert repeated < games / 5
-
-
-@pytest.mark.long
-def test_ten_thousand_random_games_agree_with_open_spiel():
-    games = {5: 5000, 6: 1500, 7: 1500, 8: 500, 9: 1000, 11: 200, 13: 200, 15: 50, 17: 25, 19: 100}
-    found = {size: agree_with_open_spiel(size, n) for size, n in games.items()}
-    assert sum(games.values()) >= 10_000
-    assert sum(repeated for _, repeated in found.values()) < 0.05 * sum(games.values())
-
-
 def positions() -> list[tuple[str, int, list[str]]]:
     """Name, the first player's area less the second's, and rows, of the kept positions."""
     found = []
@@ -134,7 +122,7 @@ def test_the_score_of_a_kept_position(name: str, points: int, rows: list[str]):
     record = board.new()
     record[CELLS : CELLS + board.cells] = [STONES.index(stone) for stone in "".join(rows)]
     stones = {(r, c): STONES.index(s) for r, row in enumerate(rows) for c, s in enumerate(row) if s != "."}
-    assert go_kernels.area(board.numbers, record) == points
+    assert go_rules.area(board.numbers, record) == points
     assert lead(board.rows, stones) == points
 
 
@@ -145,23 +133,10 @@ def test_there_are_fifty_positions_of_all_kinds():
         assert any(kind in name for name in names), kind
 
 
-def test_planes_under_symmetries_are_those_of_the_turned_game():
-    board, rng = go(5), np.random.default_rng(2)
-    assert len(board.symmetries) == 8
-    for cells, actions in board.symmetries:
-        record, image, status = board.new(), board.new(), records.GOES_ON
-        while status == records.GOES_ON:
-            action = choose(rng, legal_of(board, record))
-            status = board_rules.play(board.numbers, record, action)
-            assert board_rules.play(board.numbers, image, int(actions[action])) == status
-            turned = shown(board, image).reshape(17, -1)[:, cells]
-            assert np.array_equal(turned, shown(board, record).reshape(17, -1))
-
-
 @pytest.mark.parametrize("size", [3, 9])
 def test_records_of_planes_go_on_as_the_game_does(size: int):
     board, rng, differ, n = go(size), np.random.default_rng(3), 0, 0
-    for _ in range(20):
+    for _ in range(6):
         record, status = board.new(), records.GOES_ON
         while status == records.GOES_ON:
             seen = shown(board, record)
@@ -226,24 +201,72 @@ def test_rules_are_part_of_the_name(env: str, given: dict[str, object], name: st
     assert board_of(Envs(env, 1, options={"opponent": "random"})).name == env.removeprefix("game:")
 
 
+MANY = {5: 5000, 6: 1500, 7: 1500, 8: 500, 9: 1000, 11: 200, 13: 200, 15: 50, 17: 25, 19: 100}
+
+
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("go+size=2", "size=2 given; allowed: 3 to 19"),
-        ("go+size=20", "size=20 given; allowed: 3 to 19"),
-        ("go+komi=7.25", "komi=7.25 given; allowed: whole and half points"),
-        ("go+komi=seven", "komi=seven given; allowed: whole and half points, as komi=7 or komi=-0.5"),
-        ("go+komi=7,5", "komi=7,5 given; allowed: whole and half points, as komi=7 or komi=-0.5"),
-        ("go+komi=nan", "komi=nan given; allowed: whole and half points, as komi=7 or komi=-0.5"),
-        ("go+komi", "komi= given; allowed: whole and half points, as komi=7 or komi=-0.5"),
-        ("go+komi=" + "9" * 5_000, "komi=inf given; allowed: whole and half points up to 361"),
-        ("go+size=" + "9" * 5_000, "must be of type int"),
-        ("go+size=9²", "must be of type int"),
-        ("go+ko=super", "ko=super given; allowed: positional, situational, simple"),
-        ("go+sizes=9", "unknown option 'sizes', did you mean 'size'"),
-    ],
+    "sizes", [{5: 30, 9: 4, 19: 1}, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "10,000"]
 )
-def test_what_is_no_game_of_go_is_one_line(name: str, said: str):
-    with pytest.raises(UserError, match=said.replace("+", r"\+")) as e:
-        game(name)
-    assert "\n" not in str(e.value)
+def test_random_games_agree_with_open_spiel_move_by_move(sizes: dict[int, int]):
+    found = {size: agree_with_open_spiel(size, games) for size, games in sizes.items()}
+    assert all(moves > size * size * sizes[size] for size, (moves, _) in found.items())
+    assert sum(repeated for _, repeated in found.values()) < sum(sizes.values()) / 5
+
+
+def random_game(board: Go, seed: int) -> tuple[list[int], list[np.ndarray]]:
+    """Moves until the end, or at most 120, and the position before each and after the last."""
+    rng, moves, past, status = np.random.default_rng(seed), list[int](), [board.new()], records.GOES_ON
+    while status == records.GOES_ON and len(moves) < 120:
+        record = past[-1].copy()
+        moves.append(choose(rng, legal_of(board, record)))
+        status = board_rules.play(board.numbers, record, moves[-1])
+        past.append(record)
+    return moves, past
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([3, 5, 7, 9]), st.sampled_from(RULES), st.data())
+def test_moves_between_are_those_that_were_made(seed: int, size: int, rules: str, data: st.DataObject):
+    board = go(size, rules)
+    moves, past = random_game(board, seed)
+    last = data.draw(st.integers(0, len(moves)))
+    first = data.draw(st.integers(0, last))
+    assert moves_between(board, past[0], past[-1]) == moves
+    assert moves_between(board, past[first], past[last]) == moves[first:last]
+    if first < last:
+        assert moves_between(board, past[last], past[first]) is None
+
+
+@pytest.mark.parametrize(("size", "ends"), [(3, "its length"), (5, "two passes")])
+def test_the_last_move_of_a_game_is_found_too(size: int, ends: str):
+    """Of its position the record has no hash."""
+    board, found = go(size, "+suicide"), 0
+    for seed in range(60):
+        moves, past = random_game(board, seed)
+        passed = moves[-2:] == [board.cells] * 2
+        if passed == (ends == "two passes") and (passed or len(moves) == board.longest):
+            found += 1
+            assert moves_between(board, past[0], past[-1]) == moves
+    assert found >= 3
+
+
+def test_a_suicide_that_empties_the_board_is_no_second_pass():
+    """A game that is over has no hash of its last position, which is 0, as that of the empty board."""
+    board = go(3, "+ko=situational+suicide")
+    moves, past = random_game(board, 331)
+    assert moves[-3:] == [9, 4, 7]
+    assert not past[-2][records.CELLS : records.CELLS + 9].any()
+    assert moves_between(board, past[0], past[-1]) == moves
+
+
+def test_a_game_that_went_another_way_is_another_game():
+    board = go(5)
+    moves, past = random_game(board, 1)
+    other = past[3].copy()
+    board_rules.play(board.numbers, other, next(a for a in legal_of(board, other) if a != moves[3]))
+    assert moves_between(board, other, past[-1]) is None
+    assert moves_between(board, other, past[4]) is None
+    assert moves_between(board, past[4], past[4]) == []
+    stones = past[-1].copy()
+    stones[records.CELLS :] = 0
+    assert moves_between(board, board.new(), stones) is None, "a position that no moves lead to"

@@ -1,61 +1,22 @@
-"""arena:lanes as an environment: matches, seeds, states, rewards of teams, and wrong options."""
+"""The lane game: rewards of teams, who has won; bots that are legal, by the state alone, and in order."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
-from polyplay.cli.main import main
 from polyplay.core import tree
-from polyplay.core.errors import UserError
-from polyplay.envs import Envs
-from polyplay.envs.make import connect
+from polyplay.envs.lane import Seats
 from polyplay.envs.spaces import random_actions
-from polyplay.games import moba_world
-from polyplay.games.moba import LaneGame
-from polyplay.games.moba_views import EVENTS, REWARDS, SHARES
-from polyplay.games.moba_world import LaneWorld, middle
-from tests.games.moba_scenes import actions, begun, scatter
-
-SHORT = "arena:lanes+team=2+lanes=1+length=80"
-
-
-def drawn(spec, lane: int, t: int, row) -> dict[str, np.ndarray]:
-    """Actions of the lanes of a row that depend on their numbers and the step alone."""
-    n = len(row["first"])
-    u = np.stack([np.random.default_rng([t, lane + i]).random(4) for i in range(n)])
-    return random_actions(spec.action, u, row["mask"])
-
-
-def played(title: str, lanes: int, steps: int, lane: int = 0, seed: int = 3) -> list:
-    """Rows of so many steps."""
-    pool, rows = connect(Envs(title, lanes), seed, lane), []
-    for t in range(steps):
-        ids, row = pool.recv()
-        rows.append(tree.map(np.copy, row))
-        pool.send(ids, drawn(pool.spec, lane, t, row))
-    return rows
-
-
-def equal(a, b) -> bool:
-    return all((x == y).all() for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True))
-
-
-def test_a_match_has_two_teams_events_and_an_end():
-    spec = Envs(SHORT, 8).spec
-    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), (*REWARDS, *SHARES), True)
-    assert {k: v.n for k, v in spec.action.items()} == {"primary": 8, "unit": 1 + 2 + 8 + 6, "offset": 81, "delay": 4}
-    rows = played(SHORT, 8, 45)
-    ends = [t for t, row in enumerate(rows) if row["terminated"].all()]
-    assert ends == [20, 41]
-    assert all(rows[t + 1]["first"].all() for t in ends)
-    assert {k: v.shape for k, v in rows[0]["mask"].items()} == {"primary": (8, 8), "unit": (8, 8, 17)}
-    legal = [row["mask"]["primary"].all() and row["mask"]["unit"].all() for row in rows]
-    assert [t for t, all_are in enumerate(legal) if all_are] == ends, "nobody plays there"
-    assert not any(row["truncated"].any() for row in rows)
-    assert max(abs(row["reward"]).max() for row in rows) > 0
+from polyplay.games import moba
+from polyplay.games import moba_world as w
+from polyplay.games.moba import LaneBot, LaneGame
+from polyplay.games.moba_views import EVENTS
+from polyplay.games.moba_world import LaneWorld
+from tests.games.moba_scenes import actions, begun, nameable, scatter
 
 
 def test_five_against_five_are_at_most_48_units():
@@ -66,32 +27,6 @@ def test_five_against_five_are_at_most_48_units():
     assert LaneWorld(team=1, lanes=1).sets == (1, 1, 8, 6)
 
 
-@pytest.mark.parametrize("title", [SHORT, "arena:lanes+team=1+lanes=2+length=60+randomise=1+repeat=3"])
-def test_lanes_play_alike_however_many_there_are(title):
-    seats = Envs(title, 4).spec.seats
-    together, apart = played(title, 2 * seats, 40), [played(title, seats, 40, lane=lane) for lane in (0, seats)]
-    for whole, *parts in zip(together, *apart, strict=True):
-        assert equal(whole, tree.map(lambda *x: np.concatenate(x), *parts))
-
-
-def test_a_state_goes_on_to_the_bit():
-    envs = Envs(SHORT + "+randomise=0.5", 8)
-    pool, after = connect(envs, 7, 0), []
-    for t in range(30):
-        ids, row = pool.recv()
-        pool.send(ids, drawn(pool.spec, 0, t, row))
-    state = pool.state()
-    for rest in (pool, connect(envs, 8, 0)):
-        rest.load(state)
-        rows = []
-        for t in range(30, 70):
-            ids, row = rest.recv()
-            rows.append(tree.map(np.copy, row))
-            rest.send(ids, drawn(pool.spec, 0, t, row))
-        after.append(rows)
-    assert all(equal(a, b) for a, b in zip(*after, strict=True))
-
-
 @pytest.mark.parametrize("spirit", [0.0, 0.3, 1.0])
 def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     given = LaneWorld(team=3, lanes=1, spirit=spirit)
@@ -99,7 +34,7 @@ def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     scatter(given, s, rng)
     for _ in range(15):
         chosen = actions(given, s, rng)
-        s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(moba_world.PARTS)}, rng.random)
+        s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(w.PARTS)}, rng.random)
         np.testing.assert_allclose(row["reward"].sum(1), 0.0, atol=1e-9)
         own, team = np.moveaxis(row["events"][..., len(EVENTS) :], -1, 0)
         np.testing.assert_allclose(row["reward"], (1 - spirit) * own + spirit * team, atol=1e-9)
@@ -109,17 +44,16 @@ def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     assert most > 0.3
 
 
-@pytest.mark.parametrize("reward", moba_world.KINDS)
-@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(("reward", "side"), [*zip(w.KINDS, (0, 1), strict=True)])
 def test_who_takes_the_core_has_won(reward, side):
     given = LaneWorld(team=2, lanes=1, reward=reward)
     s, game = begun(given, 2), LaneGame(given)
     half = s["units"].shape[1] // 2
     theirs = (1 - side) * half
-    s["units"][0, [theirs + half - 2, theirs + half - 1], moba_world.HEALTH] = 0, 1  # an inner tower has fallen
-    s["units"][0, side * half, : moba_world.HEALTH] = s["units"][0, theirs + half - 1, : moba_world.HEALTH]
-    s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in moba_world.PARTS}, lambda: np.zeros(2))[0]
-    chosen = {k: np.zeros((2, 4), np.int64) for k in moba_world.PARTS}
+    s["units"][0, [theirs + half - 2, theirs + half - 1], w.HEALTH] = 0, 1  # an inner tower has fallen
+    s["units"][0, side * half, : w.HEALTH] = s["units"][0, theirs + half - 1, : w.HEALTH]
+    s = game.step(s, {k: np.zeros((2, 4), np.int64) for k in w.PARTS}, lambda: np.zeros(2))[0]
+    chosen = {k: np.zeros((2, 4), np.int64) for k in w.PARTS}
     chosen["primary"][0, side * 2], chosen["unit"][0, side * 2] = 2, sum(given.sets) - 1
     s, row = game.step(s, chosen, lambda: np.zeros(2))
     sign = 1 - 2 * side
@@ -133,127 +67,95 @@ def test_who_has_more_towers_has_won_when_time_is_over():
     given = LaneWorld(team=1, lanes=1, length=4)
     s, game = begun(given, 3), LaneGame(given)
     half = s["units"].shape[1] // 2
-    s["units"][0, half - 2, moba_world.HEALTH] -= 1
-    s["units"][1, -2, moba_world.HEALTH] -= 1
-    _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in moba_world.PARTS}, lambda: np.zeros(3))
+    s["units"][0, half - 2, w.HEALTH] -= 1
+    s["units"][1, -2, w.HEALTH] -= 1
+    _, row = game.step(s, {k: np.zeros((3, 2), np.int64) for k in w.PARTS}, lambda: np.zeros(3))
     assert row["team_reward"].tolist() == [[-1, 1], [1, -1], [0, 0]]
     assert row["reward"].tolist() == [[-5, 5], [5, -5], [0, 0]]
     assert row["events"][:, :, EVENTS.index("win")].tolist() == [[0, 1], [1, 0], [0, 0]]
     assert row["terminated"].all()
 
 
-def test_clocks_of_randomised_matches_begin_at_any_step_of_their_first_half():
-    given = LaneWorld(team=1, lanes=1, length=400, repeat=4, randomise=1.0)
-    ages = begun(given, 2000, 3)["age"]
-    assert not (ages % 4).any()
-    assert len(set(ages.tolist())) == 50
-    assert (ages.min(), ages.max()) == (0, 196)
-    assert not begun(replace(given, randomise=0.0), 5, 3)["age"].any()
+DUEL = LaneWorld(team=2, lanes=1)
 
 
-def test_heroes_of_randomised_matches_begin_anywhere_on_their_way():
-    given = LaneWorld(team=2, lanes=3, randomise=1.0)
-    units = begun(given, 3000, 3)["units"]
-    half = units.shape[1] // 2
-    own, theirs = units[:, :2, moba_world.X], moba_world.WIDTH - units[:, half : half + 2, moba_world.X]
-    end = moba_world.WIDTH - moba_world.CORE_X
-    for x in (own, theirs):
-        assert moba_world.SPAWN_X <= x.min() < moba_world.SPAWN_X + 100
-        assert end - 100 < x.max() <= end
-    y, lanes = units[:, :2, moba_world.Y], [moba_world.FIRST_LANE + moba_world.LANE_APART * k for k in range(3)]
-    assert {*np.unique(y[(own > moba_world.TURN_X) & (own <= moba_world.WIDTH - moba_world.TURN_X)])} == {*lanes}
-    assert {*np.unique(y[own > moba_world.WIDTH - moba_world.TURN_X])} == {middle(3)}
-    dead = units[:, [0, 1, half, half + 1], moba_world.HEALTH] == 0
-    assert abs(dead.mean() - moba_world.DEAD) < 4 * (moba_world.DEAD * (1 - moba_world.DEAD) / dead.size) ** 0.5
-    assert len(np.unique(y[own <= moba_world.TURN_X])) == len(
-        np.unique(begun(replace(given, randomise=0.0), 1)["units"][:, :2, 1])
-    )
+def seats_of(given: LaneWorld, s: Any, sides: tuple[int, ...] = (0, 1)) -> Seats:
+    own = np.concatenate([np.arange(given.team) + side * given.team for side in sides])
+    n = len(s["age"])
+    return Seats(LaneGame(given), s, np.repeat(np.arange(n), len(own)), np.tile(own, n))
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_buildings_of_randomised_matches_are_worn_from_the_outer_one_on(lanes):
-    units = begun(LaneWorld(team=1, lanes=lanes, randomise=1.0), 3000, 3)["units"]
-    first = 1 + moba_world.SLOTS * lanes
-    own, theirs = (half[:, first:] for half in np.split(units, 2, 1))
-    assert (own[..., moba_world.HEALTH] != theirs[..., moba_world.HEALTH]).any(1).mean() > 0.9, "one side is behind"
-    own = np.concatenate([own, theirs])
-    assert (own[..., moba_world.HEALTH] <= own[..., moba_world.MOST]).all()
-    outer, inner = own[:, : 2 * lanes : 2, moba_world.HEALTH], own[:, 1 : 2 * lanes : 2, moba_world.HEALTH]
-    core = own[:, -1, moba_world.HEALTH]
-    assert (inner[outer > 0] == moba_world.TOWER_HEALTH).all()
-    assert (core[(inner > 0).all(1)] == moba_world.CORE_HEALTH).all()
-    assert 400 <= core.min() < 430
-    for gone, chance in ((outer == 0, 1.5 / 2.4), (inner == 0, 0.5 / 2.4)):
-        assert abs(gone.mean() - chance) < 0.03
-    standing = own[:, :, moba_world.HEALTH].sum(1).reshape(2, -1)
-    assert (abs(standing[0] - standing[1]) <= lanes * moba_world.UNEVEN * moba_world.CORE_HEALTH + 2).all()
+class AtRandom:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, obs: None, mask: None, at: Seats) -> Any:
+        legal = tree.at(at.game.legal(at.states), (at.match, at.seat))
+        return random_actions(at.game.action, self.rng.random((len(at.seat), 4)), legal)
 
 
-def test_randomised_matches_begin_with_a_wave_of_each_side_face_to_face():
-    given = LaneWorld(team=2, lanes=3, randomise=1.0)
-    s, plain = begun(given, 500, 3), begun(replace(given, randomise=0.0), 5)
-    half = s["units"].shape[1] // 2
-    creeps = slice(2, 2 + moba_world.SLOTS * 3)
-    own, theirs = (s["units"][:, at : at + half][:, creeps].reshape(500, 3, moba_world.SLOTS, 6) for at in (0, half))
-    assert not plain["units"][:, creeps, moba_world.HEALTH].any()
-    for side, wave in enumerate((own, theirs)):
-        assert (wave[:, :, : moba_world.WAVE, moba_world.HEALTH] == s["wave"][:, side, :, None]).all()
-        assert not wave[:, :, moba_world.WAVE :, moba_world.HEALTH].any()
-        assert (wave[:, 1, : moba_world.WAVE, moba_world.Y] == middle(3)).all()
-    gap = theirs[:, :, 0, moba_world.X] - own[:, :, 0, moba_world.X]
-    assert (gap == moba_world.CREEP_RANGE).all(), "so near that they fight at once"
-    front = own[:, :, 0, moba_world.X] + gap // 2
-    assert moba_world.OUTER_X <= front.min() < moba_world.OUTER_X + 100
-    assert moba_world.WIDTH - moba_world.OUTER_X - 100 < front.max() <= moba_world.WIDTH - moba_world.OUTER_X
+def play(given: LaneWorld, one: Any, two: Any, n: int, seed: int) -> np.ndarray:
+    """Who has won, [n]: 1 the first, -1 the second."""
+    game, s, won = LaneGame(given), begun(given, n, seed), np.zeros(n)
+    running = np.ones(n, bool)
+    while running.any():
+        action = {k: np.zeros((n, given.seats), np.int64) for k in w.PARTS}
+        for side, who in enumerate((one, two)):
+            at = seats_of(given, s, (side,))
+            for k, chosen in who(None, None, at).items():
+                action[k][at.match, at.seat] = chosen
+        s, row = game.step(s, action, lambda: np.zeros(n))
+        ended = running & row["terminated"][:, 0]
+        won[ended], running = row["team_reward"][ended, 0], running & ~ended
+    return won
 
 
-def test_one_side_of_a_randomised_match_may_have_learnt_and_earned_more():
-    given = LaneWorld(team=2, lanes=1, randomise=1.0)
-    s = begun(given, 4000, 3)
-    half = s["units"].shape[1] // 2
-    units, heroes = s["units"][:, [0, 1, half, half + 1]], s["heroes"]
-    experience, level = heroes[:, :, moba_world.EXPERIENCE], heroes[:, :, moba_world.LEVEL]
-    assert {*np.unique(level)} == {1, 2, 3, 4, 5}
-    assert (moba_world.TO_LEVEL * level * (level - 1) <= experience).all()
-    assert (experience < moba_world.TO_LEVEL * level * (level + 1)).all()
-    alive = units[:, :, moba_world.HEALTH] > 0
-    assert (units[:, :, moba_world.HEALTH] == units[:, :, moba_world.MOST])[alive].all()
-    grown = units[:, :, moba_world.MOST] - moba_world.HEALTH_A_LEVEL * (level - 1)
-    assert 225 <= grown.min() < 235
-    assert 365 < grown.max() <= 375
-    assert (heroes[:, :, moba_world.MANA] == moba_world.MANA_AT_FIRST + moba_world.MANA_A_LEVEL * level).all()
-    mean = experience.reshape(4000, 2, 2).mean(2)
-    assert abs(np.corrcoef(mean.T)[0, 1]) < 0.06, "sides are drawn apart"
-    assert np.corrcoef(experience[:, 0], experience[:, 1])[0, 1] > 0.2, "heroes of a side are alike"
+def shares(given: LaneWorld, better: Any, worse: Any, n: int, seed: int) -> tuple[int, int]:
+    """Wins of each over n matches from either side."""
+    won = np.concatenate([play(given, better, worse, n, seed), -play(given, worse, better, n, seed + 1)])
+    return int((won > 0).sum()), int((won < 0).sum())
 
 
-def test_randomised_matches_are_not_alike():
-    one, two = (begun(LaneWorld(team=2, lanes=2, randomise=chance), 50, 3) for chance in (0.0, 1.0))
-    for of, low, high in ((lambda s: s["heroes"][:, :, moba_world.GOLD], 0, 800), (lambda s: s["wave"], 60, 100)):
-        assert np.ptp(of(one)) == 0
-        assert low <= of(two).min() < low + (high - low) / 5
-        assert high - (high - low) / 3 < of(two).max() <= high
-
-
-@pytest.mark.parametrize(
-    ("title", "said"),
-    [
-        ("arena:lane", "--env: arena:lane given, allowed: arena:ctf, arena:lanes"),
-        ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
-        ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
-        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
-        ("arena:lanes+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
-        ("arena:lanes+randomise=2", "randomise=2 given, allowed: 0 to 1"),
-        ("arena:lanes+reward=score", "reward=score given, allowed: shaped, win"),
-        ("arena:lanes+maps=train", "unknown option 'maps'"),
-    ],
-)
-def test_wrong_options_are_one_line(title, said):
-    with pytest.raises(UserError, match=said.replace("+", r"\+")) as raised:
-        _ = Envs(title, 10).spec
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_what_a_bot_does_is_legal_and_follows_from_the_state_of_its_match_alone(level):
+    given, rng, bot = LaneWorld(team=3, lanes=1), np.random.default_rng(level), LaneBot(level)
+    used: set[int] = set()
+    for seed in range(4):
+        s = begun(given, 30, seed)
+        if seed:
+            scatter(given, s, rng)
+        before, at, legal, named = (
+            tree.map(np.copy, s),
+            seats_of(given, s),
+            LaneGame(given).legal(s),
+            nameable(given, s),
+        )
+        whole, some = bot(None, None, at), rng.permutation(180)[:100]
+        part = bot(None, None, at._replace(match=at.match[some], seat=at.seat[some]))
+        assert all((part[k] == whole[k][some]).all() for k in w.PARTS)
+        found = bot(
+            None, None, Seats(at.game, tree.map(lambda x: x[3:4].copy(), s), np.zeros(6, np.int64), np.arange(6))
+        )
+        assert all((found[k] == whole[k][at.match == 3]).all() for k in w.PARTS)
+        assert all((before[k] == v).all() for k, v in s.items()), "only read"
+        for m, p, primary, unit in zip(at.match, at.seat, whole["primary"], whole["unit"], strict=True):
+            assert legal["primary"][m, p, primary]
+            assert primary not in w.USES["unit"] or named[m, p, primary, unit]
+            used.add(int(primary))
+    assert used >= ({1, 2}, {1, 2, 7}, {1, 2, 3, 5, 7}, {1, 2, 3, 4, 5, 7})[level - 1]
 
 
 @pytest.mark.long
-def test_it_passes_the_check(capfd):
-    assert main(["check", SHORT]) == 0, capfd.readouterr()
+def test_who_plays_better_wins():
+    given = LaneWorld(team=2, lanes=1, length=1600)
+    assert shares(given, moba.level1, AtRandom(), 4, 1)[0] >= 7
+    assert shares(given, moba.level4, moba.level1, 4, 3)[0] >= 7
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("given", [DUEL, LaneWorld()], ids=["2v2", "5v5"])
+def test_levels_are_in_order(given):
+    for level, _ in itertools.pairwise((1, 2, 3, 4)):
+        wins, losses = shares(given, LaneBot(level + 1), LaneBot(level), 60, level)
+        assert wins / (wins + losses) > 0.65, level

@@ -1,3 +1,5 @@
+"""Toys: their rows and states, what perfect and random play score, and bots of matches."""
+
 from __future__ import annotations
 
 import gymnasium
@@ -7,8 +9,10 @@ import pytest
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Box, Discrete, Envs, Greedy
-from polyplay.games.toys import TOYS, game_rng
+from polyplay.envs import Box, Discrete, Envs, Greedy, spaces
+from polyplay.envs.spaces import Conditional
+from polyplay.games.toys import TOYS, Skirmish, game_rng
+from tests.games.skirmishes import outcome
 
 ALONE = [name for name, game in TOYS.items() if getattr(game, "seats", 1) == 1]  # the others: test_matches.py
 
@@ -109,6 +113,10 @@ def test_memory_needs_the_cue():
 
 
 def test_pendulum_is_gymnasiums():
+    states = Envs("toy:pendulum", 500).open(0)._states
+    for name, most in (("th", np.pi), ("thdot", 1.0)):
+        assert -most <= states[name].min() < -0.95 * most
+        assert 0.95 * most < states[name].max() <= most
     env = gymnasium.make("Pendulum-v1").unwrapped
     pool = Envs("toy:pendulum", 5).open(2)
     assert pool.spec.action == Box((1,), np.float32([-2]), np.float32([2]))
@@ -124,15 +132,6 @@ def test_pendulum_is_gymnasiums():
         assert row["obs"][3].tolist() == obs.tolist()
         assert row["reward"][3] == np.float32(reward)
         assert row["truncated"][3] == (t == 199)
-
-
-def test_pendulum_starts_where_gymnasiums_does():
-    pool = Envs("toy:pendulum", 500).open(0)
-    th, thdot = pool._states["th"], pool._states["thdot"]
-    assert -np.pi <= th.min() < -3
-    assert 3 < th.max() <= np.pi
-    assert -1 <= thdot.min() < -0.95
-    assert 0.95 < thdot.max() <= 1
 
 
 def test_cartpole_is_gymnasiums():
@@ -155,8 +154,10 @@ def test_cartpole_is_gymnasiums():
     raise AssertionError("it did not fall")
 
 
-@pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"batching": Greedy(2)}])
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize(
+    ("name", "kw"),
+    [*((name, {}) for name in ALONE), ("cartpole", {"groups": 2}), ("catch", {"batching": Greedy(2)})],
+)
 def test_state_and_load_go_on_to_the_bit(name, kw):
     """Saved between a recv and its send, loaded into a pool with another seed and past."""
     envs = Envs(f"toy:{name}", 6, **kw)
@@ -170,7 +171,7 @@ def test_state_and_load_go_on_to_the_bit(name, kw):
     for one in (pool, other):
         rng = np.random.default_rng(7)
         one.send(lanes, policy(one, rng, width(one, lanes)))
-        ends.append(play(one, 300, rng))
+        ends.append(play(one, 120, rng))
     for (a, x), (b, y) in zip(*ends, strict=True):
         assert (a == b).all()
         assert all(
@@ -210,21 +211,6 @@ def test_groups_alternate_and_may_be_parked():
     assert pool.recv()[0] == a
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("toy:catsh", {}, "unknown toy 'toy:catsh', did you mean 'toy:catch'"),
-        ("toy:catch", {"row": 3}, "unknown option 'row', did you mean 'rows'"),
-        ("toy:catch", {"rows": 1}, "rows ≥ 2"),
-        ("toy:catch", {"dtype": "int8"}, "'float32' or 'uint8'"),
-        ("toy:memory", {"cues": 1}, "cues ≥ 2"),
-    ],
-)
-def test_mistakes(name, options, says):
-    with pytest.raises(UserError, match=says):
-        Envs(name, 1, options=options).spec  # noqa: B018
-
-
 def test_closed():
     pool = Envs("toy:catch", 1).open(0)
     pool.close()
@@ -233,3 +219,131 @@ def test_closed():
         pool.recv()
     with pytest.raises(Closed):
         pool.send(slice(0, 1), np.zeros(1, int))
+
+
+PARTS = {"verb": Discrete(4), "unit": Discrete(4), "offset": Discrete(3)}
+
+
+def right(cue, verb):
+    """What perfect play answers to a cue, for a verb."""
+    return {"verb": verb, "unit": (cue + verb) % 4 if verb in (1, 3) else 0, "offset": (cue + verb) % 3 * (verb > 1)}
+
+
+def returns(games, answer, rows=8):
+    pool = Envs("toy:conditional", games, options={"rows": rows}).open(0)
+    total = np.zeros(games)
+    for _ in range(rows):
+        lanes, row = pool.recv()
+        total += row["reward"]
+        assert not row["terminated"].any()
+        pool.send(lanes, answer(row))
+    total += pool.recv()[1]["reward"]
+    return total, pool._rows["terminated"].copy()
+
+
+def perfect(row):
+    cues, verbs = row["obs"].argmax(1), row["mask"]["verb"][:, 1:].argmax(1) + 1
+    each = [right(int(c), int(v)) for c, v in zip(cues, verbs, strict=True)]
+    return {k: np.array([one[k] for one in each]) for k in PARTS}
+
+
+def test_perfect_waiting_and_random_play():
+    envs = Envs("toy:conditional", 2)
+    assert envs.spec.action == Conditional(PARTS, {"unit": (1, 3), "offset": (2, 3)})
+    assert envs.spec.obs == Field((4,), "float32")
+    total, over = returns(50, perfect)
+    assert np.allclose(total, 1)
+    assert over.all()
+    total, _ = returns(5, lambda row: tree.map(lambda x: x * 0, perfect(row)))
+    assert (total == 0).all()
+    draw = spaces.action_sampler(envs.spec.action, 0)
+    total, _ = returns(400, lambda row: draw(400, row["mask"]))
+    assert 0.15 < total.mean() < 0.3, "half of the time it waits, else a third to a half is right; nothing illegal"
+
+
+def test_what_is_illegal_ends_the_game():
+    pool = Envs("toy:conditional", 300).open(0)
+    lanes, row = pool.recv()
+    good, asked = perfect(row), row["mask"]["verb"][:, 1:].argmax(1) + 1
+    cue = row["obs"].argmax(1)
+    assert (row["mask"]["verb"].sum(1) == 2).all()
+    n = np.arange(300)
+    bad = {k: v.copy() for k, v in good.items()}
+    bad["unit"][asked == 1] = ((cue + asked + 1) % 4)[asked == 1]
+    bad["offset"][asked == 2] = ((cue + asked + 1) % 3)[asked == 2]
+    bad["verb"][(asked == 3) & (n % 2 == 0)] = 1
+    assert not row["mask"]["unit"][n, bad["verb"], bad["unit"]][asked == 1].any()
+    assert not row["mask"]["offset"][n, bad["offset"]][asked == 2].any()
+    pool.send(lanes, bad)
+    _, after = pool.recv()
+    fine = (asked == 3) & (n % 2 == 1)
+    assert (after["reward"][~fine] == -1).all()
+    assert (after["terminated"] == ~fine).all()
+    assert (after["reward"][fine] > 0).all()
+
+
+def test_masks_have_something_for_what_a_legal_verb_takes_and_nothing_for_others():
+    _, row = Envs("toy:conditional", 200).open(1).recv()
+    legal = row["mask"]
+    assert (legal["unit"].sum(2) == [0, 3, 0, 3]).all()
+    assert (legal["offset"].sum(1) == np.where(legal["verb"][:, 1], 0, 2)).all()
+
+
+BEST, BOT = Skirmish.focus, Skirmish.opposite
+
+
+def test_what_they_say_of_themselves():
+    spec = Envs("toy:rps", 2).spec
+    assert (spec.seats, spec.teams, spec.kinds) == (2, (0, 1), (0, 0))
+    assert (spec.events, spec.team_reward, spec.action) == ((), False, Discrete(3))
+    spec = Envs("toy:skirmish", 4).spec
+    assert (spec.seats, spec.teams, spec.kinds) == (4, (0, 0, 1, 1), (0, 0, 0, 0))
+    assert (spec.events, spec.team_reward, spec.action) == (("hit", "kill", "death"), True, Discrete(2))
+    assert Envs("toy:catch", 1).spec.seats == 1
+
+
+def test_the_best_answer_beats_the_bot():
+    won, lost = outcome(BEST, BOT, 1)
+    assert 0.975 < won < 0.995
+    assert won + lost < 1
+
+
+def test_equals_are_equal():
+    for team in (BEST, BOT):
+        won, lost = outcome(team, team, 2)
+        assert abs(won - lost) < 0.05
+    guess = np.random.default_rng(0)
+    won, _ = outcome(BEST, lambda obs: guess.integers(0, 2, len(obs)), 3)
+    assert won > 0.85
+    won, _ = outcome(lambda obs: guess.integers(0, 2, len(obs)), BOT, 3)
+    assert 0.6 < won < 0.75
+
+
+def test_late_reinforcements_change_no_winner():
+    assert outcome(BEST, BOT, 4, late=4)[0] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("catsh", {}, "unknown toy 'toy:catsh', did you mean 'toy:catch'"),
+        ("skirmisch", {}, "did you mean 'toy:skirmish'"),
+        ("catch", {"row": 3}, "unknown option 'row', did you mean 'rows'"),
+        ("catch", {"rows": 1}, "rows ≥ 2"),
+        ("catch", {"dtype": "int8"}, "'float32' or 'uint8'"),
+        ("memory", {"cues": 1}, "cues ≥ 2"),
+        ("conditional", {"rows": 0}, "toy:conditional needs rows ≥ 1, got rows=0"),
+        ("still", {"planes": 0}, "toy:still needs numbers from 1 up"),
+        ("rps", {"rounds": 0}, "rounds ≥ 1, got rounds=0"),
+        ("skirmish", {"health": 0}, "health ≥ 1"),
+        ("skirmish", {"accuracy": 0.0}, "0 < accuracy ≤ 1"),
+        ("skirmish", {"late": 8}, "0 ≤ late < health, got health=8"),
+        ("skirmish", {"lanes": 6}, "--lanes 6 is no multiple of the 4 seats of a match"),
+        ("skirmish", {"lanes": 4, "groups": 2}, "--groups 2 of 4 lanes have 2 each"),
+        ("rps", {"lanes": 6, "agents": 4, "groups": 1}, "--lanes 6 given; allowed: multiples of --players 4"),
+    ],
+)
+def test_mistakes(name, options, says):
+    kw = {k: v for k, v in options.items() if k in ("lanes", "agents", "groups")}
+    with pytest.raises(UserError, match=says):
+        Envs(f"toy:{name}", **{"lanes": 4, **kw}, options={k: v for k, v in options.items() if k not in kw}).open(0)

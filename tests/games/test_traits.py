@@ -1,3 +1,5 @@
+"""The game of all traits that tests train on: perfect play returns 1 with any of them."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -5,9 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from polyplay.core import tree
-from polyplay.core.errors import UserError
-from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from tests.games.traits import NAME
@@ -69,20 +68,6 @@ def test_perfect_play_returns_1_with_any_switches(switches):
     assert games == (2 if "memory" in switches else 3)
 
 
-def test_what_it_shows_and_takes():
-    spec = envs(()).spec
-    assert (spec.obs, spec.action, spec.mask, spec.classes) == (Field((5,), "float32"), Discrete(4), None, {})
-    spec = envs(("mask", "dict", "hybrid")).spec
-    assert spec.obs == {"room": Field((), "int64"), "near": {"sight": Field((3,), "float32")}}
-    assert spec.classes == {"room": 3}
-    assert spec.action == {"0": MultiDiscrete((2,), (2, 3)), "1": MultiBinary((2,))}
-    assert spec.mask == {"0": Field((5,), "bool"), "1": Field((4,), "bool")}
-    spec = envs(("mask", "hybrid", "continuous")).spec
-    assert list(spec.action) == ["pick", "aim"]
-    assert spec.mask == {"pick": Field((4,), "bool")}
-    assert envs(("continuous",)).spec.action == spec.action["aim"]
-
-
 def test_the_right_answer_is_always_legal_others_change_and_an_illegal_one_ends_it():
     pool = envs(("mask",), lanes=200, questions=50).open(0)
     seen = []
@@ -121,35 +106,3 @@ def test_a_wrong_answer_is_worth_what_is_right_of_it():
     pool.send(lanes, {"pick": (action["pick"] + 1) % 4, "aim": action["aim"] - np.float32(0.25)})
     reward = pool.recv()[1]["reward"]
     assert reward == pytest.approx(np.full(40, 0.75 / 2), abs=1e-6)
-
-
-@pytest.mark.parametrize("switches", [("memory", "mask", "dict", "hybrid"), ("mask", "hybrid", "continuous")])
-def test_state_and_load_go_on_to_the_bit(switches):
-    one, other = envs(switches, 6).open(1), envs(switches, 6).open(2)
-
-    def play(pool, turns, seed):
-        rng, seen = np.random.default_rng(seed), []
-        for _ in range(turns):
-            lanes, row = pool.recv()
-            seen.append(tree.map(np.copy, row))
-            any_cue = rng.integers(0, 4, 6)
-            pool.send(lanes, right(pool.spec.action, np.where(rng.random(6) < 0.7, cue_of(row["obs"]) % 4, any_cue)))
-        return seen
-
-    play(one, 15, 0)
-    play(other, 4, 1)
-    other.load(one.state())
-    for a, b in zip(play(one, 60, 2), play(other, 60, 2), strict=True):
-        for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True):
-            assert (x == y).all()
-
-
-def test_mistakes():
-    for switches, options, says in (
-        (("memry",), {}, f"{NAME}: unknown option 'memry', did you mean 'memory'"),
-        (("questions",), {}, "option questions=True must be of type int"),
-        ((), {"questions": 0}, "questions ≥ 1"),
-        (("mask", "continuous"), {}, "mask and continuous need hybrid too"),
-    ):
-        with pytest.raises(UserError, match=says):
-            envs(switches, **options).spec  # noqa: B018

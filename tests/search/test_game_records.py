@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -125,4 +124,4 @@ def test_results_are_those_of_the_rules(name: str):
 def found(visits: np.ndarray, value: float) -> Finished:
     """A search of one game of which nothing else is asked."""
     given = {"visits": visits, "value": np.array([value])}
-    return Finished(**{field.name: given.get(field.name, np.zeros(1)) for field in fields(Finished)})
+    return Finished(**{name: given.get(name, np.zeros(1)) for name in Finished._fields})

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import get_args, get_type_hints
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
 from polyplay.envs.pool import Envs
+from polyplay.evaluation.matches import openings as random_openings
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
-from polyplay.search.search import SearchPolicy
+from polyplay.search.evaluators import UniformEvaluator
+from polyplay.search.search import PositionSearch, SearchPolicy
+from tests.games.test_board_rules import legal_of as legal
 
 GO = game("go+size=3")
 OLD = [  # moves, and the one after them that repeats a position of more than eight plies before
@@ -28,11 +31,6 @@ def after(board: Game, moves: list[int]) -> np.ndarray:
     for move in moves:
         assert board_rules.play(board.numbers, record, move) == records.GOES_ON
     return record
-
-
-def legal(board: Game, record: np.ndarray) -> list[int]:
-    room = np.zeros(board.actions, np.int16)
-    return room[: board_rules.legal(board.numbers, record, room)].tolist()
 
 
 def positions(board: Game, n: int, seed: int = 0) -> np.ndarray:
@@ -124,8 +122,7 @@ def test_it_grows_to_what_it_chooses_by_whatever_leaves():
     assert (policy.options.simulations, policy.options.leaves) == (20, 1), "leaves are as configured"
 
 
-@pytest.mark.parametrize("root", get_args(get_type_hints(SearchOptions)["root"]))
-@pytest.mark.parametrize("before", [[0], [1, 4], [400, 0, 2]], ids=str)
+@pytest.mark.parametrize(("root", "before"), [("puct", [0]), ("gumbel", [400, 0, 2]), ("gumbel_mctx", [1, 4])])
 def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
     board = game("othello+size=6")
     options = SearchOptions(24, root=root, considered=8, leaves=4, noise=0.25)
@@ -149,8 +146,7 @@ def test_a_search_that_grows_from_few_simulations_considers_what_was_configured(
         assert policy.options.considered == max(1, min(8, simulations))
 
 
-@pytest.mark.parametrize("simulations", [0, 40])
-@pytest.mark.parametrize(("moves", "repeats"), OLD)
+@pytest.mark.parametrize(("moves", "repeats", "simulations"), [(*OLD[0], 0), (*OLD[1], 40), (*OLD[2], 40)])
 def test_it_makes_no_move_that_the_mask_forbids(moves, repeats, simulations):
     """Planes do not show what the move repeats, so the search takes it for the best."""
     record, policy = after(GO, moves), preferring(GO, {repeats: 6.0, 8: 3.0}, simulations)
@@ -166,3 +162,40 @@ def test_it_makes_no_move_that_the_mask_forbids(moves, repeats, simulations):
     assert out["action"].tolist() == [repeats, order[-1], GO.cells]
     assert simulations or order[-1] == 8
     assert len(set(out["value"].tolist())) == 1, "of the position, whatever the move"
+
+
+FOUR = GAMES["connect_four"]
+OPTIONS = SearchOptions(30, noise=0.0, temperature=((0, 0.0),), reuse=False)
+
+
+def openings(n: int, plies: int) -> np.ndarray:
+    return np.stack([*islice(random_openings(FOUR, plies, seed=1), n)])
+
+
+def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0) -> PositionSearch:
+    return PositionSearch(FOUR, options, UniformEvaluator(FOUR.actions), most, seed)
+
+
+def test_a_position_has_the_same_move_in_whatever_company():
+    records = openings(23, 6)
+    alone = [int(searching(1).choose(record[None])[0]) for record in records]
+    assert len(set(alone)) > 2
+    eight = searching(8)
+    assert eight.choose(records).tolist() == alone, "in parts of eight"
+    assert eight.choose(records[:3]).tolist() == alone[:3], "fewer than before"
+    assert eight.choose(records[10:18]).tolist() == alone[10:18]
+
+
+def test_without_simulations_moves_are_drawn_from_the_policy():
+    drawing = SearchOptions(0, noise=0.0, temperature=((0, 1.0),), reuse=False)
+    records = np.repeat(FOUR.new()[None], 700, 0)
+    found = np.bincount(searching(100, drawing, seed=5).choose(records), minlength=7)
+    assert found.min() > 60, "each of seven moves about a hundred times"
+    again = searching(100, drawing, seed=5).choose(records)
+    assert np.bincount(again, minlength=7).tolist() == found.tolist()
+
+
+def test_every_evaluation_is_a_turn():
+    turns = []
+    searching(4).choose(openings(4, 2), lambda: turns.append(1))
+    assert len(turns) >= 30

@@ -63,10 +63,9 @@ def finish(twin: TwinSearch, stub: Stub) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("game", "more"), VARIANTS, ids=lambda x: x.name if isinstance(x, Game) else "")
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
-    search, stub = search_of(game, more, seed), Stub(game)
-    twins = [TwinSearch(game, SearchOptions(**more), seed, 5 + g) for g in range(GAMES_AT_ONCE)]
+def test_every_visit_is_the_twins(game: Game, more: dict[str, Any]):
+    search, stub = search_of(game, more), Stub(game)
+    twins = [TwinSearch(game, SearchOptions(**more), 0, 5 + g) for g in range(GAMES_AT_ONCE)]
     for twin in twins:
         twin.restart()
     moves = 0
@@ -88,9 +87,7 @@ def test_every_visit_is_the_twins(game: Game, more: dict[str, Any], seed: int):
         moves += len(actions)
     given_up = search.tree.plays["given_up"]
     assert given_up.tolist() == [twin.given_up for twin in twins]
-    if (
-        more.get("inherited") != "added" and "width" not in more
-    ):  # what it inherits again and again may be too much for any room
+    if more.get("inherited") != "added" and "width" not in more:  # else it may be too much for any room
         assert given_up.sum() == 0
     elif "nodes" in more or "width" in more:
         assert given_up.sum() > 5
@@ -162,7 +159,7 @@ def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime
     search.answer(*search.evaluator.evaluate(search.planes))
 
 
-@pytest.mark.parametrize("board", ["go+size=9", "go", "othello+size=8"])
+@pytest.mark.parametrize("board", ["go+size=9", "othello+size=8"])
 def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
     """Where it has none, a position is evaluated again at each visit, and nothing below it is searched."""
     search = Search(game(board), 1, SearchOptions(150, leaves=2), UniformEvaluator(game(board).actions))
@@ -172,21 +169,6 @@ def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
     nodes = search.tree.nodes[0, : search.tree.plays["nodes"][0]]
     assert len(nodes) > 140
     assert (nodes["status"] == EXPANDED).all()
-
-
-def test_planes_in_the_other_layout_are_the_same_and_so_is_the_search():
-    one, two = (
-        Search(FOUR, 2, SearchOptions(simulations=20), Stub(FOUR), channels_last=last, dtype=dtype)
-        for last, dtype in ((False, np.float32), (True, np.float64))
-    )
-    for search in (one, two):
-        search.restart()
-        for _ in range(21):
-            done = search.step()
-        assert search.planes.shape == (2, 3, 6, 7)
-    assert np.array_equal(done.visits, one.finished().visits)
-    assert np.array_equal(one.planes, two.planes)
-    assert two.planes.strides[1] == 8
 
 
 def won(stones: np.ndarray) -> bool:
@@ -220,20 +202,17 @@ def test_a_search_goes_on_to_the_bit_from_its_state(waiting: bool, more: dict[st
     assert all(np.array_equal(mine[name], other[name]) for name in mine)
 
 
-@pytest.mark.parametrize("mirror", [False, True])
-def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value(mirror: bool):
+def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value():
     """x on c1, d1, with b1 and e1 open: the third in a row leaves two places for the fourth."""
-    search = Search(FOUR, 1, SearchOptions(simulations=20_000, reuse=False), UniformEvaluator(7))
+    search = Search(FOUR, 1, SearchOptions(simulations=10_000, reuse=False), UniformEvaluator(7))
     record = FOUR.new()
     for action in (2, 2, 3, 3):
-        board_rules.play(FOUR.numbers, record, 6 - action if mirror else action)
+        board_rules.play(FOUR.numbers, record, action)
     search.restart(records=record[None])
     done = search.step()
     while not len(done.games):
         done = search.step()
-    winning = {1, 4}
-    best = int(done.visits[0].argmax())
-    assert (6 - best if mirror else best) in winning
+    assert done.visits[0].argmax() in (1, 4)
     assert done.value[0] > 0.5
 
 

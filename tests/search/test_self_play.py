@@ -18,6 +18,7 @@ from polyplay.games.records import ResignOptions
 from polyplay.search import SearchOptions
 from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.self_play import SearchMetrics, SelfPlay, game_rows
+from tests.games.test_board_rules import legal_of as legal
 from tests.search.test_policy import shown
 
 BOARD = GAMES["tic_tac_toe"]
@@ -76,11 +77,6 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
         last = 1.0 if result == records.WON else 0.0
         assert game["reward"][1:].tolist() == [last * (-1) ** (moves - 1 - t) for t in range(moves)]
         assert (game["version"] == 5).all()
-
-
-def legal(board: Game, record: np.ndarray) -> np.ndarray:
-    room = np.zeros(board.actions, np.int16)
-    return room[: board_rules.legal(board.numbers, record, room)].copy()
 
 
 def test_moves_of_capped_searches_have_no_rows(monkeypatch):

@@ -15,7 +15,7 @@ from polyplay.cli import bench
 from polyplay.core.errors import UserError
 from polyplay.runs import load, plan
 from polyplay.runs.options import RunOptions
-from polyplay.workers import sizing
+from polyplay.workers import row_costs, sizing
 from polyplay.workers.sizing import RowCosts, actor_rate, best_actors, threads_of
 
 COSTS = st.builds(RowCosts, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
@@ -192,7 +192,7 @@ def test_what_is_measured(monkeypatch):
     before = torch.get_num_threads()
     wired, crew = build("impala", {"unroll": 5})
     spec = next(r.spec for r in crew.roles if r.learner)
-    found = sizing.measure_costs(wired.envs, spec, 5, 16, "float32")
+    found = row_costs.measure_costs(wired.envs, spec, 5, 16, "float32")
     assert found.act > 0 < found.learn
     assert found.gain > 0
     assert torch.get_num_threads() == before
@@ -225,7 +225,7 @@ def test_learning_from_what_acting_computed():
     wired = bench.wire("a2c", bench.keywords("a2c", "toy:still", "a3c", "float32", 2))
     grads = []
     for reuse in (False, True):
-        found = sizing.CostProfile(wired.envs, wired.spec, "float32", reuse)
+        found = row_costs.CostProfile(wired.envs, wired.spec, "float32", reuse)
         assert found.reuse == reuse
         calls: list[int] = []
         found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
@@ -244,13 +244,13 @@ def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch
         return len(turns) * 2e-6
 
     monkeypatch.setattr(sizing, "perf_counter", clock)
-    assert sizing.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
-    assert len(turns) == 6 + blocks * round(sizing.BLOCK / 2e-6)
+    assert row_costs.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
+    assert len(turns) == 6 + blocks * round(row_costs.BLOCK / 2e-6)
 
 
 def test_learning_changes_the_weights():
     wired = bench.wire("ppo", bench.keywords("ppo", "toy:catch", "mlp", "float32", 2))
-    found = sizing.CostProfile(wired.envs, wired.spec)
+    found = row_costs.CostProfile(wired.envs, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
     apply_gradient = found.apply_gradient
     found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]

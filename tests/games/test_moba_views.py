@@ -1,15 +1,25 @@
-"""What heroes of the lane game see and may do: against plain observations, through fog, and seen from either side."""
+"""What heroes of the lane game see and may do, through fog and from either side; their rewards; the map for people."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from polyplay.core import tree
-from polyplay.games import moba_world
+from polyplay.games import moba_views as v
+from polyplay.games import moba_world as w
 from polyplay.games.moba import LaneGame
+from polyplay.games.moba_views import (
+    EVENTS,
+    REWARDS,
+    make_zero_sum,
+    share_in_team,
+    time_weights,
+    weigh_events,
+)
 from polyplay.games.moba_world import LaneWorld
-from tests.games.moba_scenes import State, actions, begun, look, nameable, scatter, step
+from tests.games.moba_scenes import State, actions, begun, nameable, scatter, step
 from tests.games.moba_twin import Hero, Match, Unit
 from tests.games.test_moba_rules import WORLDS, twin_of
 
@@ -75,69 +85,10 @@ def test_observations_are_those_of_plain_code(given):
                 np.testing.assert_allclose(found, np.array(rows, float), atol=1e-6)
                 shown += int(found[:, 0].sum())
             np.testing.assert_allclose(seen["own"][m, p], own(twin, hero, given.length), atol=1e-6)
-            primary, _, offset, delay = s["heroes"][m, p, moba_world.PRIMARY :].tolist()
+            primary, _, offset, delay = s["heroes"][m, p, w.PRIMARY :].tolist()
             last = [*(float(i == primary) for i in range(8)), offset % 9 / 4 - 1, offset // 9 / 4 - 1, delay / 3]
             np.testing.assert_allclose(seen["last_action"][m, p], last, atol=1e-6)
     assert shown > 20
-
-
-def unlike(s: State, m: int, u: int, rng: np.random.Generator) -> None:
-    """Give a unit other numbers; it lives on where it lived, and stays dead where it was."""
-    unit, half = s["units"][m, u], s["units"].shape[1] // 2
-    team = s["heroes"].shape[1] // 2
-    if unit[moba_world.HEALTH] > 0:
-        unit[moba_world.MOST] = rng.integers(50, 900)
-        unit[moba_world.HEALTH] = rng.integers(1, unit[moba_world.MOST] + 1)
-    unit[moba_world.READY], unit[moba_world.TARGET] = rng.integers(0, 9000), -1
-    if u % half < team:
-        s["heroes"][m, u // half * team + u % half, : moba_world.AIM] = rng.integers(1, 9, moba_world.AIM)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_fog_hides_every_number_of_what_is_not_seen(seed):
-    """Other numbers and other places of unseen units change no observation and no mask of the other side: all but the
-    lead, which both sides know.
-    """
-    given, rng = WORLDS[seed % len(WORLDS)], np.random.default_rng(seed)
-    s, game, changed = scene(given, 6, seed), LaneGame(given), 0
-    half = s["units"].shape[1] // 2
-    for side in range(2):
-        seats = slice(None), slice(side * given.team, (side + 1) * given.team)
-        before = [tree.at(told(s), seats) for told in (game.see, game.legal)]
-        for m, u in np.argwhere(~s["seen"]):
-            if u // half == side:
-                continue
-            x, y = s["units"][m, u, : moba_world.HEALTH].tolist()
-            unlike(s, m, u, rng)
-            if u % half < half - 1 - 2 * given.lanes:  # no building
-                s["units"][m, u, : moba_world.HEALTH] = rng.integers(0, moba_world.WIDTH), rng.integers(0, given.height)
-                look(s)
-                if s["seen"][m, u]:
-                    s["units"][m, u, : moba_world.HEALTH] = x, y
-            changed += 1
-        look(s)
-        after = [tree.at(told(s), seats) for told in (game.see, game.legal)]
-        for seen in (before[0], after[0]):
-            seen["own"][..., moba_world.OWN.index("lead")] = 0.0
-        for one, two in zip(before, after, strict=True):
-            assert all((a == b).all() for (_, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True))
-    assert changed > 10
-
-
-def test_a_unit_comes_out_of_the_fog():
-    given = LaneWorld(team=1, lanes=1)
-    s, game = begun(given, 1), LaneGame(given)
-    half = s["units"].shape[1] // 2
-    assert game.see(s)["enemies"].sum() == 0
-    s["units"][0, half, [moba_world.X, moba_world.Y]] = s["units"][0, 0, [moba_world.X, moba_world.Y]] + (8000, 0)
-    look(s)
-    assert game.see(s)["enemies"][0, 0, 0, :3].tolist() == [1, 0.5, 0]
-    s["units"][0, half, moba_world.X] += 2400  # beyond the hero's sight, and the core's
-    look(s)
-    assert game.see(s)["enemies"][0, 0, 0, 0] == 1, "a tower sees it still"
-    s["units"][0, 1 + moba_world.SLOTS : half, moba_world.HEALTH] = 0
-    look(s)
-    assert game.see(s)["enemies"].sum() == 0
 
 
 def plain_masks(twin: Match, hero: Hero) -> tuple[list[bool], list[list[bool]]]:
@@ -174,21 +125,97 @@ def test_each_primary_may_name_the_units_of_plain_code(given):
             primary, units = plain_masks(twin, hero)
             assert masks["primary"][m, p].tolist() == primary
             assert masks["unit"][m, p].tolist() == units
-            kinds |= {(k, all(units[k])) for k in moba_world.USES["unit"] if primary[k]}
-    assert kinds >= {(k, False) for k in moba_world.USES["unit"]}
+            kinds |= {(k, all(units[k])) for k in w.USES["unit"] if primary[k]}
+    assert kinds >= {(k, False) for k in w.USES["unit"]}
 
 
 @pytest.mark.parametrize("primary", [3, 4, 5])
 def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
     given = LaneWorld(team=3, lanes=1)
     s = scene(given, 40, 7)
-    masks, column = LaneGame(given).legal(s)["primary"], moba_world.BOLT + primary - 3
+    masks, column = LaneGame(given).legal(s)["primary"], w.BOLT + primary - 3
     action, before = np.zeros((40, 6, 4), np.int64), s["heroes"][:, :, column].copy()
     action[:, :, 0], action[:, :, 2] = primary, 40
     action[:, :, 1] = nameable(given, s)[:, :, min(primary, 4)].argmax(2)
     half = s["units"].shape[1] // 2
-    alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], moba_world.HEALTH] > 0
+    alive = s["units"][:, [0, 1, 2, half, half + 1, half + 2], w.HEALTH] > 0
     step(given, s, action)
     used, legal = (s["heroes"][:, :, column] != before)[alive], masks[:, :, primary][alive]
     assert min(legal.sum(), (~legal).sum()) > 5
     assert (used == legal).all()
+
+
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
+
+
+def drawn(n: int, team: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 3, (n, 2 * team))
+
+
+@settings(max_examples=30, deadline=None)
+@given(SIZES, st.integers(0, 9000))
+def test_events_are_weighed_by_the_table_and_all_but_the_win_by_time(size, age):
+    n, team, seed = size
+    events = np.random.default_rng(seed).normal(0, 2, (n, 2 * team, len(EVENTS)))
+    found = weigh_events(events, np.repeat(time_weights(9000)[age], n))
+    for m, p in np.ndindex(n, 2 * team):
+        want = 0.0
+        for name, number in zip(EVENTS, events[m, p].tolist(), strict=True):
+            want += REWARDS[name] * number * (1.0 if name == "win" else 0.6 ** (age / 30 / 600))
+        assert found[m, p] == pytest.approx(want, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SIZES)
+def test_zero_sum_takes_off_the_mean_of_the_enemies(size):
+    reward = drawn(*size)
+    n, team = len(reward), size[1]
+    found = make_zero_sum(reward)
+    for m, p in np.ndindex(n, 2 * team):
+        enemies = [reward[m, q] for q in range(2 * team) if (q < team) != (p < team)]
+        assert found[m, p] == pytest.approx(reward[m, p] - sum(enemies) / team)
+    np.testing.assert_allclose(found.sum(1), 0.0, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SIZES, st.floats(0, 1))
+def test_team_spirit_mixes_in_the_mean_of_the_team_and_keeps_the_sum(size, spirit):
+    reward = drawn(*size)
+    n, team = len(reward), size[1]
+    found = share_in_team(reward, spirit)
+    for m, p in np.ndindex(n, 2 * team):
+        mates = [reward[m, q] for q in range(2 * team) if (q < team) == (p < team)]
+        assert found[m, p] == pytest.approx((1 - spirit) * reward[m, p] + spirit * sum(mates) / team)
+    np.testing.assert_allclose(found.reshape(n, 2, team).sum(2), reward.reshape(n, 2, team).sum(2), atol=1e-9)
+    np.testing.assert_allclose(share_in_team(make_zero_sum(reward), spirit).sum(1), 0.0, atol=1e-12)
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ValueError, match=r"events \[2, 4, 3\], weight \[2\]: want \[n, P, 11\], \[n\]"):
+        weigh_events(np.zeros((2, 4, 3)), np.ones(2))
+    for call in (make_zero_sum, lambda reward: share_in_team(reward, 0.5)):
+        with pytest.raises(ValueError, match=r"reward \[2, 3\]: want \[n, P\] of two teams"):
+            call(np.zeros((2, 3)))
+
+
+def test_the_map_shows_units_of_both_sides():
+    def colour(picture, x, y):
+        return tuple(picture[y // v.DOT, x // v.DOT].tolist())
+
+    given = LaneWorld(team=2, lanes=2)
+    s = begun(given, 2)
+    half = s["units"].shape[1] // 2
+    s["units"][1, [0, half], : w.HEALTH] = (16000, 9000), (20000, 9000)
+    s["units"][1, 0, w.HEALTH] = s["units"][1, 0, w.MOST] // 2
+    s["units"][1, half + 2, : w.MOST] = 17000, 14000, 80
+    s["units"][1, 2 + 2 * w.SLOTS, w.HEALTH] = 0  # an outer tower has fallen
+    picture = v.draw_lanes(s, 1)
+    assert picture.shape == (given.height // v.DOT, w.WIDTH // v.DOT, 3)
+    assert [colour(picture, x, 9000) for x in (16000, 20000)] == list(v.SIDES)
+    assert colour(picture, 17000, 14000) == v.SIDES[1]
+    assert colour(picture, w.OUTER_X, 6000) == v.ROAD
+    assert [colour(picture, x, 6000) for x in (w.INNER_X, w.WIDTH - w.OUTER_X)] == list(v.SIDES)
+    assert [colour(picture, x, 10000) for x in (w.CORE_X, w.WIDTH - w.CORE_X)] == list(v.SIDES)
+    assert colour(picture, 18000, 3000) == v.GROUND
+    bar = picture[9000 // v.DOT - v.HERO - 7, 16000 // v.DOT - v.HERO : 16000 // v.DOT + v.HERO + 1].tolist()
+    assert bar == [list(v.GREEN)] * 9 + [list(v.BACK)] * 8

@@ -1,0 +1,165 @@
+"""What each part of a system costs: a step of the environments, a forward pass, an update.
+
+Measured with one compute thread, and learning with two besides.
+No queue, no copy between processes, no bootstrap value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from time import perf_counter, process_time
+from typing import cast
+
+import numpy as np
+import torch
+
+from polyplay.acting.rows import policy_inputs
+from polyplay.buffers.rollout_queue import rows_of
+from polyplay.core import tree
+from polyplay.core.errors import EnvFailure
+from polyplay.core.tree import Batch
+from polyplay.envs.pool import Envs
+from polyplay.envs.spaces import action_sampler
+from polyplay.learning.learner import LearnerSpec, run_epochs, unroll_before_last
+from polyplay.learning.returns import LossOutput
+from polyplay.nets.factory import build_network
+from polyplay.nets.layers import Tape, join_tapes
+from polyplay.nets.policy import TapedPolicy
+from polyplay.weights.params import FlatParams
+from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
+
+BLOCK = 0.02  # CPU seconds measured at once
+DRAWN = 64  # batches of random actions, again and again
+
+
+def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
+    """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
+    before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
+    try:
+        parts = CostProfile(envs, spec, precision)
+        parts.clock = time.perf_counter
+        act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
+        one = parts.learn(T, B, 0.0)
+        torch.set_num_threads(2)
+        return RowCosts(act / lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, 0.0))
+    finally:
+        torch.set_num_threads(before)
+
+
+def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = process_time) -> float:
+    """CPU microseconds of one turn, all threads of this process: the median of many blocks of turns."""
+    began = perf_counter()
+    for warm in range(5):
+        if warm >= 2 and perf_counter() - began > seconds:
+            break
+        turn()
+    before = clock()
+    turn()
+    times = max(1, round(BLOCK / max(clock() - before, 1e-6)))
+    found: list[float] = []
+    until = perf_counter() + seconds
+    while (now := perf_counter()) < until or len(found) < (5 if now < until + seconds else 3):
+        before = clock()
+        for _ in range(times):
+            turn()
+        found.append((clock() - before) / times * 1e6)
+    return statistics.median(found)
+
+
+class CostProfile:
+    """Of a system with these environments, policy and learner."""
+
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32", reuse: bool = False):
+        """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
+        self.clock: Callable[[], float] = process_time
+        torch.set_num_threads(1)
+        self.envs, self.spec = envs, spec
+        self.policy = build_network(spec.policy, 0, precision)
+        self.reuse = reuse and spec.acted and spec.passes is None and getattr(self.policy, "recalls", False)
+        self.vector = FlatParams(self.policy)
+        self.optimizer = spec.update.optim.make(self.vector.parameter)
+        self.optimizer.param_groups[0]["lr"] = 1e-6
+
+    def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
+        """µs of a step of `lanes` lanes together, random actions."""
+        patience = self.envs.step_timeout
+        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
+        pool, turns = few.open(0), iter(range(1 << 40))
+
+        def step() -> None:
+            at, _ = pool.recv()
+            pool.send(at, drawn[next(turns) % DRAWN])
+
+        try:
+            drawn = [action_sampler(pool.spec.action, seed)(lanes) for seed in range(DRAWN)]
+            return cpu_cost(step, seconds, self.clock)
+        finally:
+            with contextlib.suppress(EnvFailure):
+                pool.recv()
+            pool.close()
+
+    def infer(self, n: int, seconds: float) -> float:
+        """µs of an acting forward pass for n lanes."""
+        row = tree.map(torch.from_numpy, self._rows((n,)))
+        row["noise"] = torch.rand(n, self.policy.noise)
+        state = self.policy.initial(n)
+        if hasattr(self.policy, "hold"):
+            self.policy.hold()
+
+        def act() -> None:
+            with torch.no_grad():
+                self.policy.act(row, state)
+
+        return cpu_cost(act, seconds, self.clock)
+
+    def learn(self, T: int, B: int, seconds: float) -> float:
+        """µs of learning from [T, B] rows: one update, or all passes over them."""
+        passes = self.spec.passes is not None
+        rows = self._rows((T + (passes or self.reuse), B))  # there the last row is for its value alone
+        batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
+        tape = self._tape(batch, state, T) if self.reuse else None
+
+        def update() -> None:
+            if passes:
+                deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
+            else:
+                deque(self.apply_gradient(self.score(batch, state, tape)), 0)
+
+        return cpu_cost(update, seconds, self.clock)
+
+    def _tape(self, batch: Batch, state: Batch, T: int) -> Tape:
+        """What acting in rows 0..T-1 leaves to learning."""
+        tapes: list[Tape] = [[] for _ in range(T)]
+        with torch.no_grad():
+            for t, tape in enumerate(tapes):
+                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
+                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
+        return join_tapes(tapes)
+
+    def score(self, rows: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """See Learner.score."""
+        out = unroll_before_last(self.policy, rows, state, tape) if tape else self.policy.unroll(rows, state)
+        return self.spec.loss(out, rows, self.spec.hyperparameters)
+
+    def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
+        """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""
+        self.vector.zero_grad()
+        scored.loss.backward()
+        torch.linalg.vector_norm(self.vector.grad)
+        self.optimizer.step()
+        yield
+        return 0.0
+
+    def _rows(self, shape: tuple[int, ...]) -> Batch:
+        """Rows of noise; every action is legal."""
+        spec, rng = self.envs.spec, np.random.default_rng(0)
+        rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
+        for _, x in tree.leaves(rows["obs"]):
+            x[...] = rng.integers(0, 256, x.shape, np.uint8) if x.dtype == np.uint8 else 0
+        for _, x in tree.leaves(rows.get("mask", {})):
+            x[...] = True
+        return rows

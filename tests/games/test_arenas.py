@@ -1,0 +1,171 @@
+"""Both arenas as environments: lanes, seeds, states, pictures, and wrong options."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyplay
+from polyplay.cli.main import main
+from polyplay.core import tree
+from polyplay.core.errors import UserError
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs import Envs
+from polyplay.envs.lane import load_bot, seat_bot
+from polyplay.envs.make import connect
+from polyplay.envs.pool import EnvSpec, Pool
+from polyplay.envs.spaces import action_width, random_actions
+from polyplay.games import ctf, ctf_rules, moba
+from polyplay.games.ctf_views import (
+    FRAME,
+    SIDE,
+    VIEW,
+    draw_match,
+)
+from polyplay.games.moba_views import REWARDS, SHARES, draw_lanes
+
+CTF, LANES = "arena:ctf+size=9+length=40", "arena:lanes+team=2+lanes=1+length=80"
+
+
+def drawn(spec: EnvSpec, lane: int, t: int, row: Batch) -> Tree:
+    """Actions of the lanes of a row that depend on their numbers and the step alone."""
+    width = action_width(spec.action)
+    u = np.stack([np.random.default_rng([t, lane + i]).random(width) for i in range(len(row["first"]))])
+    return random_actions(spec.action, u, row.get("mask"))
+
+
+def go_on(pool: Pool, steps: range, lane: int = 0) -> list[Batch]:
+    """Copies of the rows of these steps."""
+    rows = []
+    for t in steps:
+        ids, row = pool.recv()
+        rows.append(tree.map(np.copy, row))
+        pool.send(ids, drawn(pool.spec, lane, t, row))
+    return rows
+
+
+def played(title: str, lanes: int, steps: int, lane: int = 0) -> list[Batch]:
+    return go_on(connect(Envs(title, lanes), 3, lane), range(steps), lane)
+
+
+def equal(a: Tree, b: Tree) -> bool:
+    return all((x == y).all() for (_, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("title", "events", "ends"), [(CTF, ctf_rules.EVENTS, [40, 81]), (LANES, (*REWARDS, *SHARES), [20, 41])]
+)
+def test_a_match_has_two_teams_events_and_an_end(title, events, ends):
+    spec, rows = Envs(title, 8).spec, played(title, 8, 90 if title == CTF else 45)
+    assert (spec.seats, spec.teams, spec.events, spec.team_reward) == (4, (0, 0, 1, 1), events, True)
+    assert [t for t, row in enumerate(rows) if row["terminated"].all()] == ends
+    assert all(rows[t + 1]["first"].all() for t in ends)
+    assert not any(row["truncated"].any() for row in rows)
+    if title == CTF:
+        assert np.prod(spec.action.nvec) == 540
+        assert not equal(rows[0]["obs"], rows[41]["obs"]), "each match has a map of its own"
+        return
+    assert {k: v.n for k, v in spec.action.items()} == {"primary": 8, "unit": 1 + 2 + 8 + 6, "offset": 81, "delay": 4}
+    assert {k: v.shape for k, v in rows[0]["mask"].items()} == {"primary": (8, 8), "unit": (8, 8, 17)}
+    legal = [row["mask"]["primary"].all() and row["mask"]["unit"].all() for row in rows]
+    assert [t for t, all_are in enumerate(legal) if all_are] == ends, "nobody plays there"
+    assert max(abs(row["reward"]).max() for row in rows) > 0
+
+
+PIXEL_VIEW = pytest.param(CTF + "+view=pixels", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [CTF, CTF + "+team=1+kind=open", PIXEL_VIEW, LANES, "arena:lanes+team=1+lanes=2+length=60+randomise=1+repeat=3"],
+)
+def test_lanes_play_alike_however_many_there_are(title):
+    seats = Envs(title, 4).spec.seats
+    together, apart = played(title, 2 * seats, 45), [played(title, seats, 45, lane=lane) for lane in (0, seats)]
+    for whole, *parts in zip(together, *apart, strict=True):
+        assert equal(whole, tree.map(lambda *x: np.concatenate(x), *parts))
+
+
+@pytest.mark.parametrize("title", [CTF, LANES + "+randomise=0.5"])
+def test_a_state_goes_on_to_the_bit(title):
+    pool, other = (connect(Envs(title, 8), seed, 0) for seed in (7, 8))
+    go_on(pool, range(30))
+    other.load(pool.state())
+    assert all(equal(a, b) for a, b in zip(go_on(pool, range(30, 90)), go_on(other, range(30, 90)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
+        ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
+        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
+        ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),
+        ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
+        ("arena:ctf+length=10+repeat=3", "length=10 given, allowed with repeat=3: a multiple of that"),
+        ("arena:ctf+speed=3", "unknown option 'speed'"),
+        ("arena:ctf", "no multiple of the 4 seats"),
+        ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
+        ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
+        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
+        ("arena:lanes+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
+        ("arena:lanes+randomise=2", "randomise=2 given, allowed: 0 to 1"),
+        ("arena:lanes+reward=score", "reward=score given, allowed: shaped, win"),
+        ("arena:lanes+maps=train", "unknown option 'maps'"),
+    ],
+)
+def test_wrong_options_are_one_line(title, said):
+    with pytest.raises(UserError, match=said.replace("+", r"\+")) as raised:
+        _ = Envs(title, 10).spec
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("title", ["arena:ctf+length=60", "arena:ctf+length=60+actions=small+view=pixels", LANES])
+def test_it_passes_the_check(title, capfd):
+    assert main(["check", title]) == 0, capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("title", "draw", "lane", "rate"),
+    [("arena:ctf+repeat=3+length=9", draw_match, 6, 5.0), (LANES + "+length=9+repeat=3", draw_lanes, 6, 10.0)],
+)
+def test_a_pool_shows_the_match_of_a_lane(title, draw, lane, rate):
+    with closing(Envs(title, 8).open(3)) as pool:
+        go_on(pool, range(3))
+        picture, found = pool.picture(lane)
+        assert found == rate
+        assert (picture == draw(pool.state()["game"], 1)).all()
+        assert not (picture == pool.picture(0)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("env", "pictures", "shape"),
+    [
+        ("arena:ctf+size=9+length=12+actions=small", 13, (SIDE, SIDE + 2 * (VIEW + 2 * FRAME), 3)),
+        pytest.param("arena:lanes+team=1+lanes=1+length=40", 11, (240, 720, 3), marks=pytest.mark.long),
+    ],
+)
+def test_an_evaluation_is_filmed(env, pictures, shape, tmp_path: Path):
+    av = pytest.importorskip("av")
+    given = {"env": env, "network": "mlp", "serial": True, "tensorboard": False}
+    run = polyplay.train("ppo", run=str(tmp_path / "run"), steps=100, lanes=4, unroll=8, minibatches=1, **given)
+    found = polyplay.evaluate(run.directory, episodes=4, video=True)
+    with av.open(found["video"]) as video:
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert (len(frames), frames[0].shape) == (pictures, shape)
+
+
+@pytest.mark.long  # it compiles all of them
+@pytest.mark.parametrize("title", [CTF + "+actions=small", CTF + "+team=3", LANES])
+def test_a_bot_has_every_public_name_and_plays_on_pools(title):
+    envs, module = Envs(title, 12), ctf if title.startswith(CTF) else moba
+    roles = ("level5", "attacker", "defender", "returner") if module is ctf else ()
+    assert tuple(envs.spec.bots) == module.BOTS == ("level1", "level2", "level3", "level4", *roles)
+    for name in module.BOTS:
+        bot = load_bot(envs.spec, name)
+        assert bot is getattr(module, name)
+        seat_bot(bot, connect(envs, 0, 0), slice(4, 7))
