@@ -157,7 +157,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
         asked.append((envs.lanes, T, B, precision))
         return RowCosts(1e-3, 1e-3, 1.0)
 
-    monkeypatch.setattr(sizing, "measure_costs", measure)
+    monkeypatch.setattr(row_costs, "measure_costs", measure)
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     for more, options, n in (
         ({}, {"serial": True}, 2),
@@ -188,7 +188,7 @@ def test_what_is_measured(monkeypatch):
     """Real parts of a toy: positive, by the clock; this process computes with as many threads as before."""
     import torch
 
-    monkeypatch.setattr(sizing, "SECONDS", 0.01)
+    monkeypatch.setattr(row_costs, "SECONDS", 0.01)
     before = torch.get_num_threads()
     wired, crew = build("impala", {"unroll": 5})
     spec = next(r.spec for r in crew.roles if r.learner)
@@ -202,7 +202,7 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
     def broken(*_: Any) -> RowCosts:
         raise RuntimeError("shapes do not fit\nat all")
 
-    monkeypatch.setattr(sizing, "measure_costs", broken)
+    monkeypatch.setattr(row_costs, "measure_costs", broken)
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     wired, crew = build("impala", {"unroll": 5})
     assert wired.resolved == {"actors": 2}
@@ -212,7 +212,7 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
 def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     """Smaller ones are planned with the actors that were found."""
     asked = []
-    monkeypatch.setattr(sizing, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
+    monkeypatch.setattr(row_costs, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     monkeypatch.setattr(plan, "memory_limit", lambda: 6_000_000_000)
     with pytest.raises(UserError, match="what fits: --"):
@@ -243,7 +243,7 @@ def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch
     def clock() -> float:
         return len(turns) * 2e-6
 
-    monkeypatch.setattr(sizing, "perf_counter", clock)
+    monkeypatch.setattr(row_costs, "perf_counter", clock)
     assert row_costs.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
     assert len(turns) == 6 + blocks * round(row_costs.BLOCK / 2e-6)
 
