@@ -56,8 +56,8 @@ PATIENCE = 600.0  # seconds for the first updates
 
 def crew_of(actors: int, asked: argparse.Namespace) -> Crew:
     page = systems.load("apex")
-    more: Any = {"actors": actors, "lanes": asked.lanes, "memories": asked.memories}
-    kept: Any = {"capacity": 50_000, "start": asked.start, "network": asked.network, "batch": asked.batch}
+    more: Any = {"actors": actors, "lanes": asked.lanes, "replay_workers": asked.memories}
+    kept: Any = {"capacity": 50_000, "learning_starts": asked.start, "network": asked.network, "batch": asked.batch}
     crew = Crew(steps=10**12, say=lambda kind, text: print(f"apex: {text}", flush=True))
     page.build(Config(env=asked.env, atari="baselines", prefetch=4, unroll=25, optimizer="adam", **more, **kept), crew)
     return crew
@@ -143,7 +143,15 @@ NET: Any = {
     "max_grad_norm": 10.0,
     "batch": BATCH,
 }
-PACE: Any = {"lanes": 1, "memories": 1, "unroll": 16, "n_step": 3, "target": 200, "prefetch": 1, "capacity": 100_000}
+PACE: Any = {
+    "lanes": 1,
+    "replay_workers": 1,
+    "unroll": 16,
+    "n_step": 3,
+    "target_update": 200,
+    "prefetch": 1,
+    "capacity": 100_000,
+}
 GOALS = {"MountainCar-v0": -160.0, "Acrobot-v1": -120.0, "CartPole-v1": 400.0}  # a mean return that counts as learnt
 
 
@@ -179,7 +187,9 @@ def run(given: tuple[str, int, int, int]) -> Row:
     env, actors, seed, updates = given
     page, crew = systems.load("apex"), Crew(seed, serial=True, steps=10**9)
     ratio = BATCH / (STEPS * actors)
-    built = page.build(page.Config(env=env, actors=actors, ratio=ratio, start=500 * actors, **NET, **PACE), crew)
+    built = page.build(
+        page.Config(env=env, actors=actors, ratio=ratio, learning_starts=500 * actors, **NET, **PACE), crew
+    )
     params = next(r.params for r in crew.roles if r.params)
     judge, points = Judge(env, built.policy, 16, seed), list[tuple[int, int, float]]()
     crew.start(())

@@ -27,8 +27,9 @@ WORK: dict[str, str] = {
     "impala": f"impala {TOY} --actors 4 --lanes 8 --batch 8 --unroll 5 --steps 90k",
     "impala on Pong": "impala --preset quick --lanes 8 --serial --no-tensorboard --quiet --steps 6k",
     "a2c of 4 replicas": f"a2c {TOY} --replicas 4 --lanes 16 --steps 40k",
-    "apex": f"apex {TOY} --actors 2 --lanes 8 --unroll 10 --batch 32 --start 500 --ratio 4 --capacity 10k --steps 25k",
-    "gorila": f"gorila {TOY} --learners 2 --shards 2 --lanes 2 --start 500 --capacity 10k --steps 6k",
+    "apex": f"apex {TOY} --actors 2 --lanes 8 --unroll 10 --batch 32 --learning-starts 500 --ratio 4 "
+    "--capacity 10k --steps 25k",
+    "gorila": f"gorila {TOY} --learners 2 --shards 2 --lanes 2 --learning-starts 500 --capacity 10k --steps 6k",
 }
 
 

@@ -210,9 +210,12 @@ TOY = "--env toy:catch --network witness:Witness --tensorboard false --trace --k
 SYSTEMS = {  # small enough that memory is full soon and updates are many
     "impala": "--lanes 4 --batch 8 --unroll 5",
     "appo": "--lanes 4 --batch 8 --unroll 5",
-    "apex": "--actors 4 --memories 2 --lanes 2 --unroll 5 --batch 16 --capacity 10k --start 500 --target 50",
-    "gorila": "--learners 3 --shards 2 --lanes 2 --unroll 2 --batch 16 --capacity 5k --start 200 --target 100",
-    "r2d2": "--lanes 4 --unroll 10 --sequence 10 --burn-in 5 --core-size 32 --batch 16 --capacity 20k --start 1k",
+    "apex": "--actors 4 --replay-workers 2 --lanes 2 --unroll 5 --batch 16 --capacity 10k "
+    "--learning-starts 500 --target-update 50",
+    "gorila": "--learners 3 --shards 2 --lanes 2 --unroll 2 --batch 16 --capacity 5k "
+    "--learning-starts 200 --target-update 100",
+    "r2d2": "--lanes 4 --unroll 10 --sequence 10 --burn-in 5 --core-size 32 --batch 16 --capacity 20k "
+    "--learning-starts 1k",
 }
 FLAT = 1.1  # memory in the last third of a run over that in its first
 

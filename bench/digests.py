@@ -26,10 +26,10 @@ QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard"
 ADAM: dict[str, Any] = {"network": "mlp", "optimizer": "adam", "learning_rate": 3e-3, "optimizer_eps": 1e-5}
 CATCH: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 8}
 DRAWN: dict[str, Any] = {**ADAM, "env": "toy:catch", "lanes": 8, "unroll": 1, "batch": 32, "ratio": 8.0}
-DRAWN |= {"capacity": 10_000, "start": 300, "target": 50}
-FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "memories": 2, "prefetch": 2}
+DRAWN |= {"capacity": 10_000, "learning_starts": 300, "target_update": 50}
+FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "replay_workers": 2, "prefetch": 2}
 PONG: dict[str, Any] = {"env": "ALE/Pong-v5", "network": "a3c"}
-TEAMS: dict[str, Any] = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "matches": 10}
+TEAMS: dict[str, Any] = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "games_per_matchup": 10}
 HOSTS: dict[str, Any] = {**CATCH, "serial": False, "hosts": "pretend:2"}
 
 
@@ -50,9 +50,17 @@ CASES: dict[str, dict[str, Any]] = {
     "impala gru": {**CATCH, "env": "toy:memory", "core": "gru", "actors": 1, "batch": 8, "lag": 0, "steps": 3_000},
     "impala pong": {**PONG, "actors": 1, "lanes": 4, "batch": 4, "steps": 1_600},
     "ppo": {**less(CATCH, "optimizer"), "replicas": 1, "epochs": 2, "minibatches": 2, "steps": 4_000},
-    "dqn": {**DRAWN, "replicas": 1, "n_step": 3, "priority": 0.6, "steps": 1_500},
-    "dqn pong": {**PONG, "lanes": 4, "batch": 8, "start": 100, "capacity": 2_000, "replicas": 1, "steps": 400},
-    "rainbow": {**less(DRAWN, "optimizer"), "bound": 2.0, "replicas": 1, "steps": 1_200},
+    "dqn": {**DRAWN, "replicas": 1, "n_step": 3, "alpha": 0.6, "steps": 1_500},
+    "dqn pong": {
+        **PONG,
+        "lanes": 4,
+        "batch": 8,
+        "learning_starts": 100,
+        "capacity": 2_000,
+        "replicas": 1,
+        "steps": 400,
+    },
+    "rainbow": {**less(DRAWN, "optimizer"), "v_max": 2.0, "replicas": 1, "steps": 1_200},
     "r2d2": {
         **{**less(DRAWN, "optimizer"), "env": "toy:memory", "unroll": 8, "sequence": 8, "burn_in": 4, "n_step": 2},
         **{"core_size": 16, "actors": 1, "pull": 8, "ratio": 2.0, "batch": 8, "steps": 2_000},
@@ -68,19 +76,42 @@ CASES: dict[str, dict[str, Any]] = {
     "gorila free": {**less(FREE, "prefetch"), "learners": 2, "shards": 2, "steps": 1_000},
     "accel_dqn": {**less(DRAWN, "optimizer"), "unroll": 2, "batch": 64, "replicas": 1, "steps": 1_200},
     "alphago_zero": {
-        **{"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0},
-        **{"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learners": 1},
+        **{
+            "env": "game:tic_tac_toe",
+            "players": 2,
+            "games": 16,
+            "simulations": 12,
+            "temperature_plies": 6,
+            "noise_alpha": 1.0,
+        },
+        **{
+            "blocks": 1,
+            "filters": 8,
+            "batch": 64,
+            "ratio": 2.0,
+            "capacity": 4_000,
+            "learning_starts": 400,
+            "learners": 1,
+        },
         **{"leaves": 1, "evaluator": "torch", "precision": "float32", "learning_rate": 0.02, "steps": 1_500},
     },
-    "league": {**TEAMS, "agents": 4, "core": "gru", "opponents": "past:0.3", "selves": 5, "actors": 2, "steps": 3_000},
+    "league": {
+        **TEAMS,
+        "agents": 4,
+        "core": "gru",
+        "opponents": "past:0.3",
+        "snapshot_every": 5,
+        "actors": 2,
+        "steps": 3_000,
+    },
     "ftw": {
-        **{**TEAMS, "points": ("kill=1", "death=-0.5"), "agents": 2, "core_size": 16, "unroll": 20, "memory": 0},
-        **{"batch": 4, "auxiliary": "reward", "optimizer": "adam", "copies": 20, "steps": 6_000},
+        **{**TEAMS, "event_rewards": ("kill=1", "death=-0.5"), "agents": 2, "core_size": 16, "unroll": 20, "memory": 0},
+        **{"batch": 4, "auxiliary": "reward", "optimizer": "adam", "exploit_every": 20, "steps": 6_000},
     },
     "five": {
         **{"env": "arena:lanes+team=1+lanes=1+length=300", "preset": "quick", "core_size": 16, "lanes": 16},
         **{"unroll": 20, "window": 5, "batch": 32, "capacity": 64, "publish": 1, "opponents": "past:0.3"},
-        **{"selves": 5, "matches": 4, "rated": 0, "steps": 4_000},
+        **{"snapshot_every": 5, "games_per_matchup": 4, "rate_every": 0, "steps": 4_000},
     },
     "pbt": {
         **{**less(CATCH, "learning_rate"), "over": "a2c", "replicas": 1, "at_once": 1, "population": 3, "every": 500},

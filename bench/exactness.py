@@ -41,7 +41,14 @@ from polyplay.runs.options import RunOptions
 
 QUIET: dict[str, Any] = {"serial": True, "trace": True, "seed": 3, "tensorboard": False, "report_every": 60.0}
 ACTED: dict[str, Any] = {**ADAM, "env": "toy:catch", "unroll": 4}
-DRAWN: dict[str, Any] = {**ACTED, "batch": 16, "ratio": 4.0, "capacity": 400, "start": 120, "target": 20}
+DRAWN: dict[str, Any] = {
+    **ACTED,
+    "batch": 16,
+    "ratio": 4.0,
+    "capacity": 400,
+    "learning_starts": 120,
+    "target_update": 20,
+}
 ACTORS: dict[str, Any] = {**ACTED, "lanes": 2, "steps": 600}
 SEQUENCES: dict[str, Any] = {**less(DRAWN, "optimizer"), "env": "toy:memory", "sequence": 4, "burn_in": 2, "n_step": 2}
 SEQUENCES |= {"core_size": 16, "ratio": 2.0, "lanes": 2, "steps": 700}
@@ -49,7 +56,7 @@ AHEAD: dict[str, Any] = {**DRAWN, "lanes": 2, "steps": 500}
 PENDULUM: dict[str, Any] = {**less(AHEAD, "network", "optimizer", "optimizer_eps"), "env": "Pendulum-v1", "width": 16}
 
 
-CUT = 5  # checkpoints of members after which a population is stopped
+EPISODE_CUT = 5  # checkpoints of members after which a population is stopped
 POPULATION = """train pbt --over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --replicas 1 --steps 4000
     --every 400 --population 2 --serial --trace --anneal constant --vary learning_rate=log:1e-4:1e-2 --no-tensorboard"""
 
@@ -103,14 +110,14 @@ def in_step() -> Iterator[Cell]:
     """Replicas that act and learn in turn, and wait for each other."""
     for n in (1, 2, 3):
         given, replicas = {"replicas": n, "lanes": 12, "steps": 1_200}, plural(n, "replica")
-        drawn = {**DRAWN, **given, "batch": 18, "capacity": 600, "start": 120, "steps": 600}
+        drawn = {**DRAWN, **given, "batch": 18, "capacity": 600, "learning_starts": 120, "steps": 600}
         yield Cell("a2c", ACTED | given, replicas, "12 lanes")
         yield Cell("a2c", {**ACTED, **given, "env": "toy:memory", "core": "lstm", "core_size": 16}, replicas, "an LSTM")
         passes = {"epochs": 2, "minibatches": 2}
         yield Cell("ppo", {**less(ACTED, "optimizer"), **given, **passes}, replicas, "12 lanes, 2 minibatches")
         yield Cell("accel", {**ACTED, **given, "groups": 2}, replicas, "12 lanes, 2 groups")
         yield Cell("accel", {**ACTED, **given, "sync": "chunked", "groups": 2}, replicas, "--sync chunked")
-        yield Cell("dqn", drawn | {"priority": 0.6, "n_step": 3}, replicas, "18 draws, by priority")
+        yield Cell("dqn", drawn | {"alpha": 0.6, "n_step": 3}, replicas, "18 draws, by priority")
         yield Cell("rainbow", {**less(drawn, "optimizer"), "bound": 2.0}, replicas, "18 draws")
         again = {**less(drawn, "optimizer"), "groups": 2}
         yield Cell("accel_dqn", again, replicas, "18 draws")
@@ -128,7 +135,7 @@ def apart() -> Iterator[Cell]:
             yield Cell("ga3c", agents | {"min_batch": rows}, workers, said)
         for memories in sorted({1, n}):
             workers = f"{plural(n, 'actor')}, {plural(memories, 'replay')}"
-            given = {"actors": n, "memories": memories, "capacity": 1200, "start": 120}
+            given = {"actors": n, "replay_workers": memories, "capacity": 1200, "learning_starts": 120}
             yield Cell("apex", AHEAD | given | {"prefetch": 2}, workers, "16 draws")
             yield Cell("apex_dpg", PENDULUM | given | {"prefetch": 2}, workers, "16 draws")
             yield Cell("gorila", AHEAD | given | {"learners": 2, "shards": 2}, f"{workers}, 2 learners", "16 draws")
@@ -139,7 +146,15 @@ def apart() -> Iterator[Cell]:
 def by_search() -> Iterator[Cell]:
     """Games with itself by a search, and what is learned from them."""
     game = {"env": "game:tic_tac_toe", "blocks": 1, "filters": 8, "games": 4, "simulations": 8, "leaves": 1}
-    game |= {"resign": "off", "gate": 0.0, "drops": (), "batch": 32, "ratio": 4.0, "capacity": 600, "start": 100}
+    game |= {
+        "resign": "off",
+        "gate": 0.0,
+        "drops": (),
+        "batch": 32,
+        "ratio": 4.0,
+        "capacity": 600,
+        "learning_starts": 100,
+    }
     for n, learners in ((1, 1), (2, 1), (1, 2), (2, 2)):
         given = {"players": n, "learners": learners, "steps": 500}
         yield Cell(
@@ -153,24 +168,38 @@ def at_tables() -> Iterator[Cell]:
     for n in (1, 2):
         league = seats | {"env": "toy:rps", "agents": 2, "actors": n, "learning_rate": 3e-3}
         yield Cell("league", league, f"{plural(n, 'actor')}, 2 agents", "8 trajectories")
-    past = {"opponents": "past:0.5", "selves": 5, "matches": 20}
-    yield Cell("league", league | past, "2 actors, 2 agents", "8 trajectories, past selves")
-    copying = {"agents": 3, "copies": 20, "matches": 10}
+    past = {"opponents": "past:0.5", "snapshot_every": 5, "games_per_matchup": 20}
+    yield Cell("league", league | past, "2 actors, 2 agents", "8 trajectories, past agents")
+    copying = {"agents": 3, "exploit_every": 20, "games_per_matchup": 10}
     yield Cell("league", league | copying, "2 actors, 3 agents", "8 trajectories, agents copy each other")
-    waiting = {"env": "toy:skirmish", "agents": 3, "matches": 5, "lag": 0, "core": "gru"}
+    waiting = {"env": "toy:skirmish", "agents": 3, "games_per_matchup": 5, "lag": 0, "core": "gru"}
     yield Cell("league", league | waiting, "2 actors, 3 agents", "8 trajectories, --lag 0, a GRU")
     teams = {"env": "toy:skirmish", "core_size": 16}
-    ftw = seats | teams | {"points": ("kill=1", "death=-0.5"), "memory": 0, "optimizer": "adam", "unroll": 8}
+    ftw = seats | teams | {"event_rewards": ("kill=1", "death=-0.5"), "memory": 0, "optimizer": "adam", "unroll": 8}
     ftw |= {"agents": 2, "players": 2, "evolve": False, "ranges": ("period=3",)}
     for tasks in ("none", "reward"):
         yield Cell("ftw", ftw | {"auxiliary": tasks}, "1 actor, 2 agents", f"8 trajectories, auxiliary tasks: {tasks}")
-    evolving = {"agents": 3, "evolve": True, "copies": 10, "matches": 10, "auxiliary": "reward", "steps": 2_800}
+    evolving = {
+        "agents": 3,
+        "evolve": True,
+        "exploit_every": 10,
+        "games_per_matchup": 10,
+        "auxiliary": "reward",
+        "steps": 2_800,
+    }
     yield Cell("ftw", ftw | evolving, "1 actor, 3 agents", "8 trajectories, agents evolve")
     five = less(seats, "batch") | teams | {"learners": 1, "window": 4, "unroll": 8, "batch": 8, "capacity": 32}
-    five |= {"team_spirit": 0.0, "publish": 1, "rated": 0, "inputs": "raw", "learning_rate": 3e-3, "selves": 5}
+    five |= {
+        "team_spirit": 0.0,
+        "publish": 1,
+        "rate_every": 0,
+        "inputs": "raw",
+        "learning_rate": 3e-3,
+        "snapshot_every": 5,
+    }
     for who in ("latest", "past:0.5"):
         yield Cell("five", five | {"opponents": who}, "1 actor, 1 learner", f"8 windows, against {who}")
-    several = {"opponents": "past:0.5", "matches": 5, "learners": 2, "publish": 3, "staleness": 1}
+    several = {"opponents": "past:0.5", "games_per_matchup": 5, "learners": 2, "publish": 3, "staleness": 1}
     yield Cell("five", five | several, "2 actors, 2 learners", "8 windows, published every 3 updates")
 
 
@@ -305,7 +334,7 @@ def measure_population(words: str) -> Row:
         command, quiet = [sys.executable, "-m", "polyplay"], {"capture_output": True, "check": False}
         subprocess.run([*command, *words.split(), "--run", str(whole)], **quiet)
         run = subprocess.Popen([*command, *words.split(), "--run", str(cut)], stdout=DEVNULL, stderr=DEVNULL)
-        while run.poll() is None and not len([*cut.glob("members/*/checkpoints/[0-9]*")]) >= CUT:
+        while run.poll() is None and not len([*cut.glob("members/*/checkpoints/[0-9]*")]) >= EPISODE_CUT:
             time.sleep(0.01)
         run.send_signal(signal.SIGTERM)
         run.wait()

@@ -437,7 +437,7 @@ class Machines:
         self.fleet = Fleet(PretendedMachines(machines))
         self.crew = Crew(fleet=self.fleet, say=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
-        envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.stepping)
+        envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
         self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, out=queue)
         self.actors.params = self.params
         self.actors.settings = {"recording": str(asked.recording), "pace": self.pace}

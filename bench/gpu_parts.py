@@ -64,12 +64,12 @@ class Wired:
         self.settings = settings
         self.learner = next(r.arguments(0) for r in self.crew.roles if r.spec)
         self.learns, self.spec = self.learner["spec"], self.system.envs.spec
-        self.device = enter_device(self.crew.where.devices[0])
+        self.device = enter_device(self.crew.placement.devices[0])
 
     def context(self) -> WorkerContext:
         """The context of its one learner, outside any run."""
         counters = Counters(4, (*self.system.metrics, "grad_norm", "learning_rate"))
-        how: Row = {"precision": self.options.precision, "device": self.crew.where.devices[0], "patience": 0.0}
+        how: Row = {"precision": self.options.precision, "device": self.crew.placement.devices[0], "patience": 0.0}
         return WorkerContext("learn", 0, 1, 0, seed=0, all_counters=counters, control=RunControl(), **how)
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
@@ -121,7 +121,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         optimizer.step()
 
     if hasattr(policy, "hold"):
-        policy.hold()
+        policy.freeze_noise()
     found = {"infer": rate(act, lanes, seconds, device), "learn": rate(update, T * B, seconds, device)}
     for name, turn, rows in (("infer", act, lanes), ("learn", update, T * B)):
         found |= {f"{name} {k}": v for k, v in busy(turn, rows / found[name], device).items()}
@@ -489,9 +489,9 @@ def learners(day: Day) -> Iterator[Row]:
     """Updates of learners that draw from a replay, which noise has filled."""
     for name in (*LEARNERS,)[1:4] if day.short else LEARNERS:
         system, keywords = LEARNERS[name]
-        keywords = {"capacity": 40_000, "start": 4_000, **keywords}
+        keywords = {"capacity": 40_000, "learning_starts": 4_000, **keywords}
         if day.short:
-            keywords = {**keywords, "batch": 4, "capacity": 1_000, "start": 100, "lanes": 2, "network": "a3c"}
+            keywords = {**keywords, "batch": 4, "capacity": 1_000, "learning_starts": 100, "lanes": 2, "network": "a3c"}
             keywords |= (
                 {"sequence": 8, "burn_in": 4, "unroll": 8, "pull": 8, "core_size": 16} if system == "r2d2" else {}
             )

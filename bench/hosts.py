@@ -453,7 +453,7 @@ def report(run: Path) -> None:
 
 SIZES = {"a3c": 660_000, "nature": 1_690_000}  # weights
 SEAT = RemoteSeat(1, 1, (1,), "bundle", "update")
-GORILA = ["--learners", "2", "--start", "1000", "--capacity", "20000"]
+GORILA = ["--learners", "2", "--learning-starts", "1000", "--capacity", "20000"]
 APEX = ["--actors", "2", "--lanes", "8"]
 SYSTEMS = {
     "a2c": ["--replicas", "2", "--network", "a3c"],
@@ -468,7 +468,7 @@ SYSTEMS = {
         "2",
         "--lanes",
         "8",
-        "--start",
+        "--learning-starts",
         "1000",
         "--capacity",
         "20000",

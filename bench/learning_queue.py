@@ -300,9 +300,9 @@ class Worker:
                 if isinstance(e, OSError) and e.errno == errno.ENOSPC:
                     self.pause(str(e))
                     continue
-                self.say(traceback.format_exc())
+                self.log(traceback.format_exc())
                 self.remember(entry, error=f"{type(e).__name__}: {e}")
-        self.say("the list is done")
+        self.log("the list is done")
 
     def next(self) -> Entry | None:
         """The first run that is neither finished nor failed."""
@@ -314,7 +314,7 @@ class Worker:
         try:
             return read_list(self.list)
         except UserError as e:
-            self.say(str(e))
+            self.log(str(e))
             return []
 
     def state(self, entry: Entry) -> Row:
@@ -331,7 +331,7 @@ class Worker:
         """Train what is left of a run, evaluate it, write its result. Raises Stopped, OSError."""
         run, known = self.runs / entry.name, self.state(entry)
         if known.get("settings", entry.settings) != entry.settings:
-            self.say(f"{entry.name}: its settings in the list have changed; it starts again")
+            self.log(f"{entry.name}: its settings in the list have changed; it starts again")
             shutil.rmtree(run, ignore_errors=True)
             _state_file(self.runs, entry).unlink()
         self.remember(entry)
@@ -346,7 +346,7 @@ class Worker:
         result = result_of(entry.settings, entry.group, run, self.state(entry)["core_seconds"], score)
         self.results.mkdir(parents=True, exist_ok=True)
         write_bytes(self.results / f"{entry.name}.json", compact(result).encode())
-        self.say(f"{entry.name}: finished")
+        self.log(f"{entry.name}: finished")
         if self.results == COMMITTED:
             write_page()
 
@@ -371,7 +371,7 @@ class Worker:
 
     def child(self, entry: Entry, words: Sequence[str], what: str) -> bool:
         """`polyplay` with these words; whether it did its work. What went wrong is remembered. Raises Stopped."""
-        self.say(f"{entry.name}: {what}: polyplay {' '.join(words)}")
+        self.log(f"{entry.name}: {what}: polyplay {' '.join(words)}")
         with contextlib.suppress(OSError):
             write_json(self.runs / "doing.json", {"name": entry.name, "what": what, "since": time.time()})
         log = self.runs / f"{entry.name}.log"
@@ -393,7 +393,7 @@ class Worker:
     def judge(self, entry: Entry, status: int, last: str, said: str) -> None:
         """Remember a failure: a user's mistake ends this run, other faults only after some tries. Raises Stopped."""
         tries = self.state(entry)["tries"] + 1
-        self.say(f"{entry.name}: exit status {status}: {last}")
+        self.log(f"{entry.name}: exit status {status}: {last}")
         if FULL in said:
             self.pause(last)
         elif any(words in last for words in SOON):
@@ -436,7 +436,7 @@ class Worker:
 
     def pause(self, why: str) -> None:
         """Raises Stopped."""
-        self.say(f"paused: {why}")
+        self.log(f"paused: {why}")
         with contextlib.suppress(OSError):
             write_json(self.runs / "doing.json", {"name": "", "what": f"paused: {why}", "since": time.time()})
         self.wait(PAUSE)
@@ -530,7 +530,7 @@ def work(asked: Any) -> str:
         try:
             worker.work()
         except Stopped:
-            worker.say("stopped")
+            worker.log("stopped")
         finally:
             (asked.runs / "doing.json").unlink(missing_ok=True)
     return ""

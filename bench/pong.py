@@ -171,7 +171,7 @@ def main() -> None:
 
 PENDULUM_GOAL = -250.0  # mean return without noise; 0 is the most there is, torque at random has about -1,200
 PENDULUM_GAMES = 20  # that a point of the picture is the mean of
-KEPT = ("frames", "wall_seconds", "episodic_return_mean", "q_mean", "td_abs", "slope_clipped", "updates")
+KEPT = ("frames", "wall_seconds", "episodic_return_mean", "q_mean", "td_abs", "dqda_clip_fraction", "updates")
 
 
 def pendulum_train(seed: int, asked: argparse.Namespace) -> Path:

@@ -409,7 +409,7 @@ def highest() -> int:
 
 
 SMALL = {"network": "a3c", "core_size": 64, "unroll": 10, "sequence": 20, "burn_in": 10, "batch": 8}
-SMALL |= {"capacity": 10_000, "start": 1_250, "target": 50, "learning_rate": 1e-3}
+SMALL |= {"capacity": 10_000, "learning_starts": 1_250, "target_update": 50, "learning_rate": 1e-3}
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "greatest": 1.0}
 
 

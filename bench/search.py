@@ -307,8 +307,11 @@ VARIANTS = {
     ),
     "no symmetries": ("boards not turned", f"{PUCT} --symmetries none"),
     "gumbel": ("Gumbel, 16 simulations", "--root gumbel --simulations 16"),
-    "gumbel, noise": ("the same with noise in whole games", "--root gumbel --simulations 16 --warm 42"),
-    "caps": ("a quarter of the searches has 128 simulations, others 20", "--root puct --simulations 128 --cheap 20"),
+    "gumbel, noise": ("the same with noise in whole games", "--root gumbel --simulations 16 --temperature-plies 42"),
+    "caps": (
+        "a quarter of the searches has 128 simulations, others 20",
+        "--root puct --simulations 128 --fast-simulations 20",
+    ),
 }
 CONSTANT = 0.7  # share of the core-minutes after which the learning rate falls
 COST, STRENGTH = "core_minutes.jsonl", "strength.json"

@@ -344,7 +344,12 @@ PAGE = load("alphago_zero")
 
 def settings(asked: argparse.Namespace) -> Row:
     """Of the page: quick's, but for network and search."""
-    sizes = {"games": asked.games, "players": asked.players, "simulations": asked.simulations, "start": asked.start}
+    sizes = {
+        "games": asked.games,
+        "players": asked.players,
+        "simulations": asked.simulations,
+        "learning_starts": asked.start,
+    }
     return {**sizes, "root": "puct", "blocks": asked.blocks, "filters": asked.filters, "evaluator": asked.evaluator}
 
 

@@ -103,7 +103,7 @@ def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> 
     """So many rows of each lane, played by an untrained network on Ape-X's ladder of ε."""
     crew = Crew(serial=True)
     envs = Envs(
-        env, lanes, workers=1, options=_wiring.atari_options(systems.load("apex").Config(env=env)), **crew.stepping
+        env, lanes, workers=1, options=_wiring.atari_options(systems.load("apex").Config(env=env)), **crew.env_defaults
     )
     policy = factory.NetworkFactory("a3c", envs.spec, {"dueling": True}, values=True)
     net = build_network(policy, 0)

@@ -46,15 +46,15 @@ SYSTEMS = {
     "a2c": "--network mlp --env toy:catch --lanes 8",
     "impala": "--network mlp --env CartPole-v1 --actors 2 --lanes 4 --batch 8 --unroll 5",
     "ga3c": "--network mlp --env CartPole-v1 --agents 4 --predictors 1 --trainers 1 --schedule off",
-    "apex": "--network mlp --env CartPole-v1 --actors 2 --memories 1 --lanes 2 --unroll 5 --batch 16 --capacity 10k "
-    "--start 200",
+    "apex": "--network mlp --env CartPole-v1 --actors 2 --replay-workers 1 --lanes 2 --unroll 5 --batch 16 "
+    "--capacity 10k --learning-starts 200",
     "alphago_zero": "--env game:tic_tac_toe --players 2 --games 16 --simulations 8 --blocks 1 --filters 8 --batch 32 "
-    "--capacity 4k --start 100 --learners 1 --evaluator torch --precision float32",
+    "--capacity 4k --learning-starts 100 --learners 1 --evaluator torch --precision float32",
     "five": "--preset quick --env arena:lanes+team=1+lanes=1+length=300 --core-size 16 --lanes 16 --unroll 20 "
-    "--window 5 --batch 32 --capacity 64 --publish 1 --rated 0 --learners 2",
-    "ftw": "--env toy:skirmish --network mlp --lanes 16 --matches 10 --agents 2 --points kill=1 death=-0.5 "
-    "--core-size 16 --unroll 20 --memory 0 "
-    "--batch 4 --auxiliary reward --copies 20",
+    "--window 5 --batch 32 --capacity 64 --publish 1 --rate-every 0 --learners 2",
+    "ftw": "--env toy:skirmish --network mlp --lanes 16 --games-per-matchup 10 --agents 2 "
+    "--event-rewards kill=1 death=-0.5 --core-size 16 --unroll 20 --memory 0 "
+    "--batch 4 --auxiliary reward --exploit-every 20",
 }
 SWEPT = ["a2c", "impala", "ga3c", "apex"]  # moment by moment
 COMMON = "--tensorboard false --trace --report-every 0.5 --steps 1000M"

@@ -36,8 +36,24 @@ NEVER = 10**9  # a limit on staleness that nothing reaches
 LIMIT = 40  # the default's: 10 for each learner
 EVERY = 41  # of batches one is broken
 NET: Any = {"env": "toy:catch", "network": "mlp", "optimizer": "adam", "learning_rate": 2e-3, "optimizer_eps": 1e-5}
-PACE: Any = {"lanes": 2, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 10_000, "start": 250, "target": 50}
-CATCH: Any = {**NET, **PACE, "learners": LEARNERS, "shards": 2, "n_step": 3, "epsilon": 0.05, "epsilon_over": 4_000}
+PACE: Any = {
+    "lanes": 2,
+    "unroll": 1,
+    "batch": 32,
+    "ratio": 8.0,
+    "capacity": 10_000,
+    "learning_starts": 250,
+    "target_update": 50,
+}
+CATCH: Any = {
+    **NET,
+    **PACE,
+    "learners": LEARNERS,
+    "shards": 2,
+    "n_step": 3,
+    "epsilon": 0.05,
+    "epsilon_decay_steps": 4_000,
+}
 BINS = 30
 
 # name: (late learners, their d, the server's limit, k of outliers, batches are broken)

@@ -24,14 +24,15 @@ SAME = "--serial --seed 3 --no-tensorboard --trace --checkpoint-every 1000 --rep
 CATCH = "--env toy:catch --network mlp --lanes 8 --replicas 1"
 RUNS: dict[str, str] = {
     "on_policy": f"a2c {CATCH} --unroll 8 --learning-rate 3e-3 --optimizer adam --steps 4000",
-    "replay": f"dqn {CATCH} --batch 32 --ratio 8 --capacity 10k --start 300 --target 50 --steps 1500",
+    "replay": f"dqn {CATCH} --batch 32 --ratio 8 --capacity 10k --learning-starts 300 --target-update 50 --steps 1500",
     "recurrent": "impala --env toy:memory --network mlp --core gru --core-size 16 --actors 1 --lanes 8 --unroll 8 "
     "--batch 8 --steps 3000",
-    "board": "alphago_zero --env game:tic_tac_toe --players 1 --games 16 --simulations 8 --warm 6 --blocks 1 "
-    "--filters 8 --batch 64 --ratio 2 --capacity 4000 --start 400 --learners 1 --leaves 1 --evaluator torch "
+    "board": "alphago_zero --env game:tic_tac_toe --players 1 --games 16 --simulations 8 --temperature-plies 6 "
+    "--blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 4000 --learning-starts 400 --learners 1 --leaves 1 --evaluator torch "
     "--precision float32 --champion-games 0 --steps 1200",
-    "team": "ftw --env toy:skirmish --points kill=1,death=-0.5 --agents 2 --network mlp --core-size 16 --lanes 16 "
-    "--batch 4 --unroll 20 --memory 0 --auxiliary reward --optimizer adam --matches 10 --copies 20 --steps 4000",
+    "team": "ftw --env toy:skirmish --event-rewards kill=1,death=-0.5 --agents 2 --network mlp --core-size 16 "
+    "--lanes 16 --batch 4 --unroll 20 --memory 0 --auxiliary reward --optimizer adam --games-per-matchup 10 "
+    "--exploit-every 20 --steps 4000",
     "population": "pbt --over a2c --env toy:catch --network mlp --lanes 8 --replicas 1 --population 3 --every 500 "
     "--at-once 1 --vary learning_rate=log:1e-4:1e-2 --steps 1500",
 }

@@ -96,7 +96,18 @@ def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path, how: str) -> Row:
-    words = ["--algo", PEERS[name], "--env", env, "--steps", str(steps), "--seed", str(seed), "--target", str(least)]
+    words = [
+        "--algo",
+        PEERS[name],
+        "--env",
+        env,
+        "--steps",
+        str(steps),
+        "--seed",
+        str(seed),
+        "--target-update",
+        str(least),
+    ]
     words += ["--settings", how]
     script, used = ROOT / "bench" / "peers" / "sb3_gymnasium.py", cpu_seconds()
     done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)

@@ -31,7 +31,20 @@ CHAMPIONS = Path("bench/champions")
 COLORS = 256  # of a picture of a board: a third of the bytes
 BEST = "state.now.visits.indexOf(Math.max(...state.now.visits))"
 HEX = ["alphago_zero", "--preset", "go5", "--env", "game:spiel:hex(board_size=11)", "--minutes", "2"]
-HEX += ["--blocks", "2", "--filters", "16", "--games", "16", "--simulations", "16", "--start", "200", "--batch", "64"]
+HEX += [
+    "--blocks",
+    "2",
+    "--filters",
+    "16",
+    "--games",
+    "16",
+    "--simulations",
+    "16",
+    "--learning-starts",
+    "200",
+    "--batch",
+    "64",
+]
 IMPALA = ["impala", "--preset", "quick", "--network", "mlp", "--inputs", "raw", "--minutes", "10"]
 
 

@@ -3,7 +3,7 @@
     pip install dm-meltingpot
     polyplay train ftw --env examples.melting_pot:CaptureTheFlag
 
-It is a ParallelEnv in PettingZoo's sense. Its events have the names of arena:ctf, so `--points` are the same.
+It is a ParallelEnv in PettingZoo's sense. Its events have the names of arena:ctf, so `--event-rewards` are the same.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class A2C(RunOptions, total=False):
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε
-    alpha: float  # RMSProp's decay
+    decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     entropy_cost: float  # weight of the entropy bonus
@@ -102,7 +102,7 @@ class A3C(RunOptions, total=False):
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
     optimizer_eps: float  # the optimizer's ε
-    alpha: float  # RMSProp's decay
+    decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
     entropy_cost: float  # weight of the entropy bonus
@@ -157,16 +157,16 @@ class AccelDqn(RunOptions, total=False):
     ratio: float  # transitions drawn per agent step (training intensity)
     batch: int  # transitions in one update, over all replicas
     capacity: int  # transitions in the replays of all replicas together
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     dueling: bool  # separate streams for value and advantages; rainbow: always
-    bound: float  # largest return of the value distribution; the smallest is its negative
+    v_max: float  # largest return of the value distribution; the smallest is its negative
     epsilon: float  # probability of a random action at the end of the schedule
-    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
     optimizer: str  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: float  # the optimizer's ε
@@ -179,15 +179,15 @@ class AlphagoZero(RunOptions, total=False):
     games: int  # games that a player searches at once; its network is asked for all of them together
     simulations: int  # of each search; a move has one search
     leaves: int  # of a search, evaluated in one batch; until then each counts as a lost visit
-    cheap: int  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
+    fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
     root: Literal['puct', 'gumbel', 'gumbel_mctx']  # how its moves are chosen, see the page of docs
-    considered: int  # moves that a Gumbel root visits at first
+    gumbel_actions: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
-    warm: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
+    temperature_plies: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
     evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
@@ -199,7 +199,7 @@ class AlphagoZero(RunOptions, total=False):
     ratio: float  # how often each position is learnt from, on average
     capacity: int  # positions kept: about 500,000 games
     window: int  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
-    start: int  # moves before the first update
+    learning_starts: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
@@ -216,7 +216,7 @@ class Apex(RunOptions, total=False):
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
-    memories: int  # replay workers, each for a share of the actors
+    replay_workers: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
@@ -227,11 +227,11 @@ class Apex(RunOptions, total=False):
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
-    trim: int  # updates between two trims of the replay to its capacity, oldest transitions first
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network
+    evict_every: int  # updates between two trims of the replay to its capacity, oldest transitions first
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network
     prefetch: int  # batches that each replay holds ready for each learner
-    priority: float  # exponent α of priorities, which are errors
+    alpha: float  # exponent α of priorities, which are errors
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
     optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
@@ -243,7 +243,7 @@ class ApexDpg(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
-    memories: int  # replay workers, each for a share of the actors
+    replay_workers: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: float  # discount
@@ -254,14 +254,14 @@ class ApexDpg(RunOptions, total=False):
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
-    trim: int  # updates between two trims of the replay to its capacity, oldest transitions first
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network
+    evict_every: int  # updates between two trims of the replay to its capacity, oldest transitions first
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network
     prefetch: int  # batches that each replay holds ready for each learner
-    priority: float  # exponent α of priorities, which are errors
+    alpha: float  # exponent α of priorities, which are errors
     noise: float  # standard deviation of the noise on each number of an action, in half ranges
-    slope: float  # clip each element of dQ/da to this, per half range; 0 is off
-    rein: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
+    dqda_clip: float  # clip each element of dQ/da to this, per half range; 0 is off
+    saturation_cost: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: float  # learning rate of actor and critic, constant
     optimizer: str  # adam, or another of docs/reference/optimizers.md
     budget: int  # frames to train for when neither --frames nor --steps is given
@@ -311,12 +311,12 @@ class Dqn(RunOptions, total=False):
     batch: int  # transitions in one update, over all replicas
     ratio: float  # transitions drawn per agent step: 32 every 4 steps
     capacity: int  # transitions in the replays of all replicas together
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network
-    priority: float  # exponent α of priorities, which are errors; 0 draws uniformly
-    weighting: float  # exponent β of importance weights at the start; 1 at the end
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network
+    alpha: float  # exponent α of priorities, which are errors; 0 draws uniformly
+    beta: float  # exponent β of importance weights at the start; 1 at the end
     epsilon: float  # probability of a random action at the end of the schedule
-    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
     optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε
@@ -336,10 +336,10 @@ class Five(RunOptions, total=False):
     sample_reuse: float  # windows drawn for each that came (0: as many as there is time for)
     publish: int  # updates from one version of the weights that acts to the next
     staleness: int  # versions that acting is kept behind, for experiments
-    opponents: str  # who plays against it: latest (itself), or past:P (past selves, probability P)
-    matches: int  # that a table plays before its opponent is drawn anew
-    selves: int  # updates from one past self to the next
-    rated: int  # updates from one version that is rated against bots to the next (0: none is)
+    opponents: str  # who plays against it: latest (itself), or past:P (past agents, probability P)
+    games_per_matchup: int  # that a table plays before its opponent is drawn anew
+    snapshot_every: int  # updates from one past agent to the next
+    rate_every: int  # updates from one version that is rated against bots to the next (0: none is)
     team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
     horizon: float  # seconds H: the discount is 1 − --step-time / H
     step_time: float  # seconds of an agent step
@@ -364,12 +364,12 @@ class Ftw(RunOptions, total=False):
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    matches: int  # that a table plays before its players are drawn anew
+    games_per_matchup: int  # that a table plays before its players are drawn anew
     evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    copies: int  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: int  # matches of an agent from one look at another, whether to copy it, to the next
     ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
-    points: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
+    event_rewards: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems
     core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
     core_size: int  # of each LSTM, and numbers of z
@@ -416,7 +416,7 @@ class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
-    memories: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
+    replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
     learners: int  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int  # parallel environments (num-envs) of each actor
@@ -429,10 +429,10 @@ class Gorila(RunOptions, total=False):
     batch: int  # transitions of one gradient, which is their mean; as in DQN
     ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: int  # transitions in each replay
-    start: int  # agent steps in each replay before batches are drawn; as in DQN
-    target: int  # updates of the server between two updates of the target network
+    learning_starts: int  # agent steps in each replay before batches are drawn; as in DQN
+    target_update: int  # updates of the server between two updates of the target network
     epsilon: float  # probability of a random action at the end of the schedule
-    epsilon_over: int  # agent steps of all actors over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: int  # agent steps of all actors over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant; not published
     optimizer: str  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε; not published
@@ -479,10 +479,10 @@ class League(RunOptions, total=False):
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
-    opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
-    matches: int  # that a table plays before its players are drawn anew
-    selves: int  # updates of an agent from one past self to the next
-    copies: int  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
+    opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
+    games_per_matchup: int  # that a table plays before its players are drawn anew
+    snapshot_every: int  # updates of an agent from one past agent to the next
+    exploit_every: int  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
@@ -555,10 +555,10 @@ class R2D2(RunOptions, total=False):
     batch: int  # sequences in one update
     ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
     capacity: int  # agent steps in the replay
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network
-    priority: float  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
-    weighting: float  # exponent β of importance weights, constant
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network
+    alpha: float  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
+    beta: float  # exponent β of importance weights, constant
     epsilon: float  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: float  # learning rate, constant
     optimizer_eps: float  # Adam's ε
@@ -577,18 +577,18 @@ class Rainbow(RunOptions, total=False):
     reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    code: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
-    bound: float  # largest return of the value distribution; the smallest is its negative
+    variant: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
+    v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: int  # transitions in one update, over all replicas
     ratio: float  # transitions drawn per agent step: 32 every 4 steps
     capacity: int  # transitions in the replays of all replicas together
-    start: int  # agent steps before the first update
-    target: int  # updates between two updates of the target network: 32,000 frames
-    priority: float  # exponent α of priorities
-    weighting: float  # exponent β of importance weights at the start
+    learning_starts: int  # agent steps before the first update
+    target_update: int  # updates between two updates of the target network: 32,000 frames
+    alpha: float  # exponent α of priorities
+    beta: float  # exponent β of importance weights at the start
     epsilon: float  # without noisy layers: probability of a random action at the end of the schedule
-    epsilon_over: int  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: int  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: float  # learning rate, constant
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off

@@ -44,7 +44,7 @@ def boards() -> None:
         play(f"game:{title}")
     for name, more in (
         ("connect_four", {"noise": 0.25, "leaves": 2}),
-        ("go+size=3", {"root": "gumbel", "considered": 4}),
+        ("go+size=3", {"root": "gumbel", "gumbel_actions": 4}),
     ):
         board = game(name)
         search = Search(board, 2, SearchOptions(8, **more), UniformEvaluator(board.actions))  # type: ignore[arg-type]

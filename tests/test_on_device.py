@@ -23,7 +23,12 @@ FEW = {"trace": True, "serial": True, "tensorboard": False, "seed": 3, "anneal":
 CATCH = {**FEW, "env": "toy:catch", "network": "mlp", "lanes": 4}
 MEMORY = {**CATCH, "env": "toy:memory", "core": "lstm"}
 ONE = {"replicas": 1, "unroll": 3, "steps": 60}
-DRAWN = {k: v for k, v in CATCH.items() if k != "anneal"} | {"batch": 8, "capacity": 200, "start": 16, "target": 2}
+DRAWN = {k: v for k, v in CATCH.items() if k != "anneal"} | {
+    "batch": 8,
+    "capacity": 200,
+    "learning_starts": 16,
+    "target_update": 2,
+}
 RUNS = {
     "a2c, two replicas, statistics": {**CATCH, **ONE, "replicas": 2, "inputs": "normalize", "reward": "scale"},
     "a2c, memory, two groups": {**MEMORY, **ONE, "groups": 2, "core_size": 8},
@@ -33,14 +38,14 @@ RUNS = {
     "impala, one slot, actors there too": {**MEMORY, "batch": 4, "unroll": 3, "steps": 60, "actors_on": "device"},
     "impala, two learners, lag 0": {**CATCH, "learners": 2, "batch": 8, "unroll": 3, "lag": 0, "steps": 96},
     "appo": {**CATCH, "batch": 8, "unroll": 3, "epochs": 2, "minibatches": 2, "steps": 100},
-    "dqn, by priority": {**DRAWN, "unroll": 2, "priority": 0.6, "ratio": 2.0, "steps": 60},
-    "apex": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
+    "dqn, by priority": {**DRAWN, "unroll": 2, "alpha": 0.6, "ratio": 2.0, "steps": 60},
+    "apex": {**DRAWN, "actors": 2, "replay_workers": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     "gorila": {**DRAWN, "unroll": 2, "ratio": 2.0, "learners": 1, "steps": 60},
-    "gorila, free": {**DRAWN, "actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "learners": 1, "steps": 90},
+    "gorila, free": {**DRAWN, "actors": 2, "replay_workers": 2, "unroll": 4, "ratio": 2.0, "learners": 1, "steps": 90},
     "rainbow": {**DRAWN, "unroll": 2, "ratio": 2.0, "steps": 60},
     "apex_dpg": {
         **{**DRAWN, "env": "toy:pendulum"},
-        **{"actors": 2, "memories": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
+        **{"actors": 2, "replay_workers": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     },
     "r2d2": {**DRAWN, "actors": 1, "unroll": 4, "sequence": 4, "burn_in": 2, "ratio": 4.0, "core_size": 8, "steps": 90},
     "ga3c": {k: v for k, v in CATCH.items() if k != "lanes"} | {"agents": 2, "schedule": "off", "steps": 60},

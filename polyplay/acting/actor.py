@@ -28,7 +28,7 @@ from polyplay.envs.pool import Pool
 from polyplay.nets.device import to_host
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.policy import Policy, TapedPolicy
-from polyplay.weights.params import HeldWeights
+from polyplay.weights.params import WeightCache
 
 Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
 
@@ -115,7 +115,7 @@ class Actor:
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
-        self.held: HeldWeights | None = None  # which weights act, where that is not the pull's matter alone
+        self.held: WeightCache | None = None  # which weights act, where that is not the pull's matter alone
         self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
 
@@ -170,9 +170,9 @@ class Actor:
             if not player.fresh:
                 continue
             player.version = version
-            if hasattr(player.policy, "hold"):
+            if hasattr(player.policy, "freeze_noise"):
                 with self.ctx.counters.timed("infer"):
-                    player.policy.hold()
+                    player.policy.freeze_noise()
         self.pulled = 0
 
     def _write_state(self, group: LaneGroup, at: int) -> None:

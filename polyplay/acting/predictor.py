@@ -2,7 +2,7 @@
 
 A lane's rows fill a slot of a `Queue`; its chunk ends after T transitions, with its episode, or because the lane is to
 leave: so each chunk is of one episode, and no transition is lost or comes twice. GA3C's predictors share one
-`AgentTable`; an A3C worker has one of a single lane.
+`LaneTable`; an A3C worker has one of a single lane.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ServicePool(Pool, Protocol):
     def part(self, lanes: np.ndarray) -> None: ...  # they leave
 
 
-class AgentTable:
+class LaneTable:
     """A pool, and where each of its lanes stands: shared by all threads that act in it.
 
     One thread serves a lane at a time, from recv() to send(); its cells here are that thread's meanwhile.
@@ -48,7 +48,7 @@ class AgentTable:
         self._opening = threading.Lock()
         self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
 
-    def open(self, ctx: WorkerContext, policy: Policy) -> AgentTable:
+    def open(self, ctx: WorkerContext, policy: Policy) -> LaneTable:
         """The first to come opens the pool."""
         with self._opening:
             if self._pool is None:
@@ -121,7 +121,7 @@ class AgentTable:
 class Predictor:
     """One thread that serves the lanes of a table."""
 
-    def __init__(self, ctx: WorkerContext, table: AgentTable, policy: Policy, version: Callable[[], int]):
+    def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Policy, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
         self.together = False  # chunks end together
@@ -132,7 +132,7 @@ class Predictor:
         Without `renew` the weights may be new at any row. With it (a table of one lane, or of one match, whose chunks
         end together) they change only between chunks, by calling it, as A3C's do. A chunk's last row is then acted on
         with the new weights, as the next one's first; the chunk that ends with it has no outputs there: its value is
-        the learner's (LearnerSpec.same).
+        the learner's (LearnerSpec.fresh_values).
         """
         table = self.table
         self.together = renew is not None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from polyplay.acting.actor import ActingPolicy, Actor, LanePlayer, Pull, ScriptedPolicy
-from polyplay.acting.predictor import AgentTable, Predictor
+from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
@@ -33,7 +33,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.parameter_server import ParameterServer
-from polyplay.weights.params import AgentParams, FlatParams, HeldWeights, Params
+from polyplay.weights.params import AgentParams, FlatParams, Params, WeightCache
 
 
 def act(
@@ -43,7 +43,7 @@ def act(
     out: RolloutQueue | TrainingQueue,
     params: Params | ParameterServer | Hogwild,
     envs: Envs | None = None,
-    agents: AgentTable | None = None,
+    agents: LaneTable | None = None,
     lag: int | None = None,
     explore: Exploration | None = None,
     nice: int = 0,
@@ -63,7 +63,7 @@ def act(
     assert isinstance(out, RolloutQueue)
     assert not isinstance(params, Hogwild)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    held = HeldWeights(FlatParams(net), keep)
+    held = WeightCache(FlatParams(net), keep)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
@@ -84,7 +84,7 @@ def act(
 
         for slots in actor.rollouts(pull):
             if slots:
-                held.used()
+                held.tick()
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)
@@ -95,7 +95,7 @@ def act(
             yield from actor_checkpoint.rest_at_end(ctx, producer)
 
 
-def _serve(ctx: WorkerContext, agents: AgentTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:
+def _serve(ctx: WorkerContext, agents: LaneTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:
     while not weights.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -124,9 +124,9 @@ def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
     ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread was faster
         while pool.faults:
-            ctx.say("warning", pool.faults.pop(0))
+            ctx.log("warning", pool.faults.pop(0))
         while pool.remarks:
-            ctx.say("remark", pool.remarks.pop(0))
+            ctx.log("remark", pool.remarks.pop(0))
 
 
 class MatchResults:
@@ -185,12 +185,12 @@ class MatchResults:
         return np.concatenate([x for x, _ in found]), np.concatenate([x for _, x in found])
 
 
-# An agent's player holds a copy of its weights and writes rollouts for its learner. A past self's weights come from a
+# An agent's player holds a copy of its weights and writes rollouts for its learner. A past agent's weights come from a
 # file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
 
 class SeatedPlayer(Protocol):
-    """Of a player: an agent, and of a past self the version of its weights."""
+    """Of a player: an agent, and of a past agent the version of its weights."""
 
     @property
     def agent(self) -> int: ...
@@ -235,7 +235,7 @@ def act_at_table(
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         players = [seat.player for seat in seats]
         actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
-        table = ActorTable(ctx, actor, seats, league, bots)
+        table = ActorSeating(ctx, actor, seats, league, bots)
         ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
@@ -272,7 +272,7 @@ class Seat:
         self._sit(self.policy, agent, self.producer, self.pull)
 
     def sit_past_self(self, arrays: Batch, version: int) -> None:
-        """From the next rollout on weights of a past self play here, and do not learn from it."""
+        """From the next rollout on weights of a past agent play here, and do not learn from it."""
         checkpoint.load_into(self.net, arrays)
         self._sit(self.policy, -1, None, lambda k: version)
 
@@ -303,7 +303,7 @@ class Seat:
         return params.pull(self.vector, player.version)
 
 
-class ActorTable:
+class ActorSeating:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(
@@ -347,10 +347,10 @@ class ActorTable:
             return
         if not (players == self.numbers).all():
             if not self.actor.pool.resting:
-                self.actor.pool.hold(True)
+                self.actor.pool.pause_matches(True)
                 return
             self._sit(players)
-        self.actor.pool.hold(False)
+        self.actor.pool.pause_matches(False)
         self._acknowledge(draw)
 
     def _acknowledge(self, draw: int) -> None:

@@ -72,7 +72,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
         save_actor(ctx, CheckpointPart(ctx.directory, version), actor, producer.flight())
         queue.answer(p, version)
     except OSError as e:
-        ctx.say("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {refusal_text(e)}")
+        ctx.log("warning", f"checkpoint of update {version}: without what actor {ctx.index} does: {refusal_text(e)}")
         queue.answer(p, version, failed=True)
     return True
 
@@ -84,7 +84,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
         more = {"stream": producer.save(), "table": table}
         save_actor(ctx, CheckpointPart(ctx.directory, number), actor, producer.flight(), more)
     except OSError as e:
-        ctx.say("warning", f"checkpoint {number}: without what actor {ctx.index} does: {refusal_text(e)}")
+        ctx.log("warning", f"checkpoint {number}: without what actor {ctx.index} does: {refusal_text(e)}")
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
@@ -162,7 +162,7 @@ def wait_for_actors(
     if late:
         queue.ask(ctx.index, -1)  # the actors of others may still be asked
         actors = ", ".join(map(str, late))
-        ctx.say(
+        ctx.log(
             "warning", f"checkpoint of update {version}: without what actors {actors} do, busy for {SAVE_TIMEOUT:.0f} s"
         )
     return sorted(late + queue.failed(ctx.index))

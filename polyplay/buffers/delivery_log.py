@@ -29,7 +29,7 @@ def log_writer(
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
-    file, writes = AppendFile(path), LogWrites(lambda text: ctx.say("warning", text))
+    file, writes = AppendFile(path), LogWrites(lambda text: ctx.log("warning", text))
 
     def write(line: Any) -> None:
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()

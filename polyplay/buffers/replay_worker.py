@@ -68,10 +68,10 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     root = open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no replay
-        ctx.say("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")
+        ctx.log("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")
         return False
     if not all((root / replay_folder(ctx, i)).is_dir() for i in range(replicas)):
-        ctx.say("warning", f"{ctx.role} {ctx.index}: another worker's replay was not saved: all start empty")
+        ctx.log("warning", f"{ctx.role} {ctx.index}: another worker's replay was not saved: all start empty")
         return False
     buffer.load(path)
     return True
@@ -261,7 +261,7 @@ class ReplayShard:
         self.lane, self.drawn, self.trimmed = 0, 0, 0
         if ctx.incarnation % 1000:
             self.queue.reclaim(ctx.index)
-            ctx.say("warning", f"{ctx.role} {ctx.index}: starts empty; the rows of the lost replay are gone")
+            ctx.log("warning", f"{ctx.role} {ctx.index}: starts empty; the rows of the lost replay are gone")
         elif ctx.resume is not None:
             restore_replay(ctx, self.buffer)
             learnt = actor_checkpoint.rollouts_learnt(ctx, self.queue)
@@ -317,7 +317,7 @@ class ReplayShard:
                 self._write(CheckpointPart(ctx.directory, version), lost)
             except OSError as e:
                 failed = True
-                ctx.say("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {refusal_text(e)}")
+                ctx.log("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {refusal_text(e)}")
         self.writer.answer(version, failed)
 
     def _write(self, part: CheckpointPart, lost: list[int]) -> None:

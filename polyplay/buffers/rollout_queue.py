@@ -5,8 +5,8 @@ Rollouts in flight: fixed slots in shared memory, and rings of the numbers of th
 A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
 its windows.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers. Where consumers learn `apart`, each the policy of another agent, a producer feeds all, and a
-commit names the one. So every ring has one writer and one reader. Imports no torch.
+consumer p mod consumers. Where each consumer learns the policy of another agent (`per_agent`), a producer feeds all, and
+a commit names the one. So every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -266,13 +266,13 @@ class RolloutQueue(SharedQueue):
         producers: int = 1,
         consumers: int = 1,
         groups: int = 1,
-        apart: bool = False,
+        per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: of an actor's lanes, which fill a slot each in a round. apart: every producer feeds all consumers.
-        window: rows of a window, of which each has the state before it (0: only the rollout has).
+        """groups: of an actor's lanes, which fill a slot each in a round. per_agent: every producer feeds all
+        consumers. window: rows of a window, of which each has the state before it (0: only the rollout has).
         """
-        if slots % producers or (producers < consumers and not apart):
+        if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
         if window and T % window:
             raise ValueError(f"rollouts of {T} steps do not divide into windows of {window}")
@@ -285,7 +285,7 @@ class RolloutQueue(SharedQueue):
             "base": (producers, np.int64),
             "turns": (consumers, np.int64),
         }
-        each = consumers if apart else 1
+        each = consumers if per_agent else 1
         asks = consumers, producers
         super().__init__(fields, slots, producers * each, consumers, asks, more_bells=producers, each=each)
 
@@ -298,7 +298,7 @@ class RolloutQueue(SharedQueue):
         actors: int,
         slots: int = 4,
         readers: int = 1,
-        apart: bool = False,
+        per_agent: bool = False,
         window: int = 0,
     ) -> RolloutQueue:
         """For rollouts of T steps from `actors` workers with such environments and this network each; slots: of each
@@ -306,7 +306,7 @@ class RolloutQueue(SharedQueue):
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
-        return cls(rows, policy.state_spec(), T, width, n, actors, readers, envs.groups, apart, window)
+        return cls(rows, policy.state_spec(), T, width, n, actors, readers, envs.groups, per_agent, window)
 
     def label(self) -> str:
         return f"RolloutQueue: {self.slots} slots × {self.T + 1} rows × {self.lanes} lanes"

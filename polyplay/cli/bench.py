@@ -195,13 +195,13 @@ def updates_per_turn(crew: Crew) -> int:
     """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
     role = _learner(crew)
     passes = role.spec.passes if role.spec else None
-    return passes.updates if passes and role.envs and not role.apart and not passes.target_kl else 1
+    return passes.updates if passes and role.envs and not role.asynchronous and not passes.target_kl else 1
 
 
 def reuses(crew: Crew) -> bool:
     """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
     role = _learner(crew)
-    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.acted)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.stored_bootstrap)
 
 
 def _learner(crew: Crew) -> Role:

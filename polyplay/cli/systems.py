@@ -38,7 +38,7 @@ GOOD_FOR = {
     "ga3c": "many agents that share one network on a GPU; any actions",
     "gorila": "many learners and a parameter server; discrete actions",
     "impala": "high throughput, images, recurrent networks; any actions",
-    "league": "several agents in one environment: self-play, past selves, ratings",
+    "league": "several agents in one environment: self-play, past agents, ratings",
     "pbt": "hyperparameters that change while training; over any system",
     "ppo": "a first agent in your own environment; robust, any actions",
     "r2d2": "recurrent networks with a replay; discrete actions",

@@ -270,7 +270,7 @@ class SurgeryOptions:
     """wrappers of the environment, instead of those it has"""
     lanes: errors.Count | None = None
     """lanes (num-envs) of each actor, where the new game's seats need another number"""
-    settle: errors.Whole = 0
+    freeze_until: errors.Whole = 0
     """the learning rate is 0 until so many more agent steps were learnt from"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
@@ -283,8 +283,8 @@ def command_surgery(words: list[str]) -> None:
         raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")
     from polyplay.runs.surgery import grow_run
 
-    changes = {name: getattr(options, name) for name in given - {"out", "settle", "trust"}}
-    report = grow_run(directory, Path(options.out), changes, options.settle, options.trust)
+    changes = {name: getattr(options, name) for name in given - {"out", "freeze_until", "trust"}}
+    report = grow_run(directory, Path(options.out), changes, options.freeze_until, options.trust)
     for name, shapes in report["tensors"].items():
         print(f"{name}: {'new' if shapes['was'] is None else list(shapes['was'])} → {list(shapes['is'])}")
     for part in report["taken_away"]:

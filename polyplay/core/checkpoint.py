@@ -409,7 +409,7 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-# Files of past selves: an agent's weights as they were, in `selves/AGENT-VERSION.safetensors`, with a checksum.
+# Files of past agents: an agent's weights as they were, in `selves/AGENT-VERSION.safetensors`, with a checksum.
 
 
 FOLDER = "selves"
@@ -422,26 +422,26 @@ def self_path(directory: Path, agent: int, version: int) -> Path:
 
 
 def self_files(directory: Path) -> list[Path]:
-    """Return the files of all past selves of a run."""
+    """Return the files of all past agents of a run."""
     return sorted((directory / FOLDER).glob(f"*{ARRAYS}"))
 
 
 def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a past self. Raises OSError."""
+    """Write a past agent. Raises OSError."""
     ordered = {k: np.asarray(v, order="C") for k, v in arrays.items()}
     write_bytes(path, save(ordered, {CHECKSUM: _checksum(ordered)}))
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:
-    """Read a past self. Raises UserError: it cannot be read, or is damaged."""
+    """Read a past agent. Raises UserError: it cannot be read, or is damaged."""
     arrays, wrong = _read(path)
     if wrong:
-        raise UserError(f"RUN: past self {path} plays in the league, but {wrong}: put back a copy")
+        raise UserError(f"RUN: past agent {path} plays in the league, but {wrong}: put back a copy")
     return arrays
 
 
 def self_flaw(path: Path) -> str:
-    """Return what is wrong with a past self; empty: nothing."""
+    """Return what is wrong with a past agent; empty: nothing."""
     return _read(path)[1]
 
 

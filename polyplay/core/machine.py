@@ -90,14 +90,14 @@ R = TypeVar("R")
 LEAST, LARGE = 8, 100_000
 
 
-def members(rows: int, threads: int, weights: int) -> int:
+def split_size(rows: int, threads: int, weights: int) -> int:
     """How many of so many threads divide a batch of `rows` among them, evenly."""
     if weights < LARGE:
         return 1
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
-class Team:
+class ThreadPool:
     """`n` threads, the caller's among them. begin: what each of the others does first."""
 
     def __init__(self, n: int, begin: Callable[[], None]):

@@ -19,7 +19,7 @@ from polyplay.core.shared_memory import SharedObject
 
 
 # how a role holds an edge: it writes into it, takes from it, publishes weights or reads them, updates through it, or
-# serves it; of a league: it seats players, makes past selves, or rates
+# serves it; of a league: it seats players, makes past agents, or rates
 End = Literal["out", "source", "publish", "params", "update", "server", "plays", "posts", "rates"]
 
 
@@ -387,7 +387,7 @@ class WorkerContext:
     meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
-    say: Callable[[str, str], None] = lambda kind, text: None
+    log: Callable[[str, str], None] = lambda kind, text: None
     served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
     ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not
     rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed

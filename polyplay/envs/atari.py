@@ -439,8 +439,8 @@ class NativePool(BasePool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs, rows={})  # ale-py's own arrays
         self.options = options(Atari, envs.options, envs.title)
-        self._width, self._asynchronous = self._turns.width, not envs.fixed
-        self._batch = self._turns.most if not envs.fixed else self._width
+        self._width, self._asynchronous = self._ready.width, not envs.fixed
+        self._batch = self._ready.most if not envs.fixed else self._width
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         game = rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
@@ -456,7 +456,7 @@ class NativePool(BasePool):
         self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
         self._order: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
         if self.fixed:
-            self._turns.back(range(n))  # recv() waits for them
+            self._ready.back(range(n))  # recv() waits for them
 
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -487,11 +487,11 @@ class NativePool(BasePool):
         self._check_open()
         if self.fixed:
             return super().recv()
-        if (self._turns.where == TAKEN).any():
+        if (self._ready.where == TAKEN).any():
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         lanes, rows = self._receive_ready()
-        self._turns.back(lanes.tolist())
-        self._turns.take()  # just these
+        self._ready.back(lanes.tolist())
+        self._ready.take()  # just these
         return lanes, rows
 
     def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -554,8 +554,8 @@ class NativePool(BasePool):
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool: in ale-py's asynchronous mode `lanes` must be exactly those of the last recv."""
         self._check_open()
-        taken = int((self._turns.where == TAKEN).sum())
-        if not self.fixed and self._turns.count(lanes) != taken:
+        taken = int((self._ready.where == TAKEN).sum())
+        if not self.fixed and self._ready.count(lanes) != taken:
             raise ValueError(f"send() answers exactly the lanes of the last recv(), {taken} of them, got {lanes}")
         super().send(lanes, action)
 

@@ -20,7 +20,7 @@ import numpy as np
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
 from polyplay.envs.atari import Atari, Start, Starts, load_starts, rom
-from polyplay.envs.pool import CUT, closest_names, options
+from polyplay.envs.pool import EPISODE_CUT, closest_names, options
 
 # Screens to planes in NumPy: gray values, and resampling to a smaller size; bytes to the bit as OpenCV and Pillow do.
 #
@@ -335,14 +335,14 @@ class AtariEnv(gymnasium.Env):
             reward = self._play(self._life)
             self._fill()
         else:
-            reward = self._hold(self._still if self._cut else self._moves[action], self._options.frameskip)
+            reward = self._press(self._still if self._cut else self._moves[action], self._options.frameskip)
             self._push()
         self._age += 1
         lives, dead = self._ale.lives(), self._ale.game_over()
         late = self._age >= self._steps and not dead
         lost = self._options.life_loss == "terminate" and 0 < lives < self._lives and not dead
         self._cut, self._lives = lost and not late, lives
-        return self._stack.copy(), float(reward), dead, late, {CUT: True} if lost else {}
+        return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     # ------------------------------------------------------------------------------------- the emulator
 
@@ -363,7 +363,7 @@ class AtariEnv(gymnasium.Env):
             self._last = button
         return self._ale.act(self._last)
 
-    def _hold(self, button: int, frames: int) -> int:
+    def _press(self, button: int, frames: int) -> int:
         """Up to `frames` frames, of which the last two are read; their reward."""
         reward = 0
         for left in range(frames, 0, -1):
@@ -380,7 +380,7 @@ class AtariEnv(gymnasium.Env):
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
-            reward += self._hold(button, frames)
+            reward += self._press(button, frames)
             held = frames > 1
             if self._ale.game_over():
                 held = False
@@ -424,7 +424,7 @@ class AtariEnv(gymnasium.Env):
         if how == "repeat":
             self._stack[:] = self._stack[-1]
         for _ in range(len(self._stack) - 1 if how == "play" else 0):
-            self._hold(self._still, self._options.frameskip)
+            self._press(self._still, self._options.frameskip)
             self._push()
 
     # ---------------------------------------------------------------------------------------- its state

@@ -22,7 +22,7 @@ from polyplay.envs.spaces import check_action
 STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3
 
 
-class ReadyLanes:
+class ReadySet:
     """The batching rules over `lanes` lanes. At first all are being stepped, or only the first `active` (0: all)."""
 
     def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0):
@@ -107,12 +107,12 @@ class ReadyLanes:
         self._next = int(state["next"])
 
 
-class Orders:
+class StepRequests:
     """What a pool orders to step: lanes, each by itself; or matches, by their first lanes, when all lanes are answered.
     `numbers`: of all that it may order, int64 [units].
     """
 
-    def __init__(self, seating: Seating | None, turns: ReadyLanes):
+    def __init__(self, seating: Seating | None, turns: ReadySet):
         self.seating, self.turns = seating, turns
         self.numbers = np.arange(turns.lanes) if seating is None else seating.own[:, 0].copy()
 
@@ -239,18 +239,18 @@ class BasePool(ABC):
         self.faults: list[str] = []
         self.remarks: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
-        self._turns = ReadyLanes(envs.lanes, envs.groups, envs.batching, envs.active)
+        self._ready = ReadySet(envs.lanes, envs.groups, envs.batching, envs.active)
         self._open, self._asynchronous = True, False  # asynchronous: recv() says which lanes are ready
 
     @property
     def ready(self) -> int:
         """Lanes whose row nobody took yet, of a pool that gives whoever is ready; by the answers read so far."""
-        return self._turns.ready
+        return self._ready.ready
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
         self._check_open()
-        lanes = self._turns.take()
+        lanes = self._ready.take()
         if lanes is None:  # lanes step within send(): waiting would never end
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return lanes, self._rows_of(lanes)
@@ -258,21 +258,21 @@ class BasePool(ABC):
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
         self._check_open()
-        action = check_action(self.spec.action, action, self._turns.count(lanes))
-        numbers = self._turns.sent(lanes)
+        action = check_action(self.spec.action, action, self._ready.count(lanes))
+        numbers = self._ready.sent(lanes)
         try:
             self._step(numbers, action)
         except BaseException:
             self.close()
             raise
         if not self._asynchronous:
-            self._turns.back(numbers.tolist())
+            self._ready.back(numbers.tolist())
 
     def close(self) -> None:
         """See Pool."""
         self._open = False
 
-    def hold(self, on: bool) -> None:
+    def pause_matches(self, on: bool) -> None:
         """See Pool."""
         raise ValueError(f"{self.title}: has no matches to hold")
 
@@ -308,14 +308,14 @@ class UnitPool(BasePool):
         self.workers = min(workers, self.width)
         self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
         super().__init__(envs, self._board.rows)
-        self._orders, self._faults = Orders(self.seating, self._turns), Faults(self._board, envs.max_restarts)
+        self._orders, self._faults = StepRequests(self.seating, self._ready), Faults(self._board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
 
     restarts = property(lambda self: self._faults.restarts)
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
-    def hold(self, on: bool) -> None:
+    def pause_matches(self, on: bool) -> None:
         """See Pool."""
         if self.seating is None:
-            super().hold(on)
+            super().pause_matches(on)
         self._board.held[:] = on

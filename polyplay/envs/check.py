@@ -26,7 +26,7 @@ from polyplay.core.shared_memory import SharedBlock
 from polyplay.envs import check_trial, rules
 from polyplay.envs.check_trial import TrialFacts, allow
 from polyplay.envs.lane import START, LaneJob
-from polyplay.envs.make import OWN, whole_matches
+from polyplay.envs.make import POOLS, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool
 from polyplay.envs.process_pool import REORDERED, TRACE, EnvProcess, exit_text, pickled_factory, settle
 from polyplay.envs.rules import RULES
@@ -304,7 +304,7 @@ class EnvChecker:
     def __init__(self, envs: Envs, seed: int, steps: int, seconds: float):
         self.envs, self.seed, self.steps, self.seconds = envs, seed, steps, seconds
         # whether its pool is one of ours, whose lanes are no environments by themselves
-        self.own = envs.title.startswith(tuple(OWN)) or envs.spec.vector
+        self.own = envs.title.startswith(tuple(POOLS)) or envs.spec.vector
 
     def job(self, lane: int) -> LaneJob:
         """What a trial of one lane is told."""

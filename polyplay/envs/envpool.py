@@ -145,7 +145,7 @@ class EnvPoolPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
-        self._width, self._asynchronous = self._turns.width, not envs.fixed
+        self._width, self._asynchronous = self._ready.width, not envs.fixed
         self._batch = self._width if envs.fixed else 1
         task = ask(envs)
         self._read = reader(task.observation_space, self.spec.obs, self._batch)
@@ -156,7 +156,7 @@ class EnvPoolPool(BasePool):
         starts = range(0, envs.lanes, self._width)
         self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
         if self.fixed:
-            self._turns.back(range(envs.lanes))  # recv() waits for them
+            self._ready.back(range(envs.lanes))  # recv() waits for them
 
     def _pool(self, envs: Envs, seeds: list[int]) -> Any:
         task, threads = envs.title.removeprefix("envpool:"), envs.workers or min(cores(), self._width)
@@ -175,11 +175,11 @@ class EnvPoolPool(BasePool):
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
         self._check_open()
         if not self.fixed:
-            stepping = int((self._turns.where == STEPPING).sum())
-            for _ in range(min(self._turns.most, stepping)):
+            stepping = int((self._ready.where == STEPPING).sum())
+            for _ in range(min(self._ready.most, stepping)):
                 lane, row = self._receive(0, None)
                 tree.write(self._rows, lane, row)
-                self._turns.back(lane.tolist())
+                self._ready.back(lane.tolist())
         return super().recv()
 
     def _rows_of(self, lanes: Lanes) -> Batch:

@@ -52,7 +52,7 @@ class InlinePool(UnitPool):
         except BaseException:
             self.close()
             raise
-        self._turns.back(range(envs.lanes))
+        self._ready.back(range(envs.lanes))
 
     def _turn(self, numbers: Iterable[int]) -> None:
         self._random.enter()
@@ -68,7 +68,7 @@ class InlinePool(UnitPool):
         with self._around:
             self._turn(ordered)
         if self._asynchronous:
-            self._turns.back(self._orders.lanes(ordered))
+            self._ready.back(self._orders.lanes(ordered))
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
         """The image that a lane's environment renders, and its frames per second."""
@@ -96,7 +96,7 @@ class InlinePool(UnitPool):
         except Exception as e:
             self.unsaved = saved_state.reason_of(e)
             return None
-        return {**saved_state.pool_state(self._board, self._turns, lanes), "random": random}
+        return {**saved_state.pool_state(self._board, self._ready, lanes), "random": random}
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
@@ -108,7 +108,7 @@ class InlinePool(UnitPool):
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{unit.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
-        saved_state.load_pool_state(self._board, self._turns, state)
+        saved_state.load_pool_state(self._board, self._ready, state)
         if "random" in state:  # not of earlier versions
             self._random.load(state["random"])
 
@@ -324,7 +324,7 @@ class VectorPool(BasePool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
         self._groups, self._owners = list[VectorLanes](), list[object]()
-        seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._turns.width
+        seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._ready.width
         self._random, self._around = GlobalGenerators(seeds[0]), Surroundings()
         self._random.enter()
         try:
@@ -334,11 +334,11 @@ class VectorPool(BasePool):
         except BaseException:
             self.close()
             raise
-        self._turns.back(range(envs.lanes))
+        self._ready.back(range(envs.lanes))
 
     def _begin(self, envs: Envs, at: slice, seeds: list[int], lane: int) -> None:
         """Make the vector environment of one group, and reset it."""
-        env = self._one(envs, self._turns.width)
+        env = self._one(envs, self._ready.width)
         rules.take(env, (owner := object()), envs.title)
         self._owners.append(owner)
         self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start))
@@ -361,7 +361,7 @@ class VectorPool(BasePool):
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         self._random.enter()
         with self._around:
-            self._groups[int(numbers[0]) // self._turns.width].step(action)
+            self._groups[int(numbers[0]) // self._ready.width].step(action)
 
     def close(self) -> None:
         """Close every vector environment."""

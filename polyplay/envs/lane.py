@@ -23,7 +23,7 @@ from polyplay.core.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo, rules, saved_state, spaces
 from polyplay.envs.board import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.build import build_env, imported, inspect_env, one_line
-from polyplay.envs.pool import CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
+from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
 from polyplay.envs.spaces import SpaceViolation, fields
 
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
@@ -290,7 +290,7 @@ class Lane(Unit):
         self.show(obs, info, terminated, truncated)
         if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
             self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
-        first, cut = self.cut, isinstance(info, dict) and CUT in info
+        first, cut = self.cut, isinstance(info, dict) and EPISODE_CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
     def show(self, obs: object, info: object, terminated: bool, truncated: bool) -> None:
@@ -345,7 +345,7 @@ NO_INFO: Mapping[str, Any] = {}
 
 
 class Match(Unit):
-    """The players of one environment. Orders and notes call it by its first lane's number."""
+    """The players of one environment. StepRequests and notes call it by its first lane's number."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None

@@ -32,7 +32,7 @@ def _game(name: str, what: str) -> Callable[..., Any]:
 
 
 # by how a name begins; all others are Gymnasium environments
-OWN: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
+POOLS: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
     **{name: (_game(name, "describe"), _game(name, "connect")) for name in GAMES},
@@ -83,7 +83,7 @@ def _check(envs: Envs, spec: EnvSpec) -> None:
 def _spec_of(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
-    for beginning, (own, _) in OWN.items():
+    for beginning, (own, _) in POOLS.items():
         if envs.title.startswith(beginning):
             return own(envs)
     return _describe_here(envs) if envs.inline else process_pool.describe(envs)
@@ -102,7 +102,7 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    for beginning, (_, pool) in OWN.items():
+    for beginning, (_, pool) in POOLS.items():
         if envs.title.startswith(beginning) and (pool is not NativePool or native(envs)):
             return pool(envs, seed, lane)
     if envs.spec.vector:

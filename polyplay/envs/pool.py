@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from polyplay.envs.board import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
-CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
+EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
 Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
 
@@ -110,7 +110,7 @@ class Pool(Protocol):
     remarks: list[str]  # what is odd, but no fault; likewise
     unsaved: str  # why state() was None the last time
     seating: Seating | None  # who sits where, of environments with several players; as of the rows that recv gave
-    resting: bool  # every match is over and held, see hold()
+    resting: bool  # every match is over and held, see pause_matches()
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of
@@ -127,7 +127,7 @@ class Pool(Protocol):
     def close(self) -> None:
         """End everything; may be called again."""
 
-    def hold(self, on: bool) -> None:
+    def pause_matches(self, on: bool) -> None:
         """While on, a match that is over does not begin again: its lanes have `first` rows again and again, so no
         transitions. Afterwards it begins with its next step. Raises ValueError: an environment without matches.
         """

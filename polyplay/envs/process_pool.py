@@ -65,7 +65,7 @@ class EnvProcess(ForkedProcess):
 
 # One environment process: single environments, stepped in place into memory that the pool shares.
 #
-# Orders come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
+# Requests come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
 # (`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
 # behind.
 
@@ -365,7 +365,7 @@ class ProcessPool(UnitPool):
                     if self._failure is not None:
                         raise self._failure
                     self._check_open()
-                    lanes = self._turns.take()
+                    lanes = self._ready.take()
                     if lanes is None and self.fixed and self._orders.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
@@ -381,10 +381,10 @@ class ProcessPool(UnitPool):
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        action = check_action(self.spec.action, action, self._turns.count(lanes))
+        action = check_action(self.spec.action, action, self._ready.count(lanes))
         with self._lock:
             self._check_open()
-            self._step(self._turns.sent(lanes), action)
+            self._step(self._ready.sent(lanes), action)
 
     def close(self) -> None:
         """Ask every process to end, wait a second, kill the rest."""
@@ -412,7 +412,7 @@ class ProcessPool(UnitPool):
                     if not self._ask(worker, SAVE + lane):
                         return None
                     lanes[str(lane)] = worker.mail.take()
-            return saved_state.pool_state(self._board, self._turns, lanes)
+            return saved_state.pool_state(self._board, self._ready, lanes)
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
@@ -425,7 +425,7 @@ class ProcessPool(UnitPool):
                     if not self._ask(worker, LOAD + lane):
                         who = f"{self.title}, lane {self._job.lane + lane}"
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
-            saved_state.load_pool_state(self._board, self._turns, state)
+            saved_state.load_pool_state(self._board, self._ready, state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 
@@ -441,7 +441,7 @@ class ProcessPool(UnitPool):
             for i in range(self.wanted // self.seats):
                 for lane in self._absent(i):
                     self._board.joins[lane] += 1
-                    self._turns.join(lane)
+                    self._ready.join(lane)
                 if i not in self._workers:
                     self._start(i)
             self._reap()
@@ -450,7 +450,7 @@ class ProcessPool(UnitPool):
         """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
         with self._lock:
             for lane in lanes.tolist():
-                self._turns.part(lane)
+                self._ready.part(lane)
                 self._here.discard(lane)
                 i = lane // self.seats
                 if len(self._absent(i)) == self.seats:
@@ -463,7 +463,7 @@ class ProcessPool(UnitPool):
     def _absent(self, i: int) -> list[int]:
         """The lanes of process `i`, of those that have one lane or match, that are not there."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
-        return [lane for lane in lanes if self._turns.where[lane] == ABSENT]
+        return [lane for lane in lanes if self._ready.where[lane] == ABSENT]
 
     @property
     def present(self) -> int:
@@ -563,7 +563,7 @@ class ProcessPool(UnitPool):
         lanes = self._orders.lanes([lane for i in numbers if (lane := max(i, ~i)) not in failed])
         self._faults.steps += len(lanes)
         self._here.update(lanes)
-        self._turns.back(lanes)
+        self._ready.back(lanes)
 
     def _replace_hung(self, now: float) -> None:
         """Replace processes whose environment takes too long."""
@@ -589,5 +589,5 @@ class ProcessPool(UnitPool):
         self._faults.of_process(text, lanes.tolist())
         worker.start()
         self._register(worker)
-        if (awaited := self._orders.complete(lanes[self._turns.where[lanes] == STEPPING])).size:
+        if (awaited := self._orders.complete(lanes[self._ready.where[lanes] == STEPPING])).size:
             worker.order(awaited)

@@ -20,7 +20,7 @@ from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_Mo
 from polyplay.core import tree
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch
-from polyplay.envs.base_pool import ReadyLanes
+from polyplay.envs.base_pool import ReadySet
 from polyplay.envs.board import SharedRows
 
 SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
@@ -180,7 +180,7 @@ class StateMail:
         return tree.nest(unpack(data))
 
 
-def pool_state(board: SharedRows, turns: ReadyLanes, lanes: Batch) -> Batch:
+def pool_state(board: SharedRows, turns: ReadySet, lanes: Batch) -> Batch:
     """A pool's state from those of its lanes or matches; every lane has a row."""
     seating = {} if board.seating is None else {"seating": board.seating.state()}
     return {"lanes": lanes, "turns": turns.state(), **seating, **tree.map(np.copy, _arrays(board))}
@@ -191,7 +191,7 @@ def _arrays(board: SharedRows) -> Batch:
     return {"rows": board.rows, "action": board.action, "faults": board.faults, **held}
 
 
-def load_pool_state(board: SharedRows, turns: ReadyLanes, saved: Batch) -> None:
+def load_pool_state(board: SharedRows, turns: ReadySet, saved: Batch) -> None:
     """The same backwards, once the lanes are loaded."""
     arrays = _arrays(board)
     tree.write(arrays, ..., {k: saved[k] for k in arrays})

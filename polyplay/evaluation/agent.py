@@ -256,7 +256,7 @@ def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[Syst
     return load.wire_system(page, settings, load.crew_of(replace(options, device="cpu"))), found, config
 
 
-# Agents of runs by name: of a run, of one of its checkpoints, of the file of a past self.
+# Agents of runs by name: of a run, of one of its checkpoints, of the file of a past agent.
 
 
 OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # by name
@@ -282,22 +282,22 @@ class RunAgent:
 
 
 def is_run(name: str) -> bool:
-    """Whether this is a run's or a past self's, and no opponent by name."""
+    """Whether this is a run's or a past agent's, and no opponent by name."""
     path, _ = _split_agent(name)
     return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     """Who a name means. RUN: every agent of a run's newest checkpoint; RUN/checkpoints/NAME: of that one; either with
-    :N or :best: that agent; RUN/selves/NAME.safetensors: a past self. Raises UserError.
+    :N or :best: that agent; RUN/selves/NAME.safetensors: a past agent. Raises UserError.
     """
     path, agent = _split_agent(name)
     alone = path.suffix == checkpoint.ARRAYS
     if alone and not path.is_file():
-        raise UserError(f"{name}: there is no such file of a past self")
+        raise UserError(f"{name}: there is no such file of a past agent")
     folder = path.absolute().parent
     if alone and folder.name != FOLDER:
-        raise UserError(f"{name} given, allowed: the file of a past self where its run has it, in RUN/selves")
+        raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/selves")
     run, which = (folder.parent, None) if alone else load.split_checkpoint(path)
     page, settings, options, _ = load.load_run(run, trust)
     found = path if alone else load.choose_checkpoint(run, which)

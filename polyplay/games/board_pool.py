@@ -80,7 +80,7 @@ class BoardPool(BasePool):
         self._random = game_streams(seed, lane, envs.lanes)
         self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
         self._begin(everyone)
-        self._turns.back(everyone.tolist())
+        self._ready.back(everyone.tolist())
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -121,11 +121,11 @@ class BoardPool(BasePool):
 
     def state(self) -> Batch:
         """Copies of positions, sides, random streams, rows and turns."""
-        return tree.map(np.copy, {**self._arrays, "turns": self._turns.state()})
+        return tree.map(np.copy, {**self._arrays, "turns": self._ready.state()})
 
     def load(self, state: Batch) -> None:
         tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        self._turns.load(state["turns"])
+        self._ready.load(state["turns"])
 
 
 @compiled

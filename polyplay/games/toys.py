@@ -503,7 +503,7 @@ class ToyPool(BasePool):
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
-        self._turns.back(everyone.tolist())
+        self._ready.back(everyone.tolist())
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
@@ -532,11 +532,11 @@ class ToyPool(BasePool):
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams and turns."""
-        return tree.map(np.copy, {**self._arrays, "turns": self._turns.state()})
+        return tree.map(np.copy, {**self._arrays, "turns": self._ready.state()})
 
     def load(self, state: Batch) -> None:
         tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        self._turns.load(state["turns"])
+        self._ready.load(state["turns"])
 
 
 # A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes were
@@ -569,13 +569,13 @@ class MatchPool(BasePool):
         self._begin(everyone, self._states)
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
-        self._turns.back(range(envs.lanes))
+        self._ready.back(range(envs.lanes))
         if hasattr(game, "picture"):
             self.picture = lambda lane: game.picture(self._states, int(self._table.match[lane]))
 
     resting = property(lambda self: bool(self._rests.all()))
 
-    def hold(self, on: bool) -> None:
+    def pause_matches(self, on: bool) -> None:
         """See Pool."""
         self._held[...] = on
 
@@ -589,12 +589,12 @@ class MatchPool(BasePool):
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)
         matches = np.unique(self._table.match[numbers])
-        matches = matches[(self._turns.where[self._table.own[matches]] == STEPPING).all(1)]
+        matches = matches[(self._ready.where[self._table.own[matches]] == STEPPING).all(1)]
         ended = self._over[matches]
         for at, advance in ((matches[~ended], self._play), (matches[ended], self._rest if self._held else self._new)):
             if at.size:
                 advance(at)
-        self._turns.back(self._table.own[matches].ravel().tolist())
+        self._ready.back(self._table.own[matches].ravel().tolist())
 
     def _play(self, at: np.ndarray) -> None:
         before = tree.at(self._states, at)
@@ -634,9 +634,9 @@ class MatchPool(BasePool):
 
     def state(self) -> Batch:
         """Copies of games, rows, random streams, seating and turns."""
-        return tree.map(np.copy, {**self._arrays, "seating": self._table.state(), "turns": self._turns.state()})
+        return tree.map(np.copy, {**self._arrays, "seating": self._table.state(), "turns": self._ready.state()})
 
     def load(self, state: Batch) -> None:
         tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
         self._table.load(state["seating"])
-        self._turns.load(state["turns"])
+        self._ready.load(state["turns"])

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
-from polyplay.buffers.experience import Experience, ExperienceBuffer
 from polyplay.buffers.rollout_queue import AgentBatches
+from polyplay.buffers.window_buffer import WindowBuffer, Windows
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
 from polyplay.core.files import Row, refusal_text
@@ -25,15 +25,15 @@ from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import Nothing, Rollout, learn_from
 from polyplay.learning.policy_losses import PPO
-from polyplay.learning.unreal import RecentRows
+from polyplay.learning.unreal import UnrealReplay
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot, Params
 
-# Past selves: weights of an agent as they were, each written once, for actors to load when they come to a table.
+# Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
 class LearnersLeague(Protocol):
-    """What learners ask of population.league: it knows past selves, and who copies whom."""
+    """What learners ask of population.league: it knows past agents, and who copies whom."""
 
     varied: tuple[str, ...]
     hyper: np.ndarray
@@ -44,7 +44,7 @@ class LearnersLeague(Protocol):
     def copied(self, number: int, version: int, donor_version: int) -> None: ...
 
 
-class PastSelves:
+class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
@@ -83,7 +83,7 @@ class PastSelves:
             write_self(path, arrays)
             self.written = version
         except OSError as e:
-            self.ctx.say("warning", f"past self {path.name} was not written: {refusal_text(e)}")
+            self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
 # An agent's part in copies: its learner hands out its state, or goes on with that of another agent.
@@ -117,7 +117,7 @@ class AgentCopies:
         donor_version = self.snapshot.read(learner.vector, learner.update.optimizer)
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
-        learner.follow()
+        learner.apply_hyperparameters()
         learner.counts.add(0.0)
         self.since = learner.version = learner.counts.version
         learner.ctx.counters.set("updates", learner.version - learner.counts.begun)
@@ -159,7 +159,7 @@ def learn_agents(
     selves: int = 0,
 ) -> Iterator[None]:
     """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. selves:
-    updates of an agent from one past self to the next.
+    updates of an agent from one past agent to the next.
     """
     own = range(ctx.index, params.agents, ctx.n)
     source = replace(source, wait=len(own) == 1)
@@ -193,7 +193,7 @@ def _feed_of(
     """The end of the queue at which an agent learns, with its learner."""
     context = agent_context(ctx, agent)
     learner = Learner(context, agent_spec(spec, agent, params))
-    past = None if league is None or not selves else PastSelves(context, learner, league, selves)
+    past = None if league is None or not selves else PastAgents(context, learner, league, selves)
     feed = AgentSource(source, context, learner, params.each[agent], past)
     if league is not None and params.snapshot is not None:
         feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
@@ -212,7 +212,7 @@ def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpe
     own = spec.initial[agent] if spec.initial else {}
     hyperparameters = Hyperparameters(**{**spec.hyperparameters.configured, **own})
     hyperparameters.schedules = spec.hyperparameters.schedules
-    return replace(spec, agent=agent, among=params, hyperparameters=hyperparameters)
+    return replace(spec, agent=agent, population=params, hyperparameters=hyperparameters)
 
 
 class AgentSource:
@@ -221,11 +221,11 @@ class AgentSource:
     alone = True
 
     def __init__(
-        self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params, past: PastSelves | None = None
+        self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params, past: PastAgents | None = None
     ):
-        assert learner.spec.among is not None
+        assert learner.spec.population is not None
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
-        self.queue, self.agent, self.among = source.queue, learner.spec.agent, learner.spec.among
+        self.queue, self.agent, self.among = source.queue, learner.spec.agent, learner.spec.population
         self.first = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # the save that it goes on from
         self.number = self.first  # of the last save
         self.rounds = 0
@@ -257,7 +257,7 @@ class AgentSource:
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
         if "recent" in arrays:
-            self.learner.auxiliary.recent = RecentRows.of(arrays["recent"])
+            self.learner.auxiliary.recent = UnrealReplay.of(arrays["recent"])
         self.queue.turns[self.agent], self.rounds = counts["turn"], counts["rounds"]
         if self.past is not None and "past" in counts:
             self.past.load(counts["past"])
@@ -277,7 +277,7 @@ class AgentSource:
     def step(self, batch: Rollout) -> Iterator[None]:
         rows, state = batch
         if self.copies is not None and self.copies.outdated(rows["version"]):
-            yield from self.learner.rest(float(np.count_nonzero(~rows["first"][1:])))
+            yield from self.learner.count_only(float(np.count_nonzero(~rows["first"][1:])))
         else:
             yield from self.learner.step(rows, state)
         self.rounds += 1
@@ -319,20 +319,20 @@ LOOK = 200  # updates from one look at both to the next
 METRICS = ("reuse", "staleness")
 
 
-def optimise(
+def window_learner(
     ctx: WorkerContext,
     *,
-    source: Experience,
+    source: Windows,
     spec: LearnerSpec,
     params: AgentParams,
     league: LearnersLeague | None = None,
     selves: int = 0,
 ) -> Iterator[None]:
-    """Learn from windows, and publish the weights now and then. selves: updates from one past self to the next."""
+    """Learn from windows, and publish the weights now and then. selves: updates from one past agent to the next."""
     learner = Learner(ctx, spec)
     feed = ExperienceSource(source, ctx, learner, params)
     if league is not None and selves and ctx.index == 0:
-        feed.past = PastSelves(ctx, learner, league, selves)
+        feed.past = PastAgents(ctx, learner, league, selves)
     if (found := between_rounds(ctx)) is not None:
         feed.take_up(found)
     if ctx.directory is not None:
@@ -351,15 +351,15 @@ class PublishedWeights:
 class ExperienceSource:
     """An optimiser's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
 
-    def __init__(self, source: Experience, ctx: WorkerContext, learner: Learner, params: AgentParams):
+    def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         self.ctx, self.learner, self.source, self.params = ctx, learner, source, params.each[0]
         self.queue, self.first = source.queue, ctx.index == 0
         self.alone = self.queue.consumers == 1
-        self.past: PastSelves | None = None
+        self.past: PastAgents | None = None
         columns = {k: v for k, v in _columns(self.queue.rows).items() if k not in LEFT} | TARGETS
         seed = seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index
         window, state = self.queue.window, _fields(self.queue.state, 3)
-        self.buffer = ExperienceBuffer(columns, state, window, source.capacity, source.reuse, seed)
+        self.buffer = WindowBuffer(columns, state, window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
         self.looked = np.zeros(4)  # drawn, arrived, lags and rows since the last look
@@ -459,7 +459,7 @@ class ExperienceSource:
     def _warn(self, name: str, value: float, most: float, fix: str) -> None:
         if value > most and not self.warned[name] and self.first:
             self.warned[name] = True
-            self.ctx.say("warning", f"{name} is {value:.1f}, above {most:g}, which slows learning: {fix}")
+            self.ctx.log("warning", f"{name} is {value:.1f}, above {most:g}, which slows learning: {fix}")
 
     def _publish(self) -> None:
         taken, params = np.zeros(self.params.readers, np.int64), self.params
@@ -525,14 +525,14 @@ class ExperienceSource:
     def _load(self) -> None:
         found = open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
-            self.ctx.say("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
+            self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return
         counts = found.json(f"{self._name}_counts")
         try:
             self.buffer.load(tree.nest(found.arrays(self._name)), counts)
             self.fresh = float(counts.get("fresh", 0.0))
         except ValueError as e:
-            self.ctx.say("warning", f"experience of the checkpoint does not fit and is left out: {e}")
+            self.ctx.log("warning", f"experience of the checkpoint does not fit and is left out: {e}")
 
 
 def discount_of(horizon: float, step_time: float) -> float:

@@ -24,9 +24,9 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.files import JsonLines, LogWrites, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
-from polyplay.learning.gradient_parts import GradientParts, parts_of
 from polyplay.learning.returns import EpochLoss, Loss, LossOutput
-from polyplay.learning.unreal import AuxiliaryRows
+from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
+from polyplay.learning.unreal import UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -188,9 +188,9 @@ class LearnerSpec:
     drops: tuple[int, ...] = ()  # updates from which on the rate is a tenth of what it was
     passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
-    among: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
-    acted: bool = False  # the last row's value was stored while acting: one row less to unroll
-    same: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
+    population: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
+    stored_bootstrap: bool = False  # the last row's value was stored while acting: one row less to unroll
+    fresh_values: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
     target: int = 0  # updates after which the target network is the network again; 0: there is none
@@ -272,27 +272,27 @@ class Learner:
         if spec.target:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
             self.target_params = FlatParams(self.target_net)
-        self.follow()
+        self.apply_hyperparameters()
         self.counts = self.update.counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
-        self.parts: GradientParts | Literal[False] | None = None  # None: not decided yet
-        self.settle_until = self._settle_until()  # agent steps learnt from before which the rate is 0 (nets.surgery)
-        self.auxiliary = AuxiliaryRows(self.policy, self.device)
-        self.saver = ctx.index == 0 or not spec.update.apart
+        self.parts: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
+        self.freeze_until = self._freeze_until()  # agent steps learnt from before which the rate is 0 (nets.surgery)
+        self.auxiliary = UnrealWindows(self.policy, self.device)
+        self.saver = ctx.index == 0 or not spec.update.asynchronous
         self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
         self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
-        self._writes = LogWrites(lambda text: ctx.say("warning", text))
+        self._writes = LogWrites(lambda text: ctx.log("warning", text))
         if ctx.resume is not None and self.counts.fresh:
             self._load()
         elif self.counts.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
             self._attempt(0, None)
         self.counts.begin(self.version, self.learnt)
-        if spec.among is not None:
-            spec.among.learnt[spec.agent] = self.learnt
+        if spec.population is not None:
+            spec.population.learnt[spec.agent] = self.learnt
             self.extra_parts = None  # one agent alone makes no checkpoint
         while not self.counts.ready:
             ctx.turn()
@@ -304,10 +304,10 @@ class Learner:
         if ctx.trace and ctx.index == 0 and ctx.directory is not None:
             whose = f"-{spec.agent}" if spec.agent else ""
             self._trace = JsonLines(ctx.directory / f"updates{whose}.jsonl")
-        self.follow()
+        self.apply_hyperparameters()
         ctx.rescue = self.rescue
 
-    def _settle_until(self) -> float:
+    def _freeze_until(self) -> float:
         """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
         path, directory = self.ctx.resume, self.ctx.directory
         if path is None:
@@ -315,20 +315,20 @@ class Learner:
         if not path.exists() and directory is not None:
             path = checkpoint.everything(directory)[-1]
         saved = checkpoint.OpenCheckpoint(path).json(f"agents/{self.spec.agent}/learner")
-        return float(saved.get("settle_until", 0.0))
+        return float(saved.get("freeze_until", 0.0))
 
-    def follow(self) -> None:
+    def apply_hyperparameters(self) -> None:
         """Have the network take over the hyperparameters that are parts of it, as they are now."""
-        if (follow := getattr(self.policy, "follow", None)) is not None:
-            follow(self.spec.hyperparameters.all())
+        if (apply := getattr(self.policy, "apply_hyperparameters", None)) is not None:
+            apply(self.spec.hyperparameters.all())
 
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
         self.now = self.remaining()
-        if "left" in self.spec.hyperparameters.all():
-            self.spec.hyperparameters.set("left", self.now)
+        if "remaining" in self.spec.hyperparameters.all():
+            self.spec.hyperparameters.set("remaining", self.now)
         self.keep_to_schedules()
-        self.follow()
+        self.apply_hyperparameters()
 
     def keep_to_schedules(self) -> None:
         """Give hyperparameters the values that are scheduled for now; worker 0 tells of each that is new."""
@@ -336,7 +336,7 @@ class Learner:
         self.scheduled = self.spec.hyperparameters.keep_to_schedules(self.progress, total)
         for name, point in self.scheduled.items():
             if before.get(name) != point and self.ctx.index == 0:
-                self.ctx.say("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
+                self.ctx.log("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
 
     def remaining(self) -> float:
         """The part of the run that is left."""
@@ -345,7 +345,7 @@ class Learner:
     @property
     def progress(self) -> float:
         """Agent steps learnt from, by all agents of the run."""
-        among = self.spec.among
+        among = self.spec.population
         return self.learnt if among is None else among.together
 
     @property
@@ -354,7 +354,7 @@ class Learner:
         return self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def rate(self, left: float | None = None) -> float:
-        if self.progress < self.settle_until:
+        if self.progress < self.freeze_until:
             return 0.0
         left = self.remaining() if left is None else left
         dropped = 0.1 ** sum(self.version >= drop for drop in self.spec.drops)
@@ -376,9 +376,9 @@ class Learner:
 
         with self.ctx.counters.timed("learn"):
             batch |= self.auxiliary.draw(rows, batch, state, (self.ctx.seed, self.ctx.index, self.version))
-            acted = self.spec.acted
+            acted = self.spec.stored_bootstrap
             out = unroll_before_last(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
-            if self.spec.same:
+            if self.spec.fresh_values:
                 batch["value"] = out["value"].detach()
             scored = self.spec.loss(out, batch, self.spec.hyperparameters)
         valid = ~rows["first"][1:]
@@ -413,11 +413,11 @@ class Learner:
             self.target_copies = self._copies_due()
             self._set_target()
 
-    def divide(self, rows: int) -> GradientParts | None:
+    def divide(self, rows: int) -> ThreadedGradient | None:
         """The threads that divide samples of so many transitions, if several do; decided once."""
         if self.parts is None:
             n = parts_of(self, rows)
-            self.parts = GradientParts(self, n) if n > 1 else False
+            self.parts = ThreadedGradient(self, n) if n > 1 else False
         return self.parts or None
 
     def begin(self, item: Batch) -> None:
@@ -456,7 +456,7 @@ class Learner:
         else:
             self.counts.newest()
             self.target_params.flat.copy_(self.vector.flat)
-        if (hold := getattr(self.target_net, "hold", None)) is not None:
+        if (hold := getattr(self.target_net, "freeze_noise", None)) is not None:
             hold()
 
     def _saved_target(self) -> dict[str, np.ndarray] | None:
@@ -473,7 +473,7 @@ class Learner:
         Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
         """
         if self.update.gate is not None and not self.update.gate(float(scored.loss.detach())):
-            yield from self.rest(learnt)
+            yield from self.count_only(learnt)
             return 0.0
         with self.ctx.counters.timed("learn"):
             if scored.loss.requires_grad:  # else its gradient is there already
@@ -496,39 +496,41 @@ class Learner:
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return float(total[3] / total[4])
 
-    def rest(self, steps: float) -> Generator[None, None, float]:
+    def count_only(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
         check_leaving(total)
-        self.counts.rest(total[0])
+        self.counts.count_only(total[0])
         self.learnt = self.counts.learnt
         self._set_learnt()
-        self._heed(total)
+        self._read_control(total)
         return float(total[0] / total[4])
 
     def leave(self) -> Generator[None, None, None]:
         """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
-        self.ctx.say("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
+        self.ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
         check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
 
     def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
-        finishing = (first or self.spec.update.apart) * control.finishing  # where all are equal, one counts for all
+        finishing = (
+            first or self.spec.update.asynchronous
+        ) * control.finishing  # where all are equal, one counts for all
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
-    def _heed(self, sums: Sums) -> None:
+    def _read_control(self, sums: Sums) -> None:
         self.agreed = int(sums[1])
         self.saving = self.agreed > self.saves
         self.done = bool(sums[2]) or self.over
 
     def _set_learnt(self) -> None:
         self.ctx.counters.set("learnt", self.learnt)
-        if self.spec.among is not None:
-            self.spec.among.learnt[self.spec.agent] = self.learnt
+        if self.spec.population is not None:
+            self.spec.population.learnt[self.spec.agent] = self.learnt
 
-    def heed(self) -> None:
+    def read_control(self) -> None:
         """Look whether to save or to end, while nothing comes to learn from."""
-        self._heed(self._sums(0.0, 0.0))
+        self._read_control(self._sums(0.0, 0.0))
 
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
@@ -549,7 +551,7 @@ class Learner:
             worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
             row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
             self._writes.attempt("updates.jsonl", lambda: trace.write(row))
-        self._heed(sums)
+        self._read_control(sums)
 
     def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
         where = "nowhere (no run directory)"
@@ -568,9 +570,9 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ saving
 
-    def still(self) -> AbstractContextManager[None]:
+    def writers_paused(self) -> AbstractContextManager[None]:
         """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
-        return self.update.still() if self.saver else contextlib.nullcontext()
+        return self.update.writers_paused() if self.saver else contextlib.nullcontext()
 
     def save(self, more: WritePart = lambda part: None, at: int | None = None, number: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
@@ -578,7 +580,7 @@ class Learner:
         checkpoint of several agents, each at an update of its own.
         """
         self.marks.wait(number if number is not None else at if at is not None else self.counts.newest())
-        with self.still():
+        with self.writers_paused():
             self._save(more, at, number)
 
     def rescue(self) -> None:
@@ -586,7 +588,7 @@ class Learner:
         version = self.counts.newest()
         if self.extra_parts is None or not self.update.whole or version in (self.saved, self.counts.begun):
             return
-        with self.still():
+        with self.writers_paused():
             part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
             self.version, self.learnt = version, self.counts.learnt
             self._write(part, f"agents/{self.spec.agent}")
@@ -615,7 +617,7 @@ class Learner:
             self.marks.tell(mark)
         except OSError as e:
             self.marks.tell(mark, failed=True)
-            ctx.say("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
+            ctx.log("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
 
     def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
         if not self.vector.finite():
@@ -627,7 +629,7 @@ class Learner:
         if self.target_net is not None:
             part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
-        counts |= {"settle_until": self.settle_until} if self.settle_until else {}
+        counts |= {"freeze_until": self.freeze_until} if self.freeze_until else {}
         hyper = self.spec.hyperparameters
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
         part.json(f"{agent}/learner", {**counts, **values})

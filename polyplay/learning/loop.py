@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from polyplay.acting.actor import Actor, TapeRecorder
-from polyplay.acting.predictor import AgentTable, Predictor
+from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
@@ -49,7 +49,7 @@ class ReplayLearner:
         self.updates = 0
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.apart
+        self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
         learner.extra_parts = self.save
         if ctx.resume is not None:
             self._load()
@@ -95,7 +95,7 @@ class ReplayLearner:
     def step(self, rows: Batch, state: Batch) -> Iterator[None]:
         """Insert a rollout, count its agent steps, and make the updates that are due."""
         limiter, before = self.buffer.limiter, self.buffer.limiter.steps
-        limiter.steps = before + (yield from self.learner.rest(self.insert(rows, state)))
+        limiter.steps = before + (yield from self.learner.count_only(self.insert(rows, state)))
         for _ in range(self._due()):
             yield from self.update()
 
@@ -232,7 +232,7 @@ class ReplaySource:
             steps = self.replay_learner.insert(rows, state, self.actor * self.queue.lanes)
             self.rollouts.slots += 1
             self.ctx.counters.depth(self.queue.depth)
-            yield from self.learner.rest(steps)
+            yield from self.learner.count_only(steps)
         else:
             yield from self.replay_learner.update()
             self.rollouts.publish()
@@ -251,7 +251,7 @@ class SampleSource:
     def __init__(self, source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
         self.ctx, self.learner, self.samples, self.params = ctx, learner, source, params
         self.reader, self.first = source.reader(ctx.index), ctx.index == 0
-        self.alone = source.learners == 1 or learner.spec.update.apart
+        self.alone = source.learners == 1 or learner.spec.update.asynchronous
         learner.extra_parts = None  # without its replays the checkpoint before is worth more
         page_lock(source.block, learner.device)
         if self.first:
@@ -272,7 +272,7 @@ class SampleSource:
     def step(self, slot: int | Nothing) -> Iterator[None]:
         learner, steps = self.learner, self.samples.fresh() if self.first else 0.0
         if isinstance(slot, tuple):
-            yield from learner.rest(steps)
+            yield from learner.count_only(steps)
             return
         item = self.samples.item(slot)
         yield from learner.step_on_sample(item, steps, observe=True)  # replay workers have no network
@@ -290,14 +290,14 @@ class SampleSource:
             learner.save()
             return
         learner.marks.wait(learner.counts.newest())
-        with learner.still():  # what replays write fits the weights, whoever else learns
+        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
             yield from self._save(learner.counts.newest())
 
     def _save(self, version: int) -> Iterator[None]:
         learner = self.learner
         yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
         if self.alone:
-            yield from learner.rest(self.samples.fresh(kept=True))
+            yield from learner.count_only(self.samples.fresh(kept=True))
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
@@ -376,8 +376,8 @@ def _learn_until_end(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner
         ctx.counters.stamp()
         if batch is not None:
             yield from feed.step(batch)
-        elif learner.spec.among is not None:
-            learner.heed()
+        elif learner.spec.population is not None:
+            learner.read_control()
         elif not feed.alone and ctx.late():
             yield from learner.leave()
         ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
@@ -416,7 +416,7 @@ def replica(
         pool = pool_to_device(pool, slots_of, place)
         collate = collator_for(slots_of, envs.groups, place)
         recorder = None
-        if ctx.reuse and spec.acted and getattr(learner.policy, "recalls", False):
+        if ctx.reuse and spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
             recorder = TapeRecorder(policy, envs.groups, T)
             policy = cast("Policy", recorder)
         actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
@@ -445,7 +445,7 @@ def replica(
                 collate.done()
                 report_faults(ctx, pool)
                 if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
-                    learner.save() if spec.update.apart else learner.save(save)
+                    learner.save() if spec.update.asynchronous else learner.save(save)
                 if learner.done:
                     return
                 if replay_learner is not None:
@@ -463,7 +463,7 @@ def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) 
     """Save the weights as of the last update, without lanes, which are in the middle of a rollout. Nothing to do where
     the last checkpoint has that, and lanes too.
     """
-    if learner.spec.update.apart or replay_learner is None:
+    if learner.spec.update.asynchronous or replay_learner is None:
         if learner.counts.newest() not in (learner.saved, learner.counts.begun):
             learner.save()
     else:
@@ -480,7 +480,7 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
     learner = Learner(ctx, spec)
     slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
-    table = AgentTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
+    table = LaneTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
     predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)
     try:
         for chunks in predictor.chunks(renew=learner.counts.newest):

@@ -133,8 +133,8 @@ class PPO(returns.ActorCriticLoss):
 
     μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
-    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.left`, the part of the run that is left.
-    Advantages are normalised over each call's rows. Means over valid transitions.
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
+    come. Advantages are normalised over each call's rows. Means over valid transitions.
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
@@ -164,7 +164,7 @@ class PPO(returns.ActorCriticLoss):
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
-        reach = self.clip_range * (hyperparameters.left if self.anneal_clip else 1.0)
+        reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
         return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
 
 

@@ -40,7 +40,7 @@ COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # to replay value
 _NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind three such rows
 
 
-class RecentRows:
+class UnrealReplay:
     """The latest columns of batches [length, B], each by itself, with the state before it: as many as make `capacity`
     rows at most.
 
@@ -65,7 +65,7 @@ class RecentRows:
         return {"rows": self.rows, "state": self.state, **marks}
 
     @classmethod
-    def of(cls, saved: Batch) -> RecentRows:
+    def of(cls, saved: Batch) -> UnrealReplay:
         """The inverse."""
         length, columns = saved["end"].shape
         fields = lambda arrays, lead: tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)  # noqa: E731
@@ -127,7 +127,7 @@ class RecentRows:
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 
 
-class AuxiliaryRows:
+class UnrealWindows:
     """What the auxiliary tasks of a learner's policy take beside a batch, from its memory of recent rows.
 
     Value replay begins with the recurrent state that acting began the column with, as old as its rows: so it can learn
@@ -139,7 +139,7 @@ class AuxiliaryRows:
         heads = getattr(policy, "auxiliary", None)
         self.examples = heads is not None and heads.reward is not None  # whether any are drawn
         self.replays = heads is not None and heads.value  # likewise columns
-        self.recent: RecentRows | None = None
+        self.recent: UnrealReplay | None = None
 
     def draw(self, rows: Batch, batch: Batch, state: Batch, key: tuple[int, ...]) -> Batch:
         """Keep rows [T+1, B] and the state before them, and draw by `key` as many as there are lanes: "recent"
@@ -158,13 +158,13 @@ class AuxiliaryRows:
             drawn["replayed"] = {**columns, "state": before}
         return cast("Batch", to_device(drawn, self.device))
 
-    def _keep(self, rows: Batch, batch: Batch, state: Batch) -> RecentRows:
+    def _keep(self, rows: Batch, batch: Batch, state: Batch) -> UnrealReplay:
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
         kept["reward"] = to_host(self.policy.rewarded(batch)["reward"])
         if self.recent is None:
             row = tree.map(lambda x: Field(tuple(x.shape[2:]), str(x.dtype)), kept)
             first, before = kept["first"], self.policy.state_spec() if self.replays else {}
-            self.recent = RecentRows(row, len(first), max(2000, 2 * first.size), before)
+            self.recent = UnrealReplay(row, len(first), max(2000, 2 * first.size), before)
         self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
         return self.recent
 

@@ -341,7 +341,7 @@ def q_outputs(
     without taking gradients that nobody wants.
     Sequences: rows [burn_in + R, B] and the `state` before row 0. Both networks walk through the first burn_in rows
     without gradient; → all [R, B, …], "online" from the same pass as "q".
-    target.hold(), once it was copied, saves each pass the conversion of its weights.
+    target.freeze_noise(), once it was copied, saves each pass the conversion of its weights.
     key: of the noise of noisy networks, another number for every update (its number will do): each pass has noise of
     its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
     ready: target_scores of these transitions, where they were computed before.
@@ -419,16 +419,16 @@ class DPGLoss:
             Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
-    Q(s, μ(s)), "slope_clipped" the share of numbers of dQ/da beyond the limit, "at_ends" that of numbers of μ(s) within
-    a hundredth of an end.
+    Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of
+    numbers of μ(s) within a hundredth of an end.
     """
 
     clip: float = 1.0
     rein: float = 0.0
 
     metrics: ClassVar[tuple[str, ...]] = (
-        "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "slope_clipped",
-        "at_ends",
+        "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
+        "action_saturation",
     )  # fmt: skip
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:

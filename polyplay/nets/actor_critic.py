@@ -52,7 +52,7 @@ class EventRewards(nn.Module):
         """[..., E] → [...]."""
         return (events * self.weights).sum(-1)
 
-    def follow(self, values: Mapping[str, float]) -> None:
+    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take over the weights that are hyperparameters."""
         known = dict(values)
         if SPIRIT in values:
@@ -287,11 +287,11 @@ class ActorCritic(TorsoPolicy):
         noise = {"latent_noise": Field((self.latents,), "float32")} if self.latents else {}
         return {**super().spec(), **noise}
 
-    def follow(self, values: Mapping[str, float]) -> None:
+    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take over what a run's hyperparameters say of parts of the network."""
         for part in (self.core, self.rewards):
             if isinstance(part, Temporal | EventRewards):
-                part.follow(values)
+                part.apply_hyperparameters(values)
 
     @property
     def recalls(self) -> bool:

@@ -97,7 +97,7 @@ def to_floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
-class Mirror:
+class HostCopy:
     """A flat tensor's numbers where NumPy reaches them: `array` is its own memory on a CPU, else a copy of it, which
     `fetch` takes from the tensor and `put` brings back.
     """

@@ -130,7 +130,7 @@ def follow_links(
     Graves et al. 2016, as deepmind/dnc has it.
     """
     links = TemporalLinks(link)
-    forward, backward = links.follow(precedence, write_weights, read_weights)
+    forward, backward = links.read_links(precedence, write_weights, read_weights)
     return links.end(), forward, backward
 
 
@@ -141,7 +141,7 @@ class TemporalLinks:
         self._tape = _Tape(link.detach(), torch.is_grad_enabled())
         self._link = link  # what autograd sees of the newest: its shape alone, once something was written
 
-    def follow(
+    def read_links(
         self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """forward and backward, as follow_links has them. lanes: int64 [B'], those that all else is of, each once."""
@@ -342,7 +342,7 @@ def _scale(write_weights: Tensor) -> Tensor:
 # It has no parameters. A linear layer of some controller says what to write and what to look for, anew in every access.
 
 
-Follow = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # TemporalLinks.follow, of all lanes or some
+Follow = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # TemporalLinks.read_links, of all lanes or some
 
 
 class _Signals(NamedTuple):
@@ -389,7 +389,7 @@ class Memory(nn.Module):
             raise ValueError(f"interface must be [B, {self.interface}]; got {list(interface.shape)}")
         if follow is None:
             links = TemporalLinks(state["link"])
-            words, after = self(interface, state, links.follow)
+            words, after = self(interface, state, links.read_links)
             return words, {**after, "link": links.end()}
         said = self._signals(interface)
         usage = usage_after(state["usage"], state["write_weights"], said.free_gates, state["read_weights"])

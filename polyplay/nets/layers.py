@@ -245,7 +245,7 @@ class Linear(nn.Linear):
     """
 
     exact = True
-    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.hold)
+    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.freeze_noise)
     present_half: Tensor | None = None  # the same, where somebody keeps it equal to the weight, for learning too
     factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
 

@@ -32,8 +32,8 @@ class Network(Protocol):
 class Policy(Network, Protocol):
     """A module that acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
 
-    Some have more, which loops look for: `observe` (running statistics), `hold` (copies of weights in bfloat16) and
-    tapes (TapedPolicy).
+    Some have more, which loops look for: `observe` (running statistics), `freeze_noise` (copies of weights in
+    bfloat16) and tapes (TapedPolicy).
     """
 
     @property

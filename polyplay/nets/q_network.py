@@ -94,7 +94,7 @@ class QNetwork(TorsoPolicy):
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
         noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
-        copies that `hold` made; otherwise the weights are the present ones.
+        copies that `freeze_noise` made; otherwise the weights are the present ones.
         """
         keys = None
         if self.head.noise and key is not None:

@@ -187,7 +187,7 @@ class Temporal(nn.Module):
             for bias in (self.input.bias, self.slow.bias):
                 bias[size : 2 * size] += 1.0
 
-    def follow(self, values: Mapping[str, float]) -> None:
+    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take over what hyperparameters say of the clocks."""
         for name in ("period", "gradient_scale"):
             if name in values:
@@ -244,7 +244,7 @@ class Temporal(nn.Module):
         )
         shown = [new["slow_h"]]
         if self.memory is not None and links is not None:
-            follow = links.follow if every else partial(links.follow, lanes=at)
+            follow = links.read_links if every else partial(links.read_links, lanes=at)
             new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"], follow)
             shown.append(new["slow_reads"])
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
@@ -260,7 +260,7 @@ class Temporal(nn.Module):
         new["h"], new["c"] = lstm_step(gates, now["c"])
         shown = [new["h"]]
         if self.memory is not None and links is not None:
-            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"], links.follow)
+            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"], links.read_links)
             shown.append(new["reads"])
         return new, *_normal(self.posterior(torch.cat(shown, 1)))
 

@@ -59,7 +59,7 @@ class TorsoPolicy(nn.Module):
         if self.inputs is not None:
             self.inputs.observe(batch["obs"])
 
-    def hold(self) -> None:
+    def freeze_noise(self) -> None:
         """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
         due whenever the weights have changed. Without it they are converted in every pass.
         """

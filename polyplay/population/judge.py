@@ -107,7 +107,7 @@ def judge(
             time.sleep(min(ctx.patience, REST))
             yield
         row = matches.play(params, best)
-        ctx.say("match", json.dumps(row))
+        ctx.log("match", json.dumps(row))
         due = gate.due_after(max(row["candidate"], params.version - 1))
         yield
 
@@ -131,7 +131,7 @@ class Matches:
         )
         if ctx.precision == "auto":
             ways = " and ".join(dict.fromkeys(x.precision for x in (self.champion, self.candidate)))
-            ctx.say("note", f"the gate's matches: torch in {ways} computes the networks")
+            ctx.log("note", f"the gate's matches: torch in {ways} computes the networks")
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
         self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
         self.reign_ends = gate.reign  # games of all players when other weights may follow
@@ -223,7 +223,7 @@ class Matches:
             black, white = sides if firsts[game] else sides[::-1]
             outcome = (2 * points[game] - 1) * (1 if firsts[game] else -1)
             about = {"name": f"gate-{self.candidate.version}-{game}", "kind": "gate", "black": black, "white": white}
-            self.ctx.say("game", json.dumps(about | notes.row(game, outcome)))
+            self.ctx.log("game", json.dumps(about | notes.row(game, outcome)))
 
     def _save(self, counters: Row) -> None:
         """The champion's weights, whole or not at all."""
@@ -233,7 +233,7 @@ class Matches:
         try:
             checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
         except OSError as e:
-            self.ctx.say("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
+            self.ctx.log("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 
 
 # The rater plays the learner's weights against references beside training, and rates them by TrueSkill.
@@ -378,7 +378,7 @@ class Rater:
             except OSError as e:
                 if not self.warned:
                     later = "versions are rated once it can be written again"
-                    self.ctx.say("warning", f"{name}: {refusal_text(e)}; {later}")
+                    self.ctx.log("warning", f"{name}: {refusal_text(e)}; {later}")
                 self.warned = True
                 time.sleep(self.ctx.patience)
             yield

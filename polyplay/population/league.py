@@ -1,10 +1,10 @@
 """The league of a run, in shared memory: who plays, how well, and at which table. Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
-    learner ──► its weights are a past self from now on ──► referee
+    learner ──► its weights are a past agent from now on ──► referee
 
 Every array has one writer, so whoever is killed leaves no lock. Players are numbers: the living agents 0 … A-1, then
-room for past selves, then bots. The referee alone writes ratings, players and tables.
+room for past agents, then bots. The referee alone writes ratings, players and tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
-KINDS = "nobody", "agent", "past self", "bot"
+KINDS = "nobody", "agent", "past agent", "bot"
 RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 _HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
     kind: int
     agent: int
-    version: int  # of a past self's weights
+    version: int  # of a past agent's weights
 
 
 class CopyOrder(NamedTuple):
@@ -67,7 +67,7 @@ class League(SharedObject):
     elo: np.ndarray  # float64 [players]
     mu: np.ndarray  # of TrueSkill
     sigma: np.ndarray
-    quality: np.ndarray  # of past selves
+    quality: np.ndarray  # of past agents
     games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
     points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
     kind: np.ndarray  # int8 [players]
@@ -95,15 +95,17 @@ class League(SharedObject):
         bots: Sequence[str] = (),
         varied: Sequence[str] = (),
     ):
-        """teams: of each seat of a match. past: past selves that are kept. bots: names of scripted players. varied:
+        """teams: of each seat of a match. past: past agents that are kept. bots: names of scripted players. varied:
         hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
         these seats is one of players against others.
         """
         if varied and agents < 2:
-            raise UserError("--copies: given, but --agents 1 has no other to copy; give it 2 or more, or --copies 0")
+            raise UserError(
+                "--exploit-every: given, but --agents 1 has no other to copy; give it 2 or more, or --exploit-every 0"
+            )
         self.varied = tuple(varied)
         self.agents, self.actors, self.seated, self.past, self.bots = agents, actors, seated, past, tuple(bots)
-        self.players = agents + past + agents + len(self.bots)  # an agent's next past self has its place in reserve
+        self.players = agents + past + agents + len(self.bots)  # an agent's next past agent has its place in reserve
         self.teams, self.blocks = tuple(teams), min(seated, len(teams))
         self.sides = blocks_of_teams(teams, seated)
         if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
@@ -151,7 +153,7 @@ class League(SharedObject):
 
     def acknowledge(self, actor: int, draw: int) -> None:
         """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past self at either table go.
+        there is no other, and no weights of a past agent at either table go.
         """
         self._actors[actor, _SEATED] = draw
         self._bells[0].post()
@@ -185,8 +187,8 @@ class League(SharedObject):
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past self of the agent's weights, whose file is there. Its player's number; the same again if there is
-        one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
+        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
+        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -234,7 +236,7 @@ class League(SharedObject):
     def begin(self) -> None:
         self._run[1] = 1
 
-    def rest(self) -> None:
+    def wait_for_matches(self) -> None:
         """Wait up to `patience` seconds for something to be handed over. Raises Closed."""
         self.check()
         self._bells[0].wait(self.patience)
@@ -266,20 +268,20 @@ class League(SharedObject):
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """The past self of an agent of which `entered` were entered before; None: there is no new one."""
+        """The past agent of an agent of which `entered` were entered before; None: there is no new one."""
         cells = self._agents[agent]
         return Identity(PAST, agent, int(cells[_VERSION])) if cells[_POSTED] > entered else None
 
     def reserve(self, agent: int) -> int:
-        """The player that the agent's next past self will be; -1: none is free."""
+        """The player that the agent's next past agent will be; -1: none is free."""
         return int(self._agents[agent, _RESERVE])
 
     def entered(self, agent: int) -> int:
-        """Past selves of the agent that were entered, as its learner knows."""
+        """Past agents of the agent that were entered, as its learner knows."""
         return int(self._agents[agent, _ENTERED])
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """So many past selves of the agent were entered; the next one will be that player."""
+        """So many past agents of the agent were entered; the next one will be that player."""
         self._agents[agent, _RESERVE] = reserve
         self._fence()
         self._agents[agent, _ENTERED] = entered
@@ -293,14 +295,14 @@ class League(SharedObject):
 
     def label(self) -> str:
         bots = f", bots: {', '.join(self.bots)}" if self.bots else ""
-        past = f", up to {self.past} past selves" if self.past else ""
+        past = f", up to {self.past} past agents" if self.past else ""
         return f"{self.agents} agents{past}{bots}"
 
     def arrows(self) -> list[Arrow]:
         return [
             Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
             Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
-            *([Arrow("past selves", ("posts",), ("rates",))] if self.past else []),
+            *([Arrow("past agents", ("posts",), ("rates",))] if self.past else []),
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]
 

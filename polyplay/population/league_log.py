@@ -2,12 +2,12 @@
 
 begin   a session of the run: who may play; what is handed over through memory is counted from 0; versions: updates of
         the agents that it goes on with
-table   an actor's players from now on; costs: what a past self loses of its quality each time it is beaten
+table   an actor's players from now on; costs: what a past agent loses of its quality each time it is beaten
 of      matches: `of` has the different ones, each the players of the blocks of seats and the teams' outcomes;
         `played` are their indices, in the order in which they were rated
 lost    matches that an actor played and the referee was too slow for
-post    a past self comes: AGENT-VERSION, as that player
-leave   a past self leaves
+post    a past agent comes: AGENT-VERSION, as that player
+leave   a past agent leaves
 look    that agent looked at another one; copy: and is to go on as `donor`, with `values` instead of `old`
 copied  that copy was made: the agent's `version` has the weights of the donor's `donor_version`; at: when
 """
@@ -39,7 +39,7 @@ class MatchLog:
     """Lines of a league, which are written down before anything is made of them."""
 
     def __init__(self, directory: Path, say: Callable[[str, str], None]):
-        self.directory, self.say = directory, say
+        self.directory, self.log = directory, say
         path = directory / LOG
         size = path.stat().st_size if path.exists() else 0
         self.file = JsonLines(path)
@@ -59,9 +59,9 @@ class MatchLog:
                     if isinstance(row, dict):
                         yield row
         if damaged:
-            self.say("warning", f"{LOG}: {damaged} damaged lines are left out")
+            self.log("warning", f"{LOG}: {damaged} damaged lines are left out")
         if self.lines < begin:
-            self.say("warning", f"{LOG} lacks {begin - self.lines} lines that {SUMMARY} knows of; their ratings stay")
+            self.log("warning", f"{LOG} lacks {begin - self.lines} lines that {SUMMARY} knows of; their ratings stay")
 
     def cut(self, lines: int) -> None:
         """Keep so many lines: those behind them are of matches that are played again. Raises OSError."""
@@ -80,7 +80,7 @@ class MatchLog:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as e:
-            self.say("warning", f"{SUMMARY} cannot be read ({e}): all matches are rated again")
+            self.log("warning", f"{SUMMARY} cannot be read ({e}): all matches are rated again")
             return {}
         return found if found.get("schema") == SCHEMA else {}
 
@@ -137,7 +137,7 @@ class LeagueRatings:
             setattr(self, name, getattr(league, name))
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
-        """A past self: as good as its agent is now."""
+        """A past agent: as good as its agent is now."""
         for rating in (self.elo, self.mu, self.sigma):
             rating[player] = rating[agent]
         self.quality[player] = quality
@@ -392,16 +392,16 @@ class LeagueState:
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
         self.actors, self.session, self.sides = league.actors, 0, league.sides
         self.rules = {"elo": asdict(elo), "trueskill": asdict(skill)}
-        self.places = range(league.agents, league.players - len(league.bots))  # of past selves
+        self.places = range(league.agents, league.players - len(league.bots))  # of past agents
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
         self.names = names  # of players, "": nobody is there
         self.numbers = {name: p for p, name in enumerate(names) if name}
-        self.selves: list[int] = []  # past selves, the oldest first
+        self.selves: list[int] = []  # past agents, the oldest first
         self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # of actors
         self.taken: Counter[int] = Counter()  # matches of an actor
         self.lost: Counter[int] = Counter()
-        self.entered: Counter[int] = Counter()  # past selves of an agent
-        self.history: list[Row] = []  # past selves that left
+        self.entered: Counter[int] = Counter()  # past agents of an agent
+        self.history: list[Row] = []  # past agents that left
         self.copies = CopyHistory()
 
     def identity(self, player: int) -> Identity:

@@ -1,6 +1,6 @@
-"""The referee rates the matches that actors report, enters past selves, draws tables, and decides who copies whom.
+"""The referee rates the matches that actors report, enters past agents, draws tables, and decides who copies whom.
 
-    League ──► results, past selves ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
+    League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
 A line is written before anything is made of it, and what was handed over leaves the memory only then. So a referee that
 is lost, or a run that goes on, has every rating again: from league.json and the lines after it. Imports no torch.
@@ -34,8 +34,8 @@ from polyplay.population.store import LINEAGE, LeagueLineage
 # Rules that draw the players of a table:
 #
 # latest   other living agents, with their newest weights; an agent meets itself where there is no other
-# uniform  anybody: living agents, past selves, bots
-# past:P   a past self with probability P, drawn by quality; else as latest
+# uniform  anybody: living agents, past agents, bots
+# past:P   a past agent with probability P, drawn by quality; else as latest
 # elo      anybody, those rather whom the first player beats half the time
 
 
@@ -52,12 +52,12 @@ class Candidates:
     past: Sequence[int]
     bots: Sequence[int]
     elo: np.ndarray  # float64 [players]
-    quality: np.ndarray  # float64 [players], of past selves
+    quality: np.ndarray  # float64 [players], of past agents
 
 
 @dataclass(frozen=True)
 class Opponents:
-    """A rule, by its name, and the share of past selves."""
+    """A rule, by its name, and the share of past agents."""
 
     rule: str
     share: float = 0.0
@@ -83,7 +83,7 @@ class Opponents:
     def draw(self, first: int, seated: int, among: Candidates, random: np.ndarray) -> tuple[list[int], list[float]]:
         """The players of a table, `first` at its head; and what each loses of its quality each time it is beaten.
 
-        random: float [seated, 2], uniform in (0, 1). Nobody sits twice while there are others, but for past selves
+        random: float [seated, 2], uniform in (0, 1). Nobody sits twice while there are others, but for past agents
         that were drawn by quality.
         """
         players, costs = [first], [0.0]
@@ -114,13 +114,13 @@ def match_weight(chance: float) -> float:
 
 
 def quality_chances(quality: np.ndarray) -> np.ndarray:
-    """With which probabilities past selves are drawn: softmax."""
+    """With which probabilities past agents are drawn: softmax."""
     weights = np.exp(quality - quality.max())
     return weights / weights.sum()
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """What one of `n` past selves that was drawn with probability `chance` loses of its quality when it is beaten: in
+    """What one of `n` past agents that was drawn with probability `chance` loses of its quality when it is beaten: in
     expectation as much for each, however they are drawn.
     """
     return RATE / (n * chance)
@@ -174,7 +174,7 @@ def referee(
                 yield  # in this round everybody takes up what it had
             while True:
                 if not rating.turn():
-                    league.rest()
+                    league.wait_for_matches()
                 yield
 
 
@@ -193,12 +193,12 @@ class Referee:
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
-        self.log, self.found = MatchLog(ctx.directory, ctx.say), between_rounds(ctx)
+        self.log, self.found = MatchLog(ctx.directory, ctx.log), between_rounds(ctx)
         self.state = restore(self.log, partial(LeagueState, league, elo, skill), self._take_up())
         if not league.begun:
             self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
-        self.lineage, self._writes = LeagueLineage(ctx.directory), LogWrites(partial(ctx.say, "warning"))
+        self.lineage, self._writes = LeagueLineage(ctx.directory), LogWrites(partial(ctx.log, "warning"))
         self._write_lineage()
         self.failed, self.warned = False, False  # to write; of lost matches
         self._publish()
@@ -224,7 +224,7 @@ class Referee:
             part.json(STATE, {"lines": self.log.lines, **self.state.save()})
             part.arrays(LEAGUE, self.league.save())
         except OSError as e:
-            self.ctx.say("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
+            self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
         """All that a League has to have, which may be new or that of a referee before this one."""
@@ -268,7 +268,7 @@ class Referee:
             self.log.write(lines)
         except OSError as e:
             if not self.failed:
-                self.ctx.say("warning", f"{LOG}: {refusal_text(e)}; matches are rated once it can be written again")
+                self.ctx.log("warning", f"{LOG}: {refusal_text(e)}; matches are rated once it can be written again")
             self.failed = True
             time.sleep(self.ctx.patience)
             return False
@@ -297,7 +297,7 @@ class Referee:
                 yield {"actor": actor, "lost": lost}
                 if not self.warned:
                     self.warned = True
-                    self.ctx.say(
+                    self.ctx.log(
                         "warning", f"actor {actor}: {lost} matches came too fast to be rated; {LOG} counts them"
                     )
 
@@ -323,7 +323,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Have a player in reserve for each agent's next past self: who leaves has the lowest quality, the oldest of
+        """Have a player in reserve for each agent's next past agent: who leaves has the lowest quality, the oldest of
         several, and sits at no table.
         """
         state, league = self.state, self.league
@@ -338,7 +338,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Have a past self leave, not the newest; -1: all others sit somewhere."""
+        """Have a past agent leave, not the newest; -1: all others sit somewhere."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -391,7 +391,7 @@ class Referee:
         try:
             self.log.save(self.state.save())
         except OSError as e:
-            self.ctx.say("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
+            self.ctx.log("warning", f"{SUMMARY}: {refusal_text(e)}; it is written again later")
 
     def close(self) -> None:
         """Take what is left, and write league.json."""
@@ -417,7 +417,7 @@ def restore(log: MatchLog, fresh: Callable[[], LeagueState], saved: Row | None =
         if saved:
             state.load(saved)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        log.say("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
+        log.log("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
         saved, state = {}, fresh()
     for line in log.read(saved.get("lines", 0)):
         state.apply(line)

@@ -109,8 +109,8 @@ class Prior:
         low, high = self.low - half, self.high + half
         if self.kind == "log":
             sign = math.copysign(1.0, high)
-            return self._hold(sign * math.exp(math.log(sign * low) * (1 - u) + math.log(sign * high) * u))
-        return self._hold(low * (1 - u) + high * u)
+            return self._clip(sign * math.exp(math.log(sign * low) * (1 - u) + math.log(sign * high) * u))
+        return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
         """`value` × 0.8 or × 1.2, as likely, held to the range. A whole number always moves, by 1 at least, from an end
@@ -142,12 +142,12 @@ class Prior:
 
     def _times(self, value: float, factor: float) -> float:
         """`value` times `factor`; of whole numbers the nearest, or the next in that direction."""
-        moved = self._hold(value * factor)
+        moved = self._clip(value * factor)
         if self.whole and moved == value:
-            return self._hold(value + (1 if (factor > 1) == (value >= 0) else -1))
+            return self._clip(value + (1 if (factor > 1) == (value >= 0) else -1))
         return moved
 
-    def _hold(self, value: float) -> float:
+    def _clip(self, value: float) -> float:
         return min(max(round(value) if self.whole else value, self.low), self.high)
 
 

@@ -305,7 +305,7 @@ def _train(ctx: WorkerContext, store: Store, evolution: Evolution, i: int, run: 
         time.sleep(REST)
         return
     stopping = partial(_stopping, ctx)
-    session = run(m, evolution.until(m), stopping, ctx.say)
+    session = run(m, evolution.until(m), stopping, ctx.log)
     if session.ended == "ready" and evolution.until(m) >= evolution.total:
         session = replace(session, ended="done", why=DONE)
     with store.locked():
@@ -362,7 +362,7 @@ def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
         lost = session.ended == "lost" and m["falls"] <= FALLS
         m |= {"state": WAITING if lost else FAILED, "why": session.why, "lost": session.ended == "lost"}
         m["falls"] = m["falls"] if lost else 0
-        ctx.say("warning", f"member {m['member']:02d}: {session.why}" + "; it is tried again" * lost)
+        ctx.log("warning", f"member {m['member']:02d}: {session.why}" + "; it is tried again" * lost)
         return
     enough = len(session.games) >= GAMES
     m |= {"games": list(session.games), "why": session.why}
@@ -370,4 +370,4 @@ def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
     m |= {"state": DONE if session.ended == "done" else WAITING, "lost": False}
     if session.ended == "ready" and not enough:
         few = f"{len(session.games)} of {GAMES} games have ended in the steps between two decisions"
-        ctx.say("remark", f"member {m['member']:02d} has no score yet: {few}; a larger --every gives it more")
+        ctx.log("remark", f"member {m['member']:02d} has no score yet: {few}; a larger --every gives it more")

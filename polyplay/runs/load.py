@@ -228,7 +228,7 @@ def crew_of(options: RunOptions) -> Crew:
         step_timeout=options.step_timeout,
         max_restarts=options.max_restarts,
         precision=precision,
-        where=where,
+        placement=where,
         **run_options.how_made(options),
         reuse=options.reuse,
         schedules=run_options.parse_changes(options.change),

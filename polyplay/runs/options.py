@@ -46,11 +46,11 @@ GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorit
     "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),
     ALGORITHM: (),
     "optimizer": (
-        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "alpha", "max_grad_norm", "reduction"),
+        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "decay", "max_grad_norm", "reduction"),
     ),
-    "exploration": ("entropy_cost", "epsilon", "epsilon_over", "sigma", "noise"),
+    "exploration": ("entropy_cost", "epsilon", "epsilon_decay_steps", "sigma", "noise"),
     "replay": (
-        *("ratio", "capacity", "start", "trim", "priority", "weighting", "prefetch", "memories"),
+        *("ratio", "capacity", "learning_starts", "evict_every", "alpha", "beta", "prefetch", "replay_workers"),
         *("sequence", "burn_in"),
     ),
     "worker": (
@@ -555,7 +555,7 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     given = {k: v for k, v in given.items() if k != "preset"}
     settings, options = _replace_known(base, given), _replace_known(options, given)
     if "network" not in given and given.get("core", "none") != "none":
-        settings = _presets.with_core(settings)
+        settings = _presets.use_shared_torso(settings)
     if options.hidden or options.activation:
         settings = _with_layers(settings, options)
     return settings, options, sources

@@ -22,7 +22,7 @@ import psutil
 from polyplay.buffers.rollout_queue import rows_of
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.machine import cores, members
+from polyplay.core.machine import cores, split_size
 from polyplay.core.processes import describe_sets
 from polyplay.envs.make import native
 from polyplay.envs.spaces import describe_scaling
@@ -206,7 +206,7 @@ def evaluator_text(crew: Any, role: Any) -> str:
     """What computes the network in self-play, or, where that is left open, what will be measured when players start."""
     from polyplay.search.evaluators import ways
 
-    found = ways(role.settings["backend"], crew.precision, crew.where.devices[0].partition(":")[0])
+    found = ways(role.settings["backend"], crew.precision, crew.placement.devices[0].partition(":")[0])
     names = [f"{backend} in {precision}" for backend, precision in found]
     if len(names) == 1:
         return names[0]
@@ -251,7 +251,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
-    own = any(r.apart and r.learns_own for r in crew.roles)  # replays that nobody saves
+    own = any(r.asynchronous and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
     checkpoint += int(0 if own else parts["replay"])
     best = "" if any(r.served for r in crew.roles) else " and the best"
@@ -316,13 +316,17 @@ def _network(crew: Any, wired: Any, net: Any) -> str:
 
 
 def _gradient(crew: Any, net: Any) -> str:
-    """How a replica's threads divide a batch, where they do (learning.gradient_parts); "" elsewhere."""
+    """How a replica's threads divide a batch, where they do (learning.threaded_gradient); "" elsewhere."""
     for role in crew.roles:
         replay = role.held_replay
         filtered = getattr(role.spec and role.spec.update, "outliers", None)
         if role.learner and replay is not None and not replay.sequence and not filtered:
-            alone = crew.serial or crew.trace or role.on == "thread" or not crew.where.on_cpu
-            n = 1 if alone else members(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
+            alone = crew.serial or crew.trace or role.on == "thread" or not crew.placement.on_cpu
+            n = (
+                1
+                if alone
+                else split_size(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
+            )
             if n > 1:
                 return f"{n} threads divide each batch of {replay.batch} transitions"
     return ""
@@ -332,12 +336,12 @@ def _computing(crew: Any) -> str:
     """In which numbers networks compute, and where: what --precision auto and --device auto stand for, too."""
     from polyplay.nets.device import device_name, is_half
 
-    devices, kind = crew.where.devices, crew.where.devices[0].partition(":")[0]
+    devices, kind = crew.placement.devices, crew.placement.devices[0].partition(":")[0]
     text = f"networks in {'bfloat16' if is_half(crew.precision, kind) else 'float32'}"
-    if crew.where.on_cpu:
+    if crew.placement.on_cpu:
         return f"{text} on the CPU"
     acting = [r.name for r in crew.roles if r.envs and not r.spec]
-    others = f" ({acting[0]} on the CPU)" if acting and crew.where.actors_on == "cpu" else ""
+    others = f" ({acting[0]} on the CPU)" if acting and crew.placement.actors_on == "cpu" else ""
     return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}"
 
 
@@ -400,7 +404,7 @@ def rows_per_update(crew: Any) -> int:
 
 def _steps_per_update(crew: Any) -> float:
     role = next(r for r in crew.roles if r.learner)
-    together, replay = 1 if role.apart or role.served else role.n, role.drawn_replay
+    together, replay = 1 if role.asynchronous or role.served else role.n, role.drawn_replay
     if replay is not None:
         return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
     return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
@@ -422,12 +426,13 @@ def _warning(crew: Any, total: float) -> str:
     free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
     if not first or (total > first if free else updates_of(crew, total)):
         return ""
-    end = f"the run ends after {int(total):,} agent steps, but the first update needs more than {first:,} (--start)"
-    return f"no update will be made: {end}; lower --start or raise --steps"
+    needs = f"the first update needs more than {first:,} (--learning-starts)"
+    end = f"the run ends after {int(total):,} agent steps, but {needs}"
+    return f"no update will be made: {end}; lower --learning-starts or raise --steps"
 
 
 def _repeats(crew: Any) -> str:
-    if not crew.where.on_cpu:
+    if not crew.placement.on_cpu:
         return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
@@ -439,7 +444,7 @@ def _repeats(crew: Any) -> str:
 def _fixed(crew: Any) -> bool:
     """Whether no clock decides what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
-    free = any(r.apart and r.n > 1 for r in crew.roles)
+    free = any(r.asynchronous and r.n > 1 for r in crew.roles)
     queues = any(r.source for r in crew.roles)
     return crew.serial or (fixed and not free and (not queues or _in_step(crew)))
 
@@ -449,8 +454,8 @@ def resumes_exactly(crew: Any) -> bool:
     checkpoints hold all that decides what comes next.
     """
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    free = any(r.apart or (r.in_league and not crew.serial) for r in crew.roles)
-    return crew.where.on_cpu and _fixed(crew) and not (ahead or free or _forgets(crew))
+    free = any(r.asynchronous or (r.in_league and not crew.serial) for r in crew.roles)
+    return crew.placement.on_cpu and _fixed(crew) and not (ahead or free or _forgets(crew))
 
 
 def _forgets(crew: Any) -> bool:
@@ -474,10 +479,10 @@ def _resumes(crew: Any) -> str:
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if any(r.in_league for r in crew.roles) and not crew.serial:
-        return "restores each agent's weights, optimiser, counters; ratings, past selves; matches under way are lost"
+        return "restores each agent's weights, optimiser, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:
         return f"restores weights, optimiser, counters; {ANEW}, replays start empty"
-    if not whole and any(r.apart for r in crew.roles):
+    if not whole and any(r.asynchronous for r in crew.roles):
         return f"restores weights, optimiser, counters, saved while workers change them; {ANEW}"
     if not kinds <= {*GAMES, "processes", "inline"}:
         return f"restores weights, optimiser, counters, rollouts in flight; {ANEW}"
@@ -543,8 +548,10 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
         options = role.settings["options"]
         counted = first = "simulations"
-        each = options.simulations + (options.cheap / options.full - options.cheap if options.cheap else 0.0)
-    crew.say = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
+        each = options.simulations + (
+            options.fast_simulations / options.full - options.fast_simulations if options.fast_simulations else 0.0
+        )
+    crew.log = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)

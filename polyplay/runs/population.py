@@ -33,7 +33,7 @@ from polyplay.runs import options as run_options
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
-from polyplay.runs.session import Slice
+from polyplay.runs.session import RunSegment
 from polyplay.systems._presets import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
@@ -141,7 +141,7 @@ class MemberRunner:
         output = WarningReader(warn)
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                ended, why = self._run(directory, m, Slice(until, stopping))
+                ended, why = self._run(directory, m, RunSegment(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
             first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
             ended = "failed" if isinstance(e, NotFinite) else "lost"
@@ -155,7 +155,7 @@ class MemberRunner:
         seconds = time.monotonic() - begun
         return MemberSession(ended, why, counters["steps"], counters["frames"], games, seconds)  # type: ignore[arg-type]
 
-    def _run(self, directory: Path, m: Row, part: Slice) -> tuple[str, str]:
+    def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
         """How a session ended, and why."""
         if (directory / "config.json").exists():
             amend_values(directory, m["values"])
@@ -260,7 +260,7 @@ class PopulationSession:
         self.finishing_since, self.waiting, self.dropping = 0.0, False, False
         self.shown, self.said = 0.0, set[str]()
         self.decisions = 0
-        crew.say = self.say
+        crew.log = self.log
         self._set_clock()
         self.panel.begin([("run", str(directory)), *lines])
 
@@ -331,7 +331,7 @@ class PopulationSession:
             if self.waiting:
                 raise processes.Stopped(number)
 
-    def say(self, kind: str, text: str) -> None:
+    def log(self, kind: str, text: str) -> None:
         """A trainer's message; a remark is made once, a note not at all."""
         if kind == "note":
             return

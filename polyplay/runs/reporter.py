@@ -234,7 +234,7 @@ class ThinnedGames:
         self.gaps[worker] = every // 2 + self.random.randrange(every + 1) if every > 1 else 1
         return _standing_for(row, games)
 
-    def rest(self) -> Iterator[Row]:
+    def remaining(self) -> Iterator[Row]:
         """Give a line for each worker whose last games have none yet, with the counters of now: a file's rise."""
         counters = {k: self.newest[k] for k in COUNTERS if k in self.newest}
         while self.unwritten:
@@ -485,7 +485,7 @@ class Reporter:
         )
         if not self.closed:
             self.closed = True
-            for line in self.thinned.rest():
+            for line in self.thinned.remaining():
                 self._write("episodes", line)
             self.writes.attempt("summary.json", lambda: write_json(self.directory / "summary.json", summary))
             for file in self.files.values():

@@ -163,7 +163,7 @@ def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | N
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: why it has none."""
-    if any(role.apart for role in crew.roles):
+    if any(role.asynchronous for role in crew.roles):
         raise UserError(
             f"RUN: {system}'s workers change the weights without a lock or in any order, and no log has that order: "
             "it cannot be done again; a run with --serial repeats itself exactly with the same seed"

@@ -23,7 +23,7 @@ from polyplay.runs import options as run_options
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
-from polyplay.runs.session import RunSetup, Session, Slice, check_callbacks
+from polyplay.runs.session import RunSegment, RunSetup, Session, check_callbacks
 from polyplay.systems import _presets
 from polyplay.workers.diagram import describe_wiring
 
@@ -70,7 +70,7 @@ def begin_run(
     options: RunOptions,
     sources: Sources,
     callbacks: Sequence[object] = (),
-    part: Slice | None = None,
+    part: RunSegment | None = None,
 ) -> RunResult:
     """Begin a run of one agent. part: not to its end."""
     page = systems.load(system)
@@ -135,7 +135,7 @@ def continue_run(
     changes: Mapping[str, Any],
     trust: bool = False,
     callbacks: Sequence[object] = (),
-    part: Slice | None = None,
+    part: RunSegment | None = None,
 ) -> RunResult:
     """Go on with a run of one agent. part: not to its end."""
     if changes.get("dry_run"):
@@ -151,7 +151,7 @@ def _resume(
     trust: bool,
     lock: run_files.DirectoryLock | None,
     callbacks: Sequence[object] = (),
-    part: Slice | None = None,
+    part: RunSegment | None = None,
 ) -> RunResult:
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
@@ -192,7 +192,7 @@ def _resume(
         _warn(lost)
     if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
         more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
-        _warn(f"past self {damaged[0]}{more}: put back a copy; the run ends where it would play")
+        _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
     run_files.rewind(directory, counters, _warn)
     load.remember(directory, settings)
     was = (

@@ -335,7 +335,7 @@ METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its l
 
 
 @dataclass(frozen=True)
-class Slice:
+class RunSegment:
     """A part of a run, to so many agent steps from its start. stopping: of a process that has more to do, and sees to
     signals: why to end before; "": there is no reason.
     """
@@ -366,7 +366,7 @@ class RunSetup:
     counters: Row
     lock: run_files.DirectoryLock | None = None
     callbacks: Sequence[object] = ()  # the user's own code
-    part: Slice | None = None
+    part: RunSegment | None = None
 
     @property
     def description(self) -> run_files.RunDescription:
@@ -407,7 +407,7 @@ class Session:
             run_files.origin(self.directory),
             setup.lock,
         )
-        self.crew.directory, self.crew.say = self.directory, self.say
+        self.crew.directory, self.crew.log = self.directory, self.log
         self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
@@ -506,11 +506,11 @@ class Session:
         """Pass on what has happened since the last time."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
-        self._tell_signals()
+        self._report_signals()
         self.metrics.report_games(self.reporter, self._warn)
         self.checkpoints.complete()
 
-    def _tell_signals(self) -> None:
+    def _report_signals(self) -> None:
         while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
             name = self.signals.pop(0)
             if self.warned_at:
@@ -615,7 +615,7 @@ class Session:
         """The run has failed: save first what is whole."""
 
         def dropped() -> bool:
-            self._tell_signals()
+            self._report_signals()
             return self.dropping
 
         if self.crew.counters is not None and self.owns_directory:
@@ -680,7 +680,7 @@ class Session:
         for line in self.alarms.look(row):
             self._warn(line)
 
-    def say(self, kind: str, text: str) -> None:
+    def log(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, a caution, or a warning."""
         steps, updates = self.metrics.steps, self.metrics.updates

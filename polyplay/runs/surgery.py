@@ -194,7 +194,7 @@ class _GrownRun:
         self.agents = checkpoint.agents_of(found)
 
     def policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
-        """An agent's weights, or those of a past self."""
+        """An agent's weights, or those of a past agent."""
         from polyplay.nets.factory import build_network
 
         fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))
@@ -213,8 +213,8 @@ class _GrownRun:
             "parameters_before": sizes[0],
             "parameters_after": sizes[1],
             "agents": len(self.agents),
-            "past_selves": len(self_files(self.directory)),
-            "settle_until": learnt + settle if settle else 0.0,
+            "past_agents": len(self_files(self.directory)),
+            "freeze_until": learnt + settle if settle else 0.0,
             "tensors": changed,
             "taken_away": self.growth.missing,
             "not_carried": self._not_carried(),
@@ -234,7 +234,7 @@ class _GrownRun:
         try:
             made.mkdir(parents=True)
             self._write_lines(made)
-            self._write_checkpoint(made, counters, report["settle_until"])
+            self._write_checkpoint(made, counters, report["freeze_until"])
             for path in self_files(self.directory):
                 agent = int(path.stem.partition("-")[0])
                 to = made / FOLDER / path.name
@@ -256,7 +256,7 @@ class _GrownRun:
         if (self.directory / REFERENCES).exists():
             shutil.copy(self.directory / REFERENCES, made / REFERENCES)
 
-    def _write_checkpoint(self, made: Path, counters: Row, settle_until: float) -> None:
+    def _write_checkpoint(self, made: Path, counters: Row, freeze_until: float) -> None:
         version = checkpoint.update_of(self.found)
         part = checkpoint.CheckpointPart(made, version)
         for agent in self.agents:
@@ -265,7 +265,7 @@ class _GrownRun:
             statistics = self.saved.arrays(f"{name}/optimizer")
             part.arrays(f"{name}/optimizer", {k: self._grown(k, v) for k, v in statistics.items()})
             learner = self.saved.json(f"{name}/learner")
-            part.json(f"{name}/learner", {**learner, **({"settle_until": settle_until} if settle_until else {})})
+            part.json(f"{name}/learner", {**learner, **({"freeze_until": freeze_until} if freeze_until else {})})
         per_step = self.new.system.envs.spec.frames_per_step
         checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * per_step})
 

@@ -366,8 +366,8 @@ class SearchPolicy:
         Everything else is as configured, whatever was asked for before.
         """
         leaves = max(1, min(leaves or self.configured.leaves, simulations))
-        considered = max(1, min(self.configured.considered, simulations))
-        self.options = replace(self.configured, simulations=simulations, leaves=leaves, considered=considered)
+        considered = max(1, min(self.configured.gumbel_actions, simulations))
+        self.options = replace(self.configured, simulations=simulations, leaves=leaves, gumbel_actions=considered)
         self._searching = None
 
     def use(self, board: Game) -> None:

@@ -38,7 +38,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.search.search import Evaluator, Finished, Search
 from polyplay.search.tree import SearchOptions
-from polyplay.weights.params import HeldWeights, Params
+from polyplay.weights.params import Params, WeightCache
 
 MANY = 64  # games of self-play that are written down each time their number doubles
 
@@ -97,7 +97,7 @@ class GameNotes:
         """
         if ctx.index == 0 and is_sampled(number):
             about = {"name": f"self_play-{ctx.incarnation}-{number}", "kind": "self_play"}
-            ctx.say("game", json.dumps(about | {"black": version, "white": version} | self.row(game, outcome)))
+            ctx.log("game", json.dumps(about | {"black": version, "white": version} | self.row(game, outcome)))
         self.begin(game, self.action[game, :0])
 
     def save(self) -> Batch:
@@ -114,7 +114,7 @@ class GameNotes:
 # less than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
 
 
-RESIGN_METRICS = ("resigned", "resign_value", "resign_wrong", "resign_wrong_high")
+RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate", "resign_false_rate_high")
 GRID = np.linspace(NEVER, 0.0, 101).astype(np.float32)  # what v may be
 NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
 SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
@@ -203,7 +203,7 @@ def learned_value(found: Path) -> float:
 #
 
 
-SEARCHES = ("batch_fill", "saved_by_terminal", "saved_by_reuse")
+SEARCHES = ("batch_occupancy", "saved_by_terminal", "saved_by_reuse")
 GAMES = ("first_player_wins", "draws", "visits_entropy", "visits_kl", "fresh_value_loss")
 ACCURACY = ("value_accuracy_early", "value_accuracy_middle", "value_accuracy_late")  # by thirds of a game
 SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
@@ -227,7 +227,7 @@ class SearchMetrics:
         """Leaves for the network are in the batch. What was done meanwhile ended the game."""
         self.terminal = self._done() - self.done
         if leaves:
-            self.counters.tally("batch_fill", leaves, len(self.search.planes))
+            self.counters.tally("batch_occupancy", leaves, len(self.search.planes))
 
     def answered(self) -> None:
         """The network's answers are backed up: the round is over."""
@@ -304,7 +304,7 @@ def self_play(
     producer = out.producer(ctx.index)
     producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
     evaluator = _evaluator(ctx, policy, envs.lanes * options.leaves, backend, saved)
-    held = HeldWeights(evaluator.vector, EVALUATIONS)
+    held = WeightCache(evaluator.vector, EVALUATIONS)
     player = SelfPlay(ctx, board, envs.lanes, options, evaluator, producer, held, resign)
     if "search" in saved:
         player.load(saved)
@@ -313,7 +313,7 @@ def self_play(
         held.version = held.version if held.age else params.pull(held.vector, held.version)
         if held.version != evaluator.version:
             evaluator.take(held.version)
-        held.used()
+        held.tick()
         return held.version
 
     while not params.wait(0, ctx.index, out.patience):  # also with saved weights: a resumed learner has the first turn
@@ -339,7 +339,7 @@ def _evaluator(
     evaluator = NetworkEvaluator(policy, batch, backend, precision, enter_device(ctx.device))
     if chosen:
         why = "as before" if "computed" in saved else "the fastest way on this machine"
-        ctx.say("note", f"self-play: {evaluator.backend} in {evaluator.precision} computes the network, {why}")
+        ctx.log("note", f"self-play: {evaluator.backend} in {evaluator.precision} computes the network, {why}")
     return evaluator
 
 
@@ -356,7 +356,7 @@ class SelfPlay:
         options: SearchOptions,
         evaluator: Evaluator,
         out: Producer,
-        held: HeldWeights | None = None,
+        held: WeightCache | None = None,
         resign: ResignOptions = NOBODY,
     ):
         if board.longest >= out.T:
@@ -462,7 +462,11 @@ class SelfPlay:
     def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
         tally("resigned", 0, 1)
-        for name, value in (("resign_value", self.resignation.v), ("resign_wrong", wrong), ("resign_wrong_high", high)):
+        for name, value in (
+            ("resign_value", self.resignation.v),
+            ("resign_false_rate", wrong),
+            ("resign_false_rate_high", high),
+        ):
             tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:

@@ -146,7 +146,7 @@ class Rules(NamedTuple):
     """The options as compiled code takes them."""
 
     simulations: int
-    cheap: int
+    fast_simulations: int
     full: float
     counted: bool
     leaves: int
@@ -175,13 +175,13 @@ class SearchOptions:
     value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
     at a root with noise "parent", as there.
 
-    root "gumbel": sequential halving over `considered` moves and completed values q (Danihelka et al. 2022), σ(q) being
-    (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
+    root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022), σ(q)
+    being (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
     that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by Gumbel
     noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
 
-    cheap: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many simulations
-    and no noise, and the policy learns nothing from it.
+    fast_simulations: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many
+    simulations and no noise, and the policy learns nothing from it.
     """
 
     simulations: int = 800  # per move; 0: the bare network
@@ -189,10 +189,10 @@ class SearchOptions:
     c: float = 1.25
     c_base: float = 19652.0
     fpu: Literal["zero", "parent"] | float = "zero"
-    cheap: int = 0  # simulations of a search that is not full; 0: all are
+    fast_simulations: int = 0  # simulations of a search that is not full; 0: all are
     full: float = 0.25
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
-    considered: int = 16  # moves of the root that get visits at first
+    gumbel_actions: int = 16  # moves of the root that get visits at first
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
@@ -210,14 +210,15 @@ class SearchOptions:
         _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
         _one_of("inherited", self.inherited, "counted", "added")
         _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx")
-        if self.cheap and self.halves:
+        if self.fast_simulations and self.halves:
             why = f"root {self.root} halves the same number in every search"
-            raise UserError(f"search cheap: {self.cheap} given, but {why}; allowed: 0")
-        if not 0 <= self.cheap <= max(self.simulations, 0):
-            raise UserError(f"search cheap: {self.cheap} given; allowed: 0 to its {self.simulations} simulations")
-        if self.halves and self.simulations and not 1 <= self.considered <= self.simulations:
+            raise UserError(f"search fast_simulations: {self.fast_simulations} given, but {why}; allowed: 0")
+        if not 0 <= self.fast_simulations <= max(self.simulations, 0):
+            given = f"search fast_simulations: {self.fast_simulations} given"
+            raise UserError(f"{given}; allowed: 0 to its {self.simulations} simulations")
+        if self.halves and self.simulations and not 1 <= self.gumbel_actions <= self.simulations:
             most = f"1 to its {self.simulations} simulations"
-            raise UserError(f"search considered: {self.considered} given; allowed: {most}")
+            raise UserError(f"search gumbel_actions: {self.gumbel_actions} given; allowed: {most}")
         if isinstance(self.fpu, str):
             _one_of("fpu", self.fpu, "zero", "parent", "a number")
         for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
@@ -238,7 +239,7 @@ class SearchOptions:
     @property
     def quiet(self) -> SearchOptions:
         """As strong as it can: every search is full, from a tree of its own, and nothing but its visits decides."""
-        return replace(self, cheap=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
+        return replace(self, fast_simulations=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
@@ -258,7 +259,7 @@ class SearchOptions:
 
     def considered_table(self) -> np.ndarray:
         """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
-        n = self.considered if self.halves else 0
+        n = self.gumbel_actions if self.halves else 0
         return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:

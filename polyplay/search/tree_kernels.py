@@ -257,9 +257,9 @@ def _ask(tree: Tree, rules: Rules, g: int) -> None:
     """A new search: how many simulations it has."""
     tree.plays[g].searches += 1
     tree.plays[g].asked = rules.simulations
-    if rules.cheap > 0:
+    if rules.fast_simulations > 0:
         key = trees.stream(~rules.key, rules.lane + g, tree.plays[g].searches)
-        tree.plays[g].asked = rules.simulations if trees.uniform_of(key, 0) < rules.full else rules.cheap
+        tree.plays[g].asked = rules.simulations if trees.uniform_of(key, 0) < rules.full else rules.fast_simulations
 
 
 @inlined

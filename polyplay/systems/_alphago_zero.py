@@ -14,7 +14,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows
-from polyplay.systems._wiring import share_of
+from polyplay.systems._wiring import per_replica
 from polyplay.weights import OptimizerSpec
 from polyplay.weights.update import averaged
 
@@ -29,14 +29,14 @@ def search_of(c: Config) -> SearchOptions:
             c.simulations,
             c.exploration,
             c.c,
-            cheap=c.cheap,
+            fast_simulations=c.fast_simulations,
             leaves=c.leaves,
             fpu=c.fpu,
             root=c.root,
-            considered=c.considered,
+            gumbel_actions=c.gumbel_actions,
             noise=c.noise,
             noise_alpha=c.noise_alpha,
-            temperature=((0, 1.0), (c.warm, 0.0)),
+            temperature=((0, 1.0), (c.temperature_plies, 0.0)),
             symmetries=c.symmetries == "all",
             reuse=c.keep_tree,
         )
@@ -49,14 +49,14 @@ def replay_of(c: Config, board: Game) -> Replay:
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
     stored = {k: v for k, v in game_rows(board).items() if k != "agent"}
-    each = share_of(c, "learners", "batch")
-    kept = Replay(stored, c.players, c.capacity, each.batch, gamma=0.0, start=c.start, ratio=c.ratio)
+    each = per_replica(c, "learners", "batch")
+    kept = Replay(stored, c.players, c.capacity, each.batch, gamma=0.0, start=c.learning_starts, ratio=c.ratio)
     return replace(kept, grows_from=c.window)
 
 
 def gate_of(c: Config) -> Gate:
     """Raises UserError."""
-    return Gate(c.gate, c.gate_games, c.gate_every, c.warm // 2, c.champion_games)
+    return Gate(c.gate, c.gate_games, c.gate_every, c.temperature_plies // 2, c.champion_games)
 
 
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:

@@ -157,7 +157,7 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
     return (replace(c, evaluator="torch"), {}) if serial else (c, {"precision": "auto"})
 
 
-def with_core(c: Any) -> Any:
+def use_shared_torso(c: Any) -> Any:
     """Policy and value share a recurrent core, so they share a network."""
     return replace(c, network="mlp") if c.network == "separate" else c
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from polyplay.buffers.experience import Experience
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.window_buffer import Windows
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import OWN_REWARD, Envs
@@ -23,7 +23,8 @@ from polyplay.population.referee import LATEST
 from polyplay.population.rules import Prior, parse_prior
 from polyplay.systems._wiring import auxiliary_of
 
-RANGES = (  # reward: of the size of each event's weight; or points: of what each weight of --points is multiplied with
+# reward: of the size of each event's weight; or points: of what each weight of --event-rewards is multiplied with
+RANGES = (
     "learning_rate=log:1e-5:5e-3",
     "entropy_cost=log:5e-4:1e-2",
     "kl_posterior_cost=log:1e-3:1.0",
@@ -51,7 +52,7 @@ POINTS = (  # nothing for a tag in itself: where tags paid, however little, agen
     "tagged_carrier=0.2",
     "was_tagged_carrying=-0.2",
 )
-BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --points has none of them
+BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --event-rewards has none of them
 CHANCE = 0.05  # that a copied value is perturbed
 CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one
 TASKS = "pixel", "reward"  # auxiliary ones that it has
@@ -93,7 +94,7 @@ def copy_rule(c: Any, envs: Envs) -> CopyRule:
                 (size.low, size.high) if factor is None else (abs(points) * factor.low, abs(points) * factor.high)
             )
             priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
-    every = c.copies if c.evolve and c.agents > 1 else 0
+    every = c.exploit_every if c.evolve and c.agents > 1 else 0
     return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
 
 
@@ -134,10 +135,12 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
     known, found = envs.spec.events, dict[str, float]()
     if not known:
         raise UserError(f"--env: {envs.title} given, which counts no events: take one that does, or --rewards game")
-    for text in c.points:
+    for text in c.event_rewards:
         event, equals, weight = text.partition("=")
         if event not in known or not equals:
-            raise UserError(f"--points: {text} given, allowed: EVENT=WEIGHT, with an event of {', '.join(known)}")
+            raise UserError(
+                f"--event-rewards: {text} given, allowed: EVENT=WEIGHT, with an event of {', '.join(known)}"
+            )
         found[event] = float(_number(weight))
     return {event: found.get(event, 0.0) for event in known}
 
@@ -187,7 +190,7 @@ def check_windows(c: Any) -> None:
         raise UserError(f"--window {c.window} given, allowed: what divides --unroll {c.unroll}")
     if c.batch > c.capacity:
         raise UserError(f"--batch {c.batch} given, allowed: at most the {c.capacity} windows of --capacity")
-    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past self
+    lanes = c.lanes if c.opponents == LATEST else c.lanes // TEAMS  # the other team may be a past agent
     came = c.actors * lanes * (c.unroll // c.window)  # in a round
     made = int(c.sample_reuse * came / c.batch)
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
@@ -195,6 +198,6 @@ def check_windows(c: Any) -> None:
         raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
 
 
-def experience_of(c: Any, rollouts: RolloutQueue) -> Experience:
+def experience_of(c: Any, rollouts: RolloutQueue) -> Windows:
     """How windows are drawn."""
-    return Experience(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)
+    return Windows(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)

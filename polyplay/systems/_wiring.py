@@ -53,22 +53,22 @@ def plays_atari(c: Any) -> bool:
     return isinstance(c.env, str) and c.env.startswith("ALE/")
 
 
-def few_envs(c: Any, crew: Crew, lanes: int) -> Envs:
+def small_envs(c: Any, crew: Crew, lanes: int) -> Envs:
     """Environments of a worker that learns with few lanes. A single Atari game is stepped by the worker itself: handing
     it to another process takes longer than its step.
     """
     alone = lanes == 1 and plays_atari(c)
-    stepping = {**crew.stepping, "inline": alone or crew.stepping["inline"]}
+    stepping = {**crew.env_defaults, "inline": alone or crew.env_defaults["inline"]}
     return Envs(c.env, lanes, workers=1, options=atari_options(c), **stepping)
 
 
-def share_of(c: C, among: str, *wholes: str) -> C:
+def per_replica(c: C, among: str, *wholes: str) -> C:
     """The configuration of one of `among` (replicas, say): its share of each of the wholes. Raises UserError: one does
     not divide, or there is nothing to divide.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
-        if n < 1 or whole % n or whole // n < (name != "start"):
+        if n < 1 or whole % n or whole // n < (name != "learning_starts"):
             raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
@@ -81,9 +81,9 @@ def nice_of(actors: int, learners: int) -> int:
     return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
 
 
-def whole_envs(c: Any, crew: Crew, life_loss: str = "auto") -> Envs:
+def all_envs(c: Any, crew: Crew, life_loss: str = "auto") -> Envs:
     """The environments of all replicas."""
-    return Envs(c.env, c.lanes, options=atari_options(c, life_loss), **crew.stepping)
+    return Envs(c.env, c.lanes, options=atari_options(c, life_loss), **crew.env_defaults)
 
 
 def replicas_of(c: Any, crew: Crew, whole: Envs, parts: int = 1) -> int:
@@ -93,7 +93,7 @@ def replicas_of(c: Any, crew: Crew, whole: Envs, parts: int = 1) -> int:
     if whole.spec.width:  # each group has a vector environment, which says how many lanes it has
         return _vectors(c, whole)
     least = c.groups * math.lcm(parts, whole.spec.seats)
-    n = c.replicas or max((n for n in range(1, crew.where.parts + 1) if c.lanes % (n * least) == 0), default=1)
+    n = c.replicas or max((n for n in range(1, crew.placement.parts + 1) if c.lanes % (n * least) == 0), default=1)
     if c.lanes % (n * least):
         given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
         given += f" in matches of {whole.spec.seats} seats" if whole.spec.seats > 1 else ""
@@ -180,7 +180,7 @@ def units_of(c: Any) -> ValueUnits:
     return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
-def with_core(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
+def with_auxiliary(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
     """The loss, where the core is a temporal one its two KL divergences, and auxiliary tasks by what they cost."""
     terms = dict(KL if c.core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in auxiliary.items()}
     return WithAuxiliary(loss, terms) if terms else loss
@@ -204,4 +204,4 @@ def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes:
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k not in left}
     drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)
-    return replace(drawn, start=c.start, stack=stack)
+    return replace(drawn, start=c.learning_starts, stack=stack)

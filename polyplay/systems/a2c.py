@@ -13,7 +13,7 @@ from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, 
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.policy_losses import A2C
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, replica_envs, replicas_of, units_of, whole_envs, with_core
+from polyplay.systems._wiring import actor_critic_of, all_envs, replica_envs, replicas_of, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -37,7 +37,7 @@ class Config:
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
-    alpha: Decay = 0.99  # RMSProp's decay
+    decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -64,14 +64,14 @@ ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = whole_envs(c, crew, c.life_loss)
+    whole = all_envs(c, crew, c.life_loss)
     replicas = replicas_of(c, crew, whole)
     envs = replica_envs(whole, c.groups, replicas, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
-    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm), replicas, policy())
+    loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, acted=True)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, stored_bootstrap=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))

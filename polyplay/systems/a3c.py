@@ -17,7 +17,7 @@ from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.policy_losses import A2C
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, units_of, with_core
+from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, units_of, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.crew import Crew
 
@@ -41,7 +41,7 @@ class Config:
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε
-    alpha: Decay = 0.99  # RMSProp's decay
+    decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
@@ -82,19 +82,19 @@ ROW |= {"source": "Mnih et al. 2016; muupan/async-rl"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    crew.where.only_cpu("a3c")
+    crew.placement.only_cpu("a3c")
     workers = c.workers or cores()
-    stepping = {**crew.stepping, "inline": True}  # a worker steps its one environment itself
+    stepping = {**crew.env_defaults, "inline": True}  # a worker steps its one environment itself
     envs = whole_matches(Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping))
     tasks = auxiliary_of(c)
     given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
     policy = actor_critic_of(c, envs, c.init, exact=False, **given)
     loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = with_core(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.alpha, clip=c.max_grad_norm)
+    loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
+    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     # report: rollouts are short
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, same=True, report=10)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, fresh_values=True, report=10)
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"workers": workers}, values=units_of(c))

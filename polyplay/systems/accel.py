@@ -15,7 +15,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.policy_losses import A2C, PPO
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs, with_core
+from polyplay.systems._wiring import actor_critic_of, all_envs, epochs_of, replica_envs, replicas_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
 
@@ -84,7 +84,7 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = whole_envs(c, crew)
+    whole = all_envs(c, crew)
     replicas = replicas_of(c, crew, whole, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
     envs = replica_envs(whole, c.groups, replicas)
     policy = actor_critic_of(c, envs)
@@ -93,11 +93,15 @@ def build(c: Config, crew: Crew) -> System:
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
         passes = epochs_of(c, replicas, envs.spec.seats)
-    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
+    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, acted=True)
-    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
+    spec = LearnerSpec(
+        policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, stored_bootstrap=True
+    )
+    learner = crew.add(
+        replica, n=replicas, learner=True, on_loss="replace" if update.asynchronous else "fail", envs=envs
+    )
     learner.T, learner.spec = c.unroll, spec
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -19,7 +19,7 @@ from polyplay.core.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
 from polyplay.systems import System
-from polyplay.systems._wiring import q_network_of, replay_of_rows, replica_envs, replicas_of, share_of, whole_envs
+from polyplay.systems._wiring import all_envs, per_replica, q_network_of, replay_of_rows, replica_envs, replicas_of
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
 
@@ -39,16 +39,16 @@ class Config:
     ratio: Positive = 8.0  # transitions drawn per agent step (training intensity)
     batch: Count = 2_048  # transitions in one update, over all replicas
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
-    start: Count = 50_000  # agent steps before the first update
-    target: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
+    learning_starts: Count = 50_000  # agent steps before the first update
+    target_update: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     dueling: bool = False  # separate streams for value and advantages; rainbow: always
-    bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
+    v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule
-    epsilon_over: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 2.5e-4  # learning rate, constant
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
@@ -58,30 +58,36 @@ class Config:
 
 def released() -> Config:
     """accel_rl's scripts/example for categorical DQN: batch 512, 32 environments, 10M steps."""
-    return Config(lanes=32, batch=512, target=156, optimizer_eps=0.01 / 512, budget=40_000_000)
+    return Config(lanes=32, batch=512, target_update=156, optimizer_eps=0.01 / 512, budget=40_000_000)
 
 
 def dqn() -> Config:
     """Table 2's DQN, batch 512, as accel_rl has it: RMSProp, ε to 0.1."""
-    return Config(algo="dqn", lanes=32, batch=512, target=156, optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1)
+    return Config(
+        algo="dqn", lanes=32, batch=512, target_update=156, optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1
+    )
 
 
 def rainbow() -> Config:
     """Table 2's ε-Rainbow, batch 512: double, dueling, categorical, 3 steps, priorities; target every 8,000 steps."""
-    pace = replace(released(), start=20_000, target=125, epsilon_over=62_500, budget=Config.budget)
+    pace = replace(
+        released(), learning_starts=20_000, target_update=125, epsilon_decay_steps=62_500, budget=Config.budget
+    )
     return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, optimizer_eps=0.005 / 512, max_grad_norm=10.0)
 
 
 def chunked() -> Config:
     """The same categorical DQN with two asynchronous replicas. `target` counts the batches of 1,024 of both."""
-    return Config(sync="chunked", replicas=2, target=78, optimizer_eps=0.01 / 1_024)
+    return Config(sync="chunked", replicas=2, target_update=78, optimizer_eps=0.01 / 1_024)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
-    learner = replace(pace, learning_rate=1e-3, optimizer_eps=0.01 / 256, max_grad_norm=10.0, n_step=10, bound=4.0)
-    return replace(learner, epsilon_over=40_000, epsilon=0.02, atari="baselines", network="a3c", inputs="centre")
+    pace = Config(
+        lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200, budget=8_000_000
+    )
+    learner = replace(pace, learning_rate=1e-3, optimizer_eps=0.01 / 256, max_grad_norm=10.0, n_step=10, v_max=4.0)
+    return replace(learner, epsilon_decay_steps=40_000, epsilon=0.02, atari="baselines", network="a3c", inputs="centre")
 
 
 PRESETS = {"paper": Config, "released": released, "dqn": dqn, "rainbow": rainbow, "chunked": chunked, "quick": quick}
@@ -91,25 +97,29 @@ ROW |= {"weights travel": "same object; chunked: with each update", "source": "S
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = whole_envs(c, crew)
+    whole = all_envs(c, crew)
     least = c.groups * whole.spec.seats
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * least) or c.batch % n))
     replicas = replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew, whole)
-    each = share_of(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "start")
+    each = per_replica(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
     envs = replica_envs(whole, c.groups, replicas)
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
-    policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.bound, c.bound))
+    policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
     net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     reward = "sign" if envs.title.startswith("ALE/") else "none"
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.bound, c.bound) if atoms else QLoss(reduction="mean")
+    loss = CategoricalLoss(-c.v_max, c.v_max) if atoms else QLoss(reduction="mean")
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     outputs = partial(q_outputs, double=rainbow)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
-    learner = crew.add(replica, n=replicas, learner=True, on_loss="replace" if update.apart else "fail", envs=envs)
+    spec = LearnerSpec(
+        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
+    )
+    learner = crew.add(
+        replica, n=replicas, learner=True, on_loss="replace" if update.asynchronous else "fail", envs=envs
+    )
     learner.T, learner.spec, learner.replay = c.unroll, spec, replay
-    learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

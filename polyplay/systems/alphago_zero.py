@@ -36,15 +36,19 @@ class Config:
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
     simulations: Count = 1600  # of each search; a move has one search
     leaves: Count = 8  # of a search, evaluated in one batch; until then each counts as a lost visit
-    cheap: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
+    fast_simulations: Whole = (
+        0  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
+    )
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # how its moves are chosen, see the page of docs
-    considered: Count = 16  # moves that a Gumbel root visits at first
+    gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
-    warm: Count = 30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
+    temperature_plies: Count = (
+        30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
+    )
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
@@ -56,7 +60,7 @@ class Config:
     ratio: Positive = 1.46  # how often each position is learnt from, on average
     capacity: Count = 100_000_000  # positions kept: about 500,000 games
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
-    start: Count = 20_000  # moves before the first update
+    learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
@@ -72,8 +76,12 @@ class Config:
 def quick() -> Config:
     """Connect four on two cores: what bench/results/search_ablations.md earned."""
     search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", gate=0.0, drops=())
-    search = replace(search, noise_alpha=1.0, warm=12, symmetries="learning", resign="off", champion_games=0)
-    learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, start=10_000)
+    search = replace(
+        search, noise_alpha=1.0, temperature_plies=12, symmetries="learning", resign="off", champion_games=0
+    )
+    learner = replace(
+        search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, learning_starts=10_000
+    )
     learner = replace(learner, evaluator="auto")  # and --precision auto: _presets.with_fastest
     return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
 
@@ -98,7 +106,7 @@ ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source":
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.games, **crew.stepping)
+    envs = Envs(c.env, c.games, **crew.env_defaults)
     board, policy = board_of(envs), BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     search, resign, replay = search_of(c), records.ResignOptions.parse(c.resign), replay_of(c, board)
     spec = learner_spec_of(c, policy, board, crew.total(envs, c.budget), crew.seed)

@@ -21,7 +21,7 @@ from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.value_losses import QLoss, q_outputs
 from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, nice_of, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -34,7 +34,7 @@ class Config:
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
     lanes: Count = 4  # parallel environments (num-envs) of each actor
-    memories: SomeWorkers = 1  # replay workers, each for a share of the actors
+    replay_workers: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
@@ -45,11 +45,11 @@ class Config:
     batch: Count = 512  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 2_000_000  # transitions in all replays together; up to an eighth more between trims
-    trim: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
-    start: Count = 50_000  # agent steps before the first update
-    target: Count = 2_500  # updates between two updates of the target network
+    evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
+    learning_starts: Count = 50_000  # agent steps before the first update
+    target_update: Count = 2_500  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
-    priority: Fraction = 0.6  # exponent α of priorities, which are errors
+    alpha: Fraction = 0.6  # exponent α of priorities, which are errors
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
@@ -61,7 +61,9 @@ class Config:
 def quick() -> Config:
     """For Pong on a small machine: measured in bench/results/pong_replay.md."""
     learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, max_grad_norm=10.0, batch=128, n_step=10)
-    pace = replace(learner, lanes=8, unroll=25, ratio=8.0, capacity=100_000, start=4_000, target=200, prefetch=4)
+    pace = replace(
+        learner, lanes=8, unroll=25, ratio=8.0, capacity=100_000, learning_starts=4_000, target_update=200, prefetch=4
+    )
     return replace(pace, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
 
@@ -73,12 +75,12 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
     policy = q_network_of(c, envs, dueling=True)
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update)
     return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)
 
 
@@ -86,14 +88,19 @@ def wire_actors(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: EpsilonLadder | GaussianNoise, reward: str, scale: float
 ) -> System:
     """The figure above, whatever is learnt."""
-    net, each = spec.policy(), share_of(share_of(c, "memories", "actors", "capacity", "start"), "learners", "batch")
-    replay = replay_of_rows(each, envs, net, Proportional(c.priority, 0.4, first="td"), each.actors * c.lanes)
+    net, each = (
+        spec.policy(),
+        per_replica(per_replica(c, "replay_workers", "actors", "capacity", "learning_starts"), "learners", "batch"),
+    )
+    replay = replay_of_rows(each, envs, net, Proportional(c.alpha, 0.4, first="td"), each.actors * c.lanes)
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.memories)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.replay_workers)
     samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
     nice = nice_of(c.actors, c.learners)
     actor = crew.add(act, n=c.actors, on_loss="replace", nice=nice, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
-    crew.add(serve_replay, n=c.memories, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.trim)
+    crew.add(
+        serve_replay, n=c.replay_workers, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.evict_every
+    )
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

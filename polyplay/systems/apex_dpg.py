@@ -32,7 +32,7 @@ class Config:
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
     lanes: Count = 4  # parallel environments (num-envs) of each actor
-    memories: SomeWorkers = 1  # replay workers, each for a share of the actors
+    replay_workers: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
     gamma: Fraction = 0.99  # discount
@@ -43,14 +43,14 @@ class Config:
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 1_000_000  # transitions in all replays together; up to an eighth more between trims
-    trim: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
-    start: Count = 50_000  # agent steps before the first update
-    target: Count = 100  # updates between two updates of the target network
+    evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
+    learning_starts: Count = 50_000  # agent steps before the first update
+    target_update: Count = 100  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
-    priority: Fraction = 0.6  # exponent α of priorities, which are errors
+    alpha: Fraction = 0.6  # exponent α of priorities, which are errors
     noise: NonNegative = 0.3  # standard deviation of the noise on each number of an action, in half ranges
-    slope: NonNegative = 1.0  # clip each element of dQ/da to this, per half range; 0 is off
-    rein: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
+    dqda_clip: NonNegative = 1.0  # clip each element of dQ/da to this, per half range; 0 is off
+    saturation_cost: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
     budget: Count = 100_000_000  # frames to train for when neither --frames nor --steps is given
@@ -58,8 +58,8 @@ class Config:
 
 def quick() -> Config:
     """For Pendulum-v1 on a small machine."""
-    learner = Config(learning_rate=1e-3, batch=128, n_step=3, gamma=0.98, width=64, rein=0.05)
-    pace = replace(learner, unroll=10, ratio=32.0, capacity=200_000, start=1_000, prefetch=4, budget=20_000)
+    learner = Config(learning_rate=1e-3, batch=128, n_step=3, gamma=0.98, width=64, saturation_cost=0.05)
+    pace = replace(learner, unroll=10, ratio=32.0, capacity=200_000, learning_starts=1_000, prefetch=4, budget=20_000)
     return replace(pace, noise=0.8, reward_scale=0.1)
 
 
@@ -71,11 +71,11 @@ ROW |= {"source": "Horgan et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
-    loss, hyper = DPGLoss(c.slope, c.rein), Hyperparameters(learning_rate=c.learning_rate)
+    loss, hyper = DPGLoss(c.dqda_clip, c.saturation_cost), Hyperparameters(learning_rate=c.learning_rate)
     update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target_update)
     return wire_actors(c, crew, envs, spec, GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

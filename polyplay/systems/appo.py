@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.policy_losses import APPO
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, with_core
+from polyplay.systems._wiring import actor_critic_of, atari_options, with_auxiliary
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -73,10 +73,10 @@ def build(c: Config, crew: Crew) -> System:
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
     if slots * c.lanes < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.placement.env_threads(n), options=atari_options(c), **crew.env_defaults)
     policy = actor_critic_of(c, envs, previous=c.core != "none")
     loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
-    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
+    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)

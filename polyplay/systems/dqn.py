@@ -18,7 +18,7 @@ from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import QLoss, q_outputs
 from polyplay.systems import System
-from polyplay.systems._wiring import few_envs, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -42,12 +42,12 @@ class Config:
     batch: Count = 32  # transitions in one update, over all replicas
     ratio: Positive = 8.0  # transitions drawn per agent step: 32 every 4 steps
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
-    start: Count = 50_000  # agent steps before the first update
-    target: Count = 10_000  # updates between two updates of the target network
-    priority: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
-    weighting: Fraction = 0.4  # exponent β of importance weights at the start; 1 at the end
+    learning_starts: Count = 50_000  # agent steps before the first update
+    target_update: Count = 10_000  # updates between two updates of the target network
+    alpha: Fraction = 0.0  # exponent α of priorities, which are errors; 0 draws uniformly
+    beta: Fraction = 0.4  # exponent β of importance weights at the start; 1 at the end
     epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
-    epsilon_over: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: Whole = 1_000_000  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 2.5e-4  # learning rate, constant
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε
@@ -57,24 +57,24 @@ class Config:
 
 def released() -> Config:
     """google-deepmind/dqn: the target network every 10,000 agent steps, so 2,500 updates; padded pictures."""
-    return Config(target=2_500, network="dqn")
+    return Config(target_update=2_500, network="dqn")
 
 
 def double() -> Config:
     """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01, one bias for all."""
-    return Config(double=True, target=7_500, epsilon=0.01, head="shared")
+    return Config(double=True, target_update=7_500, epsilon=0.01, head="shared")
 
 
 def prioritized() -> Config:
     """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, so a 16th of ε."""
-    return replace(double(), priority=0.6, learning_rate=6.25e-5, optimizer_eps=0.01 / 16)
+    return replace(double(), alpha=0.6, learning_rate=6.25e-5, optimizer_eps=0.01 / 16)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
     learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, reduction="mean", double=True, n_step=10)
-    pace = replace(learner, lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200)
-    explore = replace(pace, epsilon=0.02, epsilon_over=40_000, budget=8_000_000)
+    pace = replace(learner, lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200)
+    explore = replace(pace, epsilon=0.02, epsilon_decay_steps=40_000, budget=8_000_000)
     return replace(explore, atari="baselines", network="a3c", inputs="centre")
 
 
@@ -86,17 +86,19 @@ ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
-    envs = few_envs(c, crew, each.lanes)
+    each = per_replica(c, "replicas", "lanes", "batch", "capacity", "learning_starts")
+    envs = small_envs(c, crew, each.lanes)
     policy = q_network_of(c, envs, **HEADS[c.head])
     net = policy()
-    sampler = Proportional(c.priority, c.weighting, last=1.0) if c.priority else Uniform()
+    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
     outputs = partial(q_outputs, double=c.double)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    spec = LearnerSpec(
+        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
+    )
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)

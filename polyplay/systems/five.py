@@ -1,9 +1,9 @@
-"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays itself and its past selves, each hero by itself.
+"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays itself and its past agents, each hero by itself.
 
 act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
-   matches ◄─────┘    │          └── Params, published every so many updates ◄───────────────┴─► past selves ─┐
-      └─► referee ────┴─► whether a past self sits at the table, by quality ◄──────────────────────────────────┘
+   matches ◄─────┘    │          └── Params, published every so many updates ◄───────────────┴─► past agents ─┐
+      └─► referee ────┴─► whether a past agent sits at the table, by quality ◄──────────────────────────────────┘
 rater:  newest Params against bots ─► TrueSkill
 """
 
@@ -16,7 +16,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import LearnerSpec, optimise
+from polyplay.learning import LearnerSpec, window_learner
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.learning.policy_losses import PPO
 from polyplay.population.judge import METRIC, rated_games, rater
@@ -44,10 +44,10 @@ class Config:
     sample_reuse: NonNegative = 1.0  # windows drawn for each that came (0: as many as there is time for)
     publish: Count = 32  # updates from one version of the weights that acts to the next
     staleness: Whole = 0  # versions that acting is kept behind, for experiments
-    opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past selves, probability P)
-    matches: Count = 32  # that a table plays before its opponent is drawn anew
-    selves: Count = 320  # updates from one past self to the next
-    rated: Whole = 640  # updates from one version that is rated against bots to the next (0: none is)
+    opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past agents, probability P)
+    games_per_matchup: Count = 32  # that a table plays before its opponent is drawn anew
+    snapshot_every: Count = 320  # updates from one past agent to the next
+    rate_every: Whole = 640  # updates from one version that is rated against bots to the next (0: none is)
     team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
     horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
     step_time: Positive = 4 / 30  # seconds of an agent step
@@ -68,10 +68,10 @@ def blog() -> Config:
 
 
 def quick() -> Config:
-    """For two cores: two heroes a side, 80 seconds. Its one table would play past selves in blocks: there are none."""
+    """For two cores: two heroes a side, 80 seconds. Its one table would play past agents in blocks: there are none."""
     env = "arena:lanes+team=2+lanes=1+length=2400+randomise=1"
     game = Config(env, lanes=128, learners=1, unroll=64, budget=15_000_000)
-    game = replace(game, batch=64, capacity=512, publish=4, opponents="latest", rated=4000, core_size=256)
+    game = replace(game, batch=64, capacity=512, publish=4, opponents="latest", rate_every=4000, core_size=256)
     return replace(game, learning_rate=5e-4, entropy_cost=5e-3, horizon=60.0, inputs="raw")
 
 
@@ -90,7 +90,7 @@ ROW |= {"source": "Berner et al. 2019"}
 def build(c: Config, crew: Crew) -> System:
     check_windows(c)
     n = c.actors * c.learners
-    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.where.steppers(n), agents=TEAMS, **crew.stepping)
+    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.placement.env_threads(n), agents=TEAMS, **crew.env_defaults)
     policy, opponents, bots = five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
@@ -102,10 +102,10 @@ def build(c: Config, crew: Crew) -> System:
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(optimise, n=c.learners, name="learn", learner=True, spec=spec, selves=c.selves)
+    learner = crew.add(window_learner, n=c.learners, name="learn", learner=True, spec=spec, selves=c.snapshot_every)
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches)
-    if c.rated:
-        rates = crew.add(rater, on_loss="replace", games=games, references=bots, every=c.rated, matches=MATCHES)
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
+    if c.rate_every:
+        rates = crew.add(rater, on_loss="replace", games=games, references=bots, every=c.rate_every, matches=MATCHES)
         rates.policy, rates.params = policy, params
     return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})

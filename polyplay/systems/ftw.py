@@ -38,16 +38,16 @@ class Config:
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    matches: Count = 32  # that a table plays before its players are drawn anew
+    games_per_matchup: Count = 32  # that a table plays before its players are drawn anew
     evolve: bool = (
         True  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     )
-    copies: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
     ranges: tuple[
         str, ...
     ] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
-    points: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
+    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
     core_size: Count = 256  # of each LSTM, and numbers of z
@@ -65,7 +65,7 @@ class Config:
 def quick() -> Config:
     """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
     game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
-    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, matches=50, copies=200, ranges=QUICK)
+    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, games_per_matchup=50, exploit_every=200, ranges=QUICK)
     return replace(table, optimizer="adam", max_grad_norm=40.0, lam=0.95, core_size=128, memory=0, budget=20_000_000)
 
 
@@ -102,7 +102,9 @@ ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "sour
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
+    envs = Envs(
+        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
+    )
     policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from polyplay.acting import AgentTable, act
+from polyplay.acting import LaneTable, act
 from polyplay.buffers import TrainingQueue
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
@@ -19,7 +19,7 @@ from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.policy_losses import A2C, VTrace
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, with_core
+from polyplay.systems._wiring import actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
@@ -82,20 +82,20 @@ ROW |= {"source": "Babaeizadeh et al. 2017"}
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
     options, batching = atari_options(c, pipeline="plain"), Greedy(min(c.predict_batch, room))
-    envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.stepping)
+    envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.env_defaults)
     envs = whole_matches(envs)
     policy = actor_critic_of(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
     net = policy()
     acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
     loss: A2C | VTrace = A2C(c.gamma, baseline="present") if acted else VTrace(c.gamma)
     loss = replace(loss, value_cost=1.0, value_half=True, reduction=c.reduction, reward=c.reward)
-    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage))
+    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, acted=acted)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, stored_bootstrap=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
-    agents, batches = AgentTable(envs, chunks), chunks.batches(c.min_batch)
+    agents, batches = LaneTable(envs, chunks), chunks.batches(c.min_batch)
     predictors = crew.add(act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks)
     predictors.params = weights
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)

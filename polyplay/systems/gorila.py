@@ -17,7 +17,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.value_losses import QLoss, q_outputs
 from polyplay.systems import System
-from polyplay.systems._wiring import few_envs, nice_of, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import nice_of, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
 from polyplay.workers.crew import Crew
 
@@ -29,7 +29,7 @@ class Config:
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 0  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
-    memories: SomeWorkers = 1  # free mode: replay workers; 1 is a global replay, one per actor are local replays
+    replay_workers: SomeWorkers = 1  # free mode: replay workers; 1 is a global replay, one per actor are local replays
     learners: Workers = 0  # bundles, or free: workers that only learn (0: as many as cores or GPUs; the paper had 100)
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # parallel environments (num-envs) of each actor
@@ -42,10 +42,10 @@ class Config:
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
     ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: Count = 1_000_000  # transitions in each replay
-    start: Count = 50_000  # agent steps in each replay before batches are drawn; as in DQN
-    target: Count = 60_000  # updates of the server between two updates of the target network
+    learning_starts: Count = 50_000  # agent steps in each replay before batches are drawn; as in DQN
+    target_update: Count = 60_000  # updates of the server between two updates of the target network
     epsilon: Fraction = 0.1  # probability of a random action at the end of the schedule
-    epsilon_over: Whole = 1_000_000  # agent steps of all actors over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: Whole = 1_000_000  # agent steps of all actors over which ε falls from 1 to --epsilon
     learning_rate: Positive = 0.01  # learning rate, constant; not published
     optimizer: str = "adagrad"  # adagrad, rmsprop_dqn, adam, or another of docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
@@ -57,8 +57,17 @@ class Config:
 def quick() -> Config:
     """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
     learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, batch=128, ratio=8.0, n_step=10)
-    pace = replace(learner, learners=2, lanes=8, unroll=1, capacity=50_000, start=2_000, target=200, budget=8_000_000)
-    return replace(pace, epsilon=0.02, epsilon_over=40_000, atari="baselines", network="a3c", inputs="centre")
+    pace = replace(
+        learner,
+        learners=2,
+        lanes=8,
+        unroll=1,
+        capacity=50_000,
+        learning_starts=2_000,
+        target_update=200,
+        budget=8_000_000,
+    )
+    return replace(pace, epsilon=0.02, epsilon_decay_steps=40_000, atari="baselines", network="a3c", inputs="centre")
 
 
 PRESETS = {"paper": Config, "quick": quick}
@@ -69,12 +78,14 @@ ROW |= {"weights travel": "pulled in parts before rollouts and gradients", "sour
 
 
 def build(c: Config, crew: Crew) -> System:
-    learners = c.learners or crew.where.parts
-    if c.memories != Config.memories and not c.actors:
-        raise UserError(f"--memories {c.memories} says nothing without --actors: give both, or leave it out")
-    actors, places, ratio = (c.actors, c.memories, c.ratio or None) if c.actors else (learners, learners, c.ratio)
-    each = share_of(replace(c, actors=actors, memories=places), "memories", "actors")
-    envs = few_envs(c, crew, c.lanes)
+    learners = c.learners or crew.placement.parts
+    if c.replay_workers != Config.replay_workers and not c.actors:
+        raise UserError(
+            f"--replay-workers {c.replay_workers} says nothing without --actors: give both, or leave it out"
+        )
+    actors, places, ratio = (c.actors, c.replay_workers, c.ratio or None) if c.actors else (learners, learners, c.ratio)
+    each = per_replica(replace(c, actors=actors, replay_workers=places), "replay_workers", "actors")
+    envs = small_envs(c, crew, c.lanes)
     policy = q_network_of(c, envs)
     net = policy()
     replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
@@ -83,8 +94,8 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
     server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
     loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target)
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start * places, c.lanes * actors)
+    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target_update)
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
         samples = SampleQueue(replay, rollouts, learners)

@@ -17,7 +17,7 @@ from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.policy_losses import VTrace
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, with_core
+from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
@@ -79,11 +79,11 @@ ROW |= {"source": "Espeholt et al. 2018"}
 def build(c: Config, crew: Crew) -> System:
     n = c.actors or fewest_actors(c.learners)
     slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
-    envs = Envs(c.env, c.lanes, workers=crew.where.steppers(n), options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=crew.placement.env_threads(n), options=atari_options(c), **crew.env_defaults)
     tasks = auxiliary_of(c)
     policy = actor_critic_of(c, envs, c.init, previous=c.core != "none", auxiliary=tuple(tasks))
     loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
-    loss = with_core(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
+    loss = with_auxiliary(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)

@@ -1,7 +1,7 @@
-"""A league: agents that learn by playing each other and their past selves (Jaderberg et al. 2019, figure 1).
+"""A league: agents that learn by playing each other and their past agents (Jaderberg et al. 2019, figure 1).
 
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
-                 │        ▲    ▲                                              past selves ◄┘ of each agent       │
+                 │        ▲    ▲                                              past agents ◄┘ of each agent       │
      matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄───────────────────────────────┘
         └─► referee ─┴─► who copies whom ─► learn
 """
@@ -32,7 +32,7 @@ from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, with_core
+from polyplay.systems._wiring import actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
@@ -49,10 +49,12 @@ class Config:
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
-    opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past selves, probability P)
-    matches: Count = 100  # that a table plays before its players are drawn anew
-    selves: Count = 200  # updates of an agent from one past self to the next
-    copies: Whole = 0  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
+    opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
+    games_per_matchup: Count = 100  # that a table plays before its players are drawn anew
+    snapshot_every: Count = 200  # updates of an agent from one past agent to the next
+    exploit_every: Whole = (
+        0  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
+    )
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
@@ -77,32 +79,34 @@ ROW |= {"weights travel": "pull each rollout", "source": "Jaderberg et al. 2019;
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, c.players, workers=crew.where.steppers(c.actors), agents=c.players, **crew.stepping)
+    envs = Envs(
+        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
+    )
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = with_core(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
+    loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
     passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
-    rule, bots = CopyRule(c.copies, hyper.configured), tuple(envs.spec.bots)
+    rule, bots = CopyRule(c.exploit_every, hyper.configured), tuple(envs.spec.bots)
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=rule.varied)
-    return wire_tables(c, crew, envs, spec, slots, league, rule, c.selves)
+    return wire_tables(c, crew, envs, spec, slots, league, rule, c.snapshot_every)
 
 
 def wire_tables(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, selves: int = 0
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
-    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.where.parts)
+    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
     net = spec.policy()
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, apart=True)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
     params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=selves)
     learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.matches, copies=rule)
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})
 
 

@@ -13,7 +13,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, 
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.policy_losses import PPO
 from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, epochs_of, replica_envs, replicas_of, whole_envs, with_core
+from polyplay.systems._wiring import actor_critic_of, all_envs, epochs_of, replica_envs, replicas_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -78,13 +78,13 @@ ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = whole_envs(c, crew)
+    whole = all_envs(c, crew)
     replicas = replicas_of(c, crew, whole, c.minibatches if c.core != "none" else 1)
     envs = replica_envs(whole, c.groups, replicas)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
-    loss = with_core(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
+    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
     passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)

@@ -44,10 +44,10 @@ class Config:
     batch: Count = 64  # sequences in one update
     ratio: Positive = 0.4  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
     capacity: Count = 4_000_000  # agent steps in the replay
-    start: Count = 250_000  # agent steps before the first update
-    target: Count = 2_500  # updates between two updates of the target network
-    priority: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
-    weighting: Fraction = 0.6  # exponent β of importance weights, constant
+    learning_starts: Count = 250_000  # agent steps before the first update
+    target_update: Count = 2_500  # updates between two updates of the target network
+    alpha: Fraction = 0.9  # exponent α of a sequence's priority, η·max + (1 − η)·mean of its errors, η = 0.9
+    beta: Fraction = 0.6  # exponent β of importance weights, constant
     epsilon: Fraction = 0.4  # largest probability of a random action; the lanes have values down to its 8th power
     learning_rate: Positive = 1e-4  # learning rate, constant
     optimizer_eps: Positive = 1e-3  # Adam's ε
@@ -60,7 +60,7 @@ def quick() -> Config:
     """For Pong on a small machine; results in docs/systems/dqn.md."""
     short = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256)
     learner = replace(short, batch=16, learning_rate=1e-3, optimizer_eps=1e-5)
-    pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, start=5_000, target=200)
+    pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, learning_starts=5_000, target_update=200)
     return replace(pace, gamma=0.99, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
 
 
@@ -71,11 +71,11 @@ ROW |= {"weights travel": "pull every 400 steps", "source": "Kapturowski et al. 
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.stepping)
+    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
     policy = q_network_of(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
     net, lanes = policy(), c.actors * c.lanes
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale)
-    sampler = Proportional(c.priority, c.weighting, first="td", eta=loss.eta, rescale=c.rescale)
+    sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
     rows = replay_of_rows(c, envs, net, sampler, lanes)
     replay = replace(rows, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
@@ -83,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target, outputs=outputs)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target_update, outputs=outputs)
     keep = max(c.pull // c.unroll, 1)
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
     actor.params, actor.explore = params, explore

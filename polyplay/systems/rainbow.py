@@ -18,7 +18,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import CategoricalLoss, q_outputs
 from polyplay.systems import System
-from polyplay.systems._wiring import few_envs, q_network_of, replay_of_rows, share_of
+from polyplay.systems._wiring import per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -37,18 +37,18 @@ class Config:
     reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    code: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
-    bound: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
+    variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
+    v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: Count = 32  # transitions in one update, over all replicas
     ratio: Positive = 8.0  # transitions drawn per agent step: 32 every 4 steps
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
-    start: Count = 20_000  # agent steps before the first update
-    target: Count = 2_000  # updates between two updates of the target network: 32,000 frames
-    priority: Fraction = 0.5  # exponent α of priorities
-    weighting: Fraction = 0.4  # exponent β of importance weights at the start
+    learning_starts: Count = 20_000  # agent steps before the first update
+    target_update: Count = 2_000  # updates between two updates of the target network: 32,000 frames
+    alpha: Fraction = 0.5  # exponent α of priorities
+    beta: Fraction = 0.4  # exponent β of importance weights at the start
     epsilon: Fraction = 0.01  # without noisy layers: probability of a random action at the end of the schedule
-    epsilon_over: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
+    epsilon_decay_steps: Whole = 62_500  # agent steps over which ε falls from 1 to --epsilon
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer_eps: Positive = 1.5e-4  # Adam's ε
     max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
@@ -57,19 +57,21 @@ class Config:
 
 def dopamine() -> Config:
     """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    learner = Config(code="dopamine", sigma=0.0, epsilon_over=250_000, weighting=0.5, max_grad_norm=0.0)
+    learner = Config(variant="dopamine", sigma=0.0, epsilon_decay_steps=250_000, beta=0.5, max_grad_norm=0.0)
     return replace(learner, atari="dopamine", network="dopamine")
 
 
 def zoo() -> Config:
     """google-deepmind/dqn_zoo's: less, truncated noise; no last bias; 0.1 % of draws are uniform."""
-    return Config(atari="dqn_zoo", code="zoo", sigma=0.1, optimizer_eps=0.005 / 32)
+    return Config(atari="dqn_zoo", variant="zoo", sigma=0.1, optimizer_eps=0.005 / 32)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, start=4_000, target=200, budget=8_000_000)
-    learner = replace(pace, n_step=10, bound=4.0, learning_rate=1e-3, optimizer_eps=1e-5)
+    pace = Config(
+        lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200, budget=8_000_000
+    )
+    learner = replace(pace, n_step=10, v_max=4.0, learning_rate=1e-3, optimizer_eps=1e-5)
     return replace(learner, atari="baselines", network="a3c", inputs="centre")
 
 
@@ -85,19 +87,21 @@ ROW |= {"source": "Hessel et al. 2018"}
 
 
 def build(c: Config, crew: Crew) -> System:
-    each = share_of(c, "replicas", "lanes", "batch", "capacity", "start")
-    envs = few_envs(c, crew, each.lanes)
-    sampling, judge, parts = CODES[c.code]
-    noise = {"noisy": "zoo" if c.code == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
-    policy = q_network_of(c, envs, **parts, **noise, atoms=51, support=(-c.bound, c.bound))
+    each = per_replica(c, "replicas", "lanes", "batch", "capacity", "learning_starts")
+    envs = small_envs(c, crew, each.lanes)
+    sampling, judge, parts = CODES[c.variant]
+    noise = {"noisy": "zoo" if c.variant == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
+    policy = q_network_of(c, envs, **parts, **noise, atoms=51, support=(-c.v_max, c.v_max))
     net = policy()
-    sampler = Proportional(c.priority, c.weighting, **sampling)
+    sampler = Proportional(c.alpha, c.beta, **sampling)
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.bound, c.bound, priority=judge)
+    loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge)
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
-    outputs, steps = partial(q_outputs, double=c.code != "dopamine"), crew.total(envs, c.budget)
+    outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target, report=10)
-    explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_over, c.start, c.lanes)
+    spec = LearnerSpec(
+        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
+    )
+    explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

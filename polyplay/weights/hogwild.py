@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyplay.core.shared_memory import RobustLocks
 from polyplay.core.worker import Arrow, WorkerContext
-from polyplay.nets.device import Mirror, to_device
+from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes, shared_array
@@ -34,7 +34,7 @@ class SharedWeights(SharedArrays, Update):
     parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
     """
 
-    apart, copy = True, True
+    asynchronous, copy = True, True
     head = shared_array(np.int64, lambda _: (8,))  # written by worker 0
     counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
     statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
@@ -76,7 +76,7 @@ class SharedCounts(Counts):
         self.counters[: STEPS + 1] += (1, int(rows))
         return at
 
-    def rest(self, rows: float) -> None:
+    def count_only(self, rows: float) -> None:
         self.counters[STEPS] += int(rows)
 
 
@@ -261,7 +261,7 @@ class _Chunked(BoundUpdate):
 
     def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
         super().__init__(chunked, ctx, vector)
-        self.done, self.shared, self.gradient = chunked.done, torch.from_numpy(chunked.shared), Mirror(vector.grad)
+        self.done, self.shared, self.gradient = chunked.done, torch.from_numpy(chunked.shared), HostCopy(vector.grad)
         self.counts = CopiedCounts(chunked, ctx, vector, self.shared, pushed=True)
         self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
         self.parts = chunked.parts()

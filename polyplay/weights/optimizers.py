@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from polyplay.core.errors import UserError
-from polyplay.core.machine import Team
+from polyplay.core.machine import ThreadPool
 
 # What optimisers here make of torch's: its class without its compiler, and when one pass over memory will do.
 
@@ -167,7 +167,7 @@ class RMSProp(OwnOptimizer):
     it is one pass over memory (rmsprop_kernels). Raises UserError for settings out of range.
     """
 
-    team: Team | None = None  # threads that share that pass
+    team: ThreadPool | None = None  # threads that share that pass
 
     def __init__(
         self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
@@ -212,7 +212,7 @@ def _weights(group: Group) -> tuple[float, float]:
 
 
 def _update_rmsprop_in_one_pass(
-    p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: Team | None = None
+    p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: ThreadPool | None = None
 ) -> None:
     """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
     from polyplay.weights import kernels

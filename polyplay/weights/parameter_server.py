@@ -24,7 +24,7 @@ from torch import nn
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import Semaphore, memory_barrier
 from polyplay.core.worker import Arrow, WorkerContext
-from polyplay.nets.device import Mirror
+from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers
 from polyplay.weights.hogwild import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in, shared_array
@@ -249,7 +249,7 @@ class _Server(BoundUpdate):
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector)
-        self.server, self.gradient, self.bell = server, Mirror(vector.grad), server.reply(ctx.index)
+        self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
         self.counts = PulledCounts(server, ctx, vector)
         self.filter = None if server.outliers is None else server.outliers.open()
         self.gate = None if self.filter is None else self._admit
@@ -307,7 +307,7 @@ class _Server(BoundUpdate):
         return True
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
+    def writers_paused(self) -> Iterator[None]:
         """No shard changes anything meanwhile, and this worker's weights are what they all have."""
         head, server = self.server.head, self.server
         head[HOLD] |= 1  # also within another one

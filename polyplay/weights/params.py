@@ -366,7 +366,7 @@ class Params(SharedArrays):
         return have if self.version == have else self._newest.read(vector.flat, self.check)
 
 
-class HeldWeights:
+class WeightCache:
     """A reader's copy of the weights, which it keeps for `rollouts` rollouts before it pulls newer ones."""
 
     def __init__(self, vector: FlatParams, rollouts: int = 1):
@@ -374,7 +374,7 @@ class HeldWeights:
         self.version = -1
         self.age = 0  # rollouts made with them; 0: newer ones are due
 
-    def used(self) -> None:
+    def tick(self) -> None:
         self.age = (self.age + 1) % self.rollouts
 
     def save(self) -> Batch:

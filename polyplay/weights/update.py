@@ -25,7 +25,7 @@ from torch import nn
 from polyplay.core.errors import Leaving
 from polyplay.core.shared_memory import memory_barrier
 from polyplay.core.worker import WorkerContext
-from polyplay.nets.device import Mirror
+from polyplay.nets.device import HostCopy
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, module_nbytes, param_sizes, shared_array
@@ -93,7 +93,7 @@ class Counts:
         self._learnt += rows
         return self._version - 1
 
-    def rest(self, rows: float) -> None:
+    def count_only(self, rows: float) -> None:
         """Agent steps without an update."""
         self._learnt += rows
 
@@ -126,7 +126,7 @@ class BoundUpdate(ABC):
         yield from ()
         return sums
 
-    def still(self) -> AbstractContextManager[None]:
+    def writers_paused(self) -> AbstractContextManager[None]:
         """While in it, nobody changes the weights that this worker saves."""
         return contextlib.nullcontext()
 
@@ -134,11 +134,11 @@ class BoundUpdate(ABC):
 class Update(ABC):
     """A description made while wiring; `bind` makes it act on one worker's vector.
 
-    `apart`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
+    `asynchronous`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
     """
 
     optim: OptimizerSpec
-    apart: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
 
     @abstractmethod
     def title(self) -> str:
@@ -310,7 +310,7 @@ class _Meeting(BoundUpdate):
         super().__init__(reduce, ctx, vector)
         self.reduce, self.rank, self.n, self.turn = reduce, ctx.index, reduce.replicas, 0
         self.gradients, self.sums, self.arrived = reduce.gradients, reduce.sums, reduce.arrived[:, 0]
-        self.bells, self.buffers = reduce._bells, Mirror(vector.flat[vector.weights :])
+        self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
         """In fixed order. All have arrived when one goes on. brings: what else this replica has written for others."""
@@ -399,7 +399,7 @@ class _Whole(_Meeting):
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
-        self.optimizer, self.gradient = reduce.optim.make(vector.parameter), Mirror(vector.grad)
+        self.optimizer, self.gradient = reduce.optim.make(vector.parameter), HostCopy(vector.grad)
         alone = fits(vector.flat.device, self.n)  # on its GPU
         self.group = NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
 

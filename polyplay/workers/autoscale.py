@@ -111,7 +111,7 @@ def schedule(
     trial, asked, late = next(steps), {d.name: d.get() for d in dials}, set[str]()
     while True:
         if trial.decided is not None:
-            ctx.say("decision", json.dumps(decision_row(trial.decided, sorted(late))))
+            ctx.log("decision", json.dumps(decision_row(trial.decided, sorted(late))))
             late.clear()
         if trial.config != asked:
             asked = dict(trial.config)

@@ -132,18 +132,18 @@ class Crew:
     step_timeout: float = 60.0
     max_restarts: int = 10
     precision: str = "float32"
-    where: Placement = field(default_factory=Placement)
+    placement: Placement = field(default_factory=Placement)
     reuse: bool = True
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
     wrappers: tuple[str, ...] = ()  # around every environment
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
     host_wait: float = 300.0  # seconds that a seat waits for a machine
-    say: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
+    log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
         named = "step_timeout", "max_restarts", "kwargs", "wrappers"
-        self.stepping: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
+        self.env_defaults: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
@@ -176,7 +176,7 @@ class Crew:
         ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
         own.
         """
-        held = {k: holds.pop(k) for k in Role.HOLDS if k in holds}
+        held = {k: holds.pop(k) for k in Role.FIELDS if k in holds}
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         if role.spec is not None:
@@ -188,10 +188,10 @@ class Crew:
 
     def _reserve(self, role: Role, n: int) -> None:
         """Places for up to `n` workers of a role."""
-        left = SEATS - sum(r.most for r in self.roles if r is not role)
+        left = SEATS - sum(r.capacity for r in self.roles if r is not role)
         if n > left:
             raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {SEATS} workers")
-        role.most = max(role.most, n)
+        role.capacity = max(role.capacity, n)
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
         """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
@@ -208,7 +208,7 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(sum(len(r.served) + r.most for r in self.roles), metrics)
+        self.counters = Counters(sum(len(r.served) + r.capacity for r in self.roles), metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         process.prepare()
         if threads:
@@ -218,8 +218,8 @@ class Crew:
             self.fleet.prepare(self)
         for role in self.roles:
             for index in range(role.n):
-                self._heed()
-                self._begin(role, index, self._heed)
+                self._read_control()
+                self._begin(role, index, self._read_control)
 
     def poll(self, timeout: float) -> bool:
         """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
@@ -254,7 +254,7 @@ class Crew:
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
-        saving = (r.served or self.rows(r)[: 1 if r.apart else None] for r in self.roles if r.learner)
+        saving = (r.served or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
@@ -280,7 +280,7 @@ class Crew:
         """The learner that can save: that has done so, or the first that lives; of those that learn apart only 0."""
         for role in (r for r in self.roles if r.learner and 0 in r.workers):
             first = role.workers[0]
-            if abs(marks[first.ctx.row]) > saved or role.apart or self.serial:
+            if abs(marks[first.ctx.row]) > saved or role.asynchronous or self.serial:
                 return first
             return next((w for _, w in sorted(role.workers.items()) if w.runs.is_alive()), None)
         return None
@@ -344,7 +344,7 @@ class Crew:
             raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` goes on with those that there are")
         elif (role.name, index) not in self._unseated:
             self._unseated[role.name, index] = role, since
-            self.say("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
+            self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _start(
         self,
@@ -365,7 +365,7 @@ class Crew:
             all_counters=self.counters,
             incarnation=next_incarnation(old.incarnation if old else None, self.resumes),
             threads=threads_of(role, self),
-            device=self.where.of(role, index),
+            device=self.placement.device_for(role, index),
             heads=role.size,
             drains=role.drain,
             served=role.served,
@@ -375,7 +375,7 @@ class Crew:
         role.past[index] = ctx
         call: Call = ctx, role.work, role.arguments(index)
         if self.serial:
-            ctx.say = self.say
+            ctx.log = self.log
             role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
             return
         if machine is not None and self.fleet is not None:
@@ -397,7 +397,7 @@ class Crew:
             raise _refused(role, index, e) from None
         role.workers[index] = WorkerHandle(ctx, role, runs, pipe)
 
-    def _heed(self) -> None:
+    def _read_control(self) -> None:
         """While the first workers start: the run may have to end."""
         if self.control.finishing:
             raise Closed
@@ -428,7 +428,7 @@ class Crew:
         elif kind == "error":
             raise WorkerLost(error_text(worker, text))
         else:
-            self.say(kind, text)
+            self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
         """A process is gone. Its last message comes first; one without was killed."""
@@ -442,12 +442,12 @@ class Crew:
         how = worker.runs.ending()
         role, now = worker.role, time.monotonic()
         counts = getattr(worker.runs, "lost_first", True)  # a machine is one, whoever was there
-        role.falls = [t for t in role.falls if t > now - HOUR] + [now] * counts
-        if role.on_loss == "fail" or len(role.falls) > REPLACEMENTS:
+        role.recent_losses = [t for t in role.recent_losses if t > now - HOUR] + [now] * counts
+        if role.on_loss == "fail" or len(role.recent_losses) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
             raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
-        self.say("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
+        self.log("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
         worker.runs.close()
         del role.workers[worker.ctx.index]
         self._begin(role, worker.ctx.index)

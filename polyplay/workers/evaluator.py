@@ -58,7 +58,7 @@ def evaluator(
             yield
         row = _row(played, asked, protocol, {"frames": now * skip, "steps": now, "updates": version})
         row["best"] = _best(ctx, net, row)
-        ctx.say("evaluation", json.dumps(row))
+        ctx.log("evaluation", json.dumps(row))
         due = _next(_steps(ctx, steps) * skip, every)
 
 
@@ -100,6 +100,6 @@ def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
         arrays = {k: v.numpy() for k, v in net.state_dict().items()}
         checkpoint.save_best_weights(ctx.directory, checkpoint.policy_name(0), arrays, counters)
     except OSError as e:
-        ctx.say("warning", f"the best weights were not saved: {refusal_text(e)}")
+        ctx.log("warning", f"the best weights were not saved: {refusal_text(e)}")
         return False
     return True

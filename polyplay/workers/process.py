@@ -93,7 +93,7 @@ def rescue(ctx: WorkerContext) -> None:
 
 def as_thread(call: Call, pipe: Connection) -> None:
     ctx, work, arguments = call
-    ctx.say = lambda kind, text: pipe.send((kind, text))
+    ctx.log = lambda kind, text: pipe.send((kind, text))
     with contextlib.suppress(OSError):
         pipe.send(_run(ctx, work, arguments))
 

@@ -15,7 +15,7 @@ from polyplay.envs.pool import Envs
 from polyplay.workers.process import Work
 
 if TYPE_CHECKING:
-    from polyplay.acting.predictor import AgentTable
+    from polyplay.acting.predictor import LaneTable
     from polyplay.acting.rows import Exploration
     from polyplay.learning.learner import LearnerSpec
     from polyplay.nets.policy import PolicyFactory
@@ -31,7 +31,7 @@ OPTIONS = {  # by role, what tells its number
     "replica": "replicas",
     "self_play": "players",
     "serve_parameters": "shards",
-    "serve_replay": "memories",
+    "serve_replay": "replay_workers",
 }
 SERVING = {"act": "predictors", "learn": "trainers"}  # the same where they serve agents
 
@@ -60,7 +60,7 @@ class Role:
     size: RoleSize
     threads: int  # compute threads of each worker, 0: its share
     envs: Envs | None = None
-    agents: AgentTable | None = None  # lanes that several workers serve
+    agents: LaneTable | None = None  # lanes that several workers serve
     policy: PolicyFactory | None = None
     source: Any = None  # a Source
     out: Any = None  # an Edge
@@ -71,16 +71,16 @@ class Role:
     lag: int | None = None
     explore: Exploration | None = None
     server: Any = None  # a parameter server that it serves
-    league: Any = None  # that it plays in, makes past selves for, or rates
+    league: Any = None  # that it plays in, makes past agents for, or rates
     best: Any = None  # the weights that it publishes, if it does not learn
     settings: dict[str, Any] = field(default_factory=dict)
     workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
     leaving: dict[int, WorkerHandle] = field(default_factory=dict)
     served: tuple[int, ...] = ()  # rows of the counters of agents that its workers learn for
-    most: int = 0  # workers there is room for
+    capacity: int = 0  # workers there is room for
     past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
     lost: int = 0
-    falls: list[float] = field(default_factory=list)  # when workers were lost of late
+    recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
 
     @cached_property
     def parameters(self) -> int:
@@ -90,7 +90,7 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    HOLDS: ClassVar[tuple[str, ...]] = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "envs",
         "agents",
         "policy",
@@ -102,11 +102,11 @@ class Role:
         "T",
         "lag",
     )
-    HOLDS += "explore", "server", "best", "league"
+    FIELDS += "explore", "server", "best", "league"
 
     def arguments(self, index: int) -> dict[str, Any]:
         """What worker `index` is called with."""
-        held = {name: getattr(self, name) for name in self.HOLDS}
+        held = {name: getattr(self, name) for name in self.FIELDS}
         given = {k: v for k, v in held.items() if v is not None and (k, v) != ("T", 0)} | self.settings
         return {k: v.make(index) if isinstance(v, Each) else v for k, v in given.items()}
 
@@ -130,13 +130,13 @@ class Role:
         return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
-    def apart(self) -> bool:
+    def asynchronous(self) -> bool:
         """Whether its workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
-        return self.spec is not None and self.spec.update.apart
+        return self.spec is not None and self.spec.update.asynchronous
 
     @property
     def in_league(self) -> bool:
-        """Whether it has to do with agents that play each other, or their past selves."""
+        """Whether it has to do with agents that play each other, or their past agents."""
         return bool(self.served) or self.league is not None
 
     @property
@@ -180,7 +180,7 @@ class Placement:
         """Into how many replicas a page divides itself where that is left open: cores, or devices."""
         return cores() if self.on_cpu else len(self.devices)
 
-    def steppers(self, actors: int) -> int:
+    def env_threads(self, actors: int) -> int:
         """Threads that step an actor's environments: one, where it computes on a core of its own; where a device does,
         all actors' are twice the cores, so that some step while others wait for it.
         """
@@ -192,7 +192,7 @@ class Placement:
             raise UserError(f"--device: cuda given, but {system}'s workers compute on the CPU alone; use auto or cpu")
         self.device = "cpu"
 
-    def of(self, role: Role, index: int) -> str:
+    def device_for(self, role: Role, index: int) -> str:
         """Worker `index` of a role: processes take devices in turn, threads share the first."""
         if role.envs is not None and role.spec is None and self.actors_on == "cpu":
             return "cpu"

@@ -79,7 +79,7 @@ class CostProfile:
         torch.set_num_threads(1)
         self.envs, self.spec = envs, spec
         self.policy = build_network(spec.policy, 0, precision)
-        self.reuse = reuse and spec.acted and spec.passes is None and getattr(self.policy, "recalls", False)
+        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and getattr(self.policy, "recalls", False)
         self.vector = FlatParams(self.policy)
         self.optimizer = spec.update.optim.make(self.vector.parameter)
         self.optimizer.param_groups[0]["lr"] = 1e-6
@@ -107,8 +107,8 @@ class CostProfile:
         row = tree.map(torch.from_numpy, self._rows((n,)))
         row["noise"] = torch.rand(n, self.policy.noise)
         state = self.policy.initial(n)
-        if hasattr(self.policy, "hold"):
-            self.policy.hold()
+        if hasattr(self.policy, "freeze_noise"):
+            self.policy.freeze_noise()
 
         def act() -> None:
             with torch.no_grad():

@@ -80,8 +80,8 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
     free, least = away or cores() - learners, fewest_actors(learners)
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
         return least
-    if not crew.where.on_cpu:
-        return least if crew.where.actors_on == "device" else max(least, min(free, MOST))
+    if not crew.placement.on_cpu:
+        return least if crew.placement.actors_on == "device" else max(least, min(free, MOST))
     from polyplay.workers.row_costs import measure_costs
 
     try:

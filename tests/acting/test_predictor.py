@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from polyplay.acting.predictor import AgentTable
+from polyplay.acting.predictor import LaneTable
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.training_queue import TrainingQueue
@@ -63,7 +63,7 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     loss = Register()
     spec = LearnerSpec(policy, loss, weights, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), total=total)
     queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
-    agents = AgentTable(envs, queue)
+    agents = LaneTable(envs, queue)
     batches = queue.batches(rows)
     predictors = crew.add(act, n=2, on="thread", drain=True, agents=agents, policy=policy, out=queue, params=weights)
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
@@ -83,7 +83,7 @@ def steps(crew: Crew) -> int:
     return int(crew.counters.column("steps").sum())
 
 
-def drain(crew: Crew, agents: AgentTable, loss: Register, batches: Any) -> list[tuple]:
+def drain(crew: Crew, agents: LaneTable, loss: Register, batches: Any) -> list[tuple]:
     """Let every agent leave, and everything be learnt."""
     agents.pool.scale(0)
     batches.rows = 0

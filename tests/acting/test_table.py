@@ -53,14 +53,14 @@ def _crew(
     policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (16,), **net})
     made = policy()
     params = AgentParams(made, agents, actors, ("exp_avg", "exp_avg_sq") if copies.every else None)
-    queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, apart=True)
+    queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, per_agent=True)
     hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
     tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=copies.varied)
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
-    more = {**own, "selves": selves} if league else {}
+    more = {**own, "snapshot_every": selves} if league else {}
     source = AgentBatches(queue, 1)
     crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
     if league:
@@ -180,7 +180,7 @@ def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, c
     assert (tables.kind == PAST).sum() > 6
     lines = list(read_lines(tmp_path / "matches.jsonl"))
     played = [name for line in lines for players, _ in line.get("of", []) for name in players]
-    assert sum("-" in name for name in played) > 20, "past selves have played"
+    assert sum("-" in name for name in played) > 20, "past agents have played"
     assert (sum("copied" in line for line in lines) > 10) == bool(copies.every)
 
 

@@ -23,7 +23,7 @@ from polyplay.learning.loop import learn, replica
 from polyplay.nets import factory as nets
 from polyplay.nets import layers
 from polyplay.nets.factory import build_network
-from polyplay.weights.params import FlatParams, HeldWeights, Params, param_sizes
+from polyplay.weights.params import FlatParams, Params, WeightCache, param_sizes
 from polyplay.weights.update import AllReduce, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
@@ -255,7 +255,12 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         loss = Compared(policy_losses.A2C(), rows=-1)
         hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
         spec = LearnerSpec(
-            policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyperparameters, total=8 * 5 * 12.0, acted=True
+            policy,
+            loss,
+            Local(OptimizerSpec("adam", clip=0.5)),
+            hyperparameters,
+            total=8 * 5 * 12.0,
+            stored_bootstrap=True,
         )
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
         crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
@@ -289,11 +294,11 @@ def test_weights_are_kept_for_so_many_rollouts(keep, versions):
         if len(seen) == len(versions):
             break
     assert seen == versions
-    held = HeldWeights(vector, 3)
+    held = WeightCache(vector, 3)
     assert held.save() == {}
-    held.used()
+    held.tick()
     saved = held.save()
-    other = HeldWeights(FlatParams(policy()), 3)
+    other = WeightCache(FlatParams(policy()), 3)
     other.load(saved)
     assert (other.age, other.version) == (1, -1)
     assert torch.equal(other.vector.flat, vector.flat)

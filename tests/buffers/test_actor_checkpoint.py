@@ -23,7 +23,7 @@ def context_of(tmp_path, **kw) -> tuple[WorkerContext, list]:
     ctx = WorkerContext(
         **{"role": "act", "index": 0, "n": 1, "row": 0, "seed": 7} | kw, all_counters=Counters(2), control=RunControl()
     )
-    ctx.directory, ctx.patience, ctx.say = tmp_path, 0.0, lambda kind, text: warnings.append(text)
+    ctx.directory, ctx.patience, ctx.log = tmp_path, 0.0, lambda kind, text: warnings.append(text)
     return ctx, warnings
 
 

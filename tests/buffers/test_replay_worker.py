@@ -79,7 +79,7 @@ class Shop:
         warnings: list[str] = []
         given = {"role": "serve_replay", "index": index, "n": 2, "row": index, "seed": 7} | more
         ctx = WorkerContext(**given, all_counters=Counters(4), control=RunControl(), patience=0.0)
-        ctx.say = lambda kind, text: warnings.append(text)
+        ctx.log = lambda kind, text: warnings.append(text)
         ctx.warnings = warnings  # type: ignore[attr-defined]
         return ctx
 
@@ -376,7 +376,7 @@ def test_a_batch_crosses_in_place_and_its_priorities_come_back():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    memories=st.integers(1, 3),
+    replay_workers=st.integers(1, 3),
     learners=st.integers(1, 3),
     depth=st.integers(1, 3),
     moves=st.lists(st.tuples(st.sampled_from("ftgb"), st.integers(0, 2)), max_size=80),

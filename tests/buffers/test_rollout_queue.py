@@ -238,7 +238,7 @@ def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
 
 
 def _apart() -> RolloutQueue:
-    queue = RolloutQueue(SPEC, {}, T=2, lanes=2, slots=8, producers=1, consumers=3, apart=True)
+    queue = RolloutQueue(SPEC, {}, T=2, lanes=2, slots=8, producers=1, consumers=3, per_agent=True)
     queue.patience = 0.0
     return queue
 

@@ -483,7 +483,7 @@ def order_of(line: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("simulations", [5, 40])
 def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str, simulations: int):
     board = game("go+size=5+komi=6.5")
-    policy = policy_of(board, SearchOptions(simulations, root=root, considered=4))
+    policy = policy_of(board, SearchOptions(simulations, root=root, gumbel_actions=4))
     for search in policy.grow(board.new()[None]):
         found = search.look(np.array([0]))
         if found.visits.any():
@@ -716,7 +716,7 @@ SMALL = {
     "blocks": 1,
     "filters": 4,
     "batch": 8,
-    "start": 16,
+    "learning_starts": 16,
     "capacity": 100,
 }
 

@@ -270,7 +270,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of three agents that copy each other often."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(league, "CopyRule", lambda every, configured: CopyRule(every, configured, sure=0.0))
-        given = {"env": "toy:rps", "agents": 3, "copies": 40, "network": "mlp", "lanes": 16, "batch": 8, "matches": 10}
+        given = {
+            "env": "toy:rps",
+            "agents": 3,
+            "exploit_every": 40,
+            "network": "mlp",
+            "lanes": 16,
+            "batch": 8,
+            "games_per_matchup": 10,
+        }
         directory = tmp_path_factory.mktemp("runs") / "run"
         polyplay.train("league", run=str(directory), steps=4000, serial=True, tensorboard=False, **given)
     return directory

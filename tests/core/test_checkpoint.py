@@ -163,7 +163,7 @@ def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
 def test_a_past_self_that_cannot_be_read_is_one_line(tmp_path):
     path = self_path(tmp_path, 0, 7)
     with pytest.raises(
-        UserError, match=r"past self .*0-7\.safetensors plays in the league, but cannot be read \(.*No such"
+        UserError, match=r"past agent .*0-7\.safetensors plays in the league, but cannot be read \(.*No such"
     ):
         read_self(path)
     path.parent.mkdir()
@@ -258,6 +258,6 @@ def test_a_past_self_that_is_damaged_is_one_line(harm, tmp_path):
     elif harm == "nan":
         checkpoint.write_arrays(path, {**arrays, "w": np.full(50, np.nan, np.float32)})  # as of a version without one
     path.write_bytes(path.read_bytes() if harm == "nan" else b"" if harm == "empty" else data)
-    with pytest.raises(UserError, match=r"past self .*1-9\.safetensors plays in the league, but .*: put back a copy"):
+    with pytest.raises(UserError, match=r"past agent .*1-9\.safetensors plays in the league, but .*: put back a copy"):
         read_self(path)
     assert self_flaw(path)

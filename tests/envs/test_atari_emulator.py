@@ -13,7 +13,7 @@ from polyplay.envs import Envs, atari_emulator
 from polyplay.envs import atari_emulator as pixels
 from polyplay.envs.atari import PRESETS, Atari, actions_of, atari_preset
 from polyplay.envs.atari_emulator import AtariEnv, Painter, script
-from polyplay.envs.pool import CUT
+from polyplay.envs.pool import EPISODE_CUT
 
 SURE = {"noop_max": 1, "sticky": 0.0}  # nothing is drawn: the two pipelines have draws of their own
 
@@ -131,7 +131,7 @@ def lose_a_life(env):
     """Serve and stand still; the row that says so."""
     for _ in range(60):
         obs, _, _, _, info = env.step(1)
-        if info.get(CUT):
+        if info.get(EPISODE_CUT):
             return obs
     raise AssertionError("no life was lost")
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import All, Greedy, Group, build
-from polyplay.envs.base_pool import ABSENT, HOUR, STEPPING, STEPS, Faults, ReadyLanes
+from polyplay.envs.base_pool import ABSENT, HOUR, STEPPING, STEPS, Faults, ReadySet
 from polyplay.envs.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
 from tests.envs import faulty
 
 
 def test_groups_in_turn_but_not_behind_a_held_one():
-    turns = ReadyLanes(4, 2, Group())
+    turns = ReadySet(4, 2, Group())
     turns.back([2, 3])
     assert turns.take() is None, "group 0 is due, so that runs repeat"
     turns.back([0, 1])
@@ -25,7 +25,7 @@ def test_groups_in_turn_but_not_behind_a_held_one():
 
 
 def test_greedy_gives_the_oldest_up_to_n():
-    turns = ReadyLanes(4, 1, Greedy(2))
+    turns = ReadySet(4, 1, Greedy(2))
     turns.back([3])
     turns.back([1, 0])
     assert turns.take().tolist() == [3, 1]
@@ -35,7 +35,7 @@ def test_greedy_gives_the_oldest_up_to_n():
 
 @pytest.mark.parametrize("lanes", [slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)])
 def test_only_held_groups_can_be_answered(lanes):
-    turns = ReadyLanes(4, 2, Group())
+    turns = ReadySet(4, 2, Group())
     turns.back([0, 1])
     turns.take()
     with pytest.raises(ValueError, match="answers"):
@@ -49,12 +49,12 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
     """Random arrivals, answers in random parts (where the rule allows), saving and loading in between."""
     rng, lanes = np.random.default_rng(seed), 6
     groups = 3 if isinstance(batching, All) else 1
-    turns = ReadyLanes(lanes, groups, batching)
+    turns = ReadySet(lanes, groups, batching)
     out, held, given_away = set(range(lanes)), [], 0
     for _ in range(60):
         if reload:
             state = turns.state()
-            turns = ReadyLanes(lanes, groups, batching)
+            turns = ReadySet(lanes, groups, batching)
             turns.load(state)
         come = [i for i in sorted(out) if rng.random() < 0.5]
         rng.shuffle(come)
@@ -74,7 +74,7 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
 
 
 def test_a_lane_may_go_and_come_again():
-    turns = ReadyLanes(4, 1, Greedy(4), active=3)
+    turns = ReadySet(4, 1, Greedy(4), active=3)
     assert turns.where.tolist() == [STEPPING, STEPPING, STEPPING, ABSENT]
     turns.back([0, 2])
     assert turns.take().tolist() == [0, 2]

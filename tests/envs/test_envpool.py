@@ -34,7 +34,7 @@ def lane_rows(pool, turns):
 
 
 FIRST, GOES = (True, False, False, False), (False, False, False, False)
-ENDS, CUT, LIFE = (False, True, False, True), (False, False, True, True), (False, True, False, False)
+ENDS, EPISODE_CUT, LIFE = (False, True, False, True), (False, False, True, True), (False, True, False, False)
 
 
 @pytest.mark.parametrize("how", [{}, {"groups": 2}, {"batching": Greedy(2)}])
@@ -50,7 +50,7 @@ def test_rows_are_the_convention_under_every_rule(how):
 
 def test_time_limits_truncate():
     rows = lane_rows(Envs("envpool:Count-v1", 2, options={"max_episode_steps": 2}).open(0), 7)
-    assert [s[2:] for s in rows[0]] == [FIRST, GOES, CUT, FIRST, GOES, CUT, FIRST]
+    assert [s[2:] for s in rows[0]] == [FIRST, GOES, EPISODE_CUT, FIRST, GOES, EPISODE_CUT, FIRST]
 
 
 def test_a_lost_life_ends_an_episode_where_asked_but_never_the_game():

@@ -353,7 +353,7 @@ def test_held_matches_rest_and_begin_again(inline: bool):
     with closing(scripted(6, partial(Scripted, length=3), inline=inline).open(0)) as pool:
         pool.recv()
         assert not pool.resting
-        pool.hold(True)
+        pool.pause_matches(True)
         pool.send(slice(0, 6), np.zeros(6, np.int64))
         rows = play(pool, 8, draws(8, 6))
         assert [r["over"].all() for r in rows[:4]] == [False, False, True, False]
@@ -361,7 +361,7 @@ def test_held_matches_rest_and_begin_again(inline: bool):
         assert pool.resting
         step = rows[-1]["obs"][0]
         pool.recv()
-        pool.hold(False)
+        pool.pause_matches(False)
         pool.send(slice(0, 6), np.zeros(6, np.int64))
         row = pool.recv()[1]
         assert row["first"].all()
@@ -373,9 +373,9 @@ def test_who_has_no_matches_holds_none():
     with closing(Envs("toy:catch", 2).open(0)) as pool:
         assert (pool.seating, pool.resting) == (None, False)
         with pytest.raises(ValueError, match="has no matches to hold"):
-            pool.hold(True)
+            pool.pause_matches(True)
     with closing(Envs("CartPole-v1", 2, inline=True).open(0)) as pool, pytest.raises(ValueError, match="no matches"):
-        pool.hold(True)
+        pool.pause_matches(True)
 
 
 @pytest.mark.parametrize("act", [RAISE, KILL, HANG])

@@ -161,7 +161,14 @@ class Payday(gymnasium.Env):
 def test_values_are_what_the_environment_pays(name, tmp_path):
     more = {"batch": 8, "core_size": 32} if name == "r2d2" else {}
     more["network"] = "mlp"
-    more |= {"env": Payday, "steps": 5_000, "gamma": 0.9, "start": 200, "capacity": 4_000, "learning_rate": 3e-3}
+    more |= {
+        "env": Payday,
+        "steps": 5_000,
+        "gamma": 0.9,
+        "learning_starts": 200,
+        "capacity": 4_000,
+        "learning_rate": 3e-3,
+    }
     found = polyplay.load(trained(tmp_path, name, **more))
     assert found.value(np.eye(6, dtype=np.float32)[0]) == pytest.approx(4.0951, abs=0.3)
 

@@ -176,7 +176,7 @@ class OneTeam(RockPaperScissors):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SOLO and LEAGUE, of two agents with a past self, play toy:skirmish, others other games."""
+    """SOLO and LEAGUE, of two agents with a past agent, play toy:skirmish, others other games."""
     root = tmp_path_factory.mktemp("runs")
     games = {"SOLO": "toy:skirmish", "LEAGUE": "toy:skirmish", "RPS": "toy:rps", "LONG": "toy:rps+rounds=3"}
     games |= {"FOUR": f"toy:{__name__}:FourTeams", "COOP": f"toy:{__name__}:OneTeam", "CATCH": "toy:catch"}
@@ -187,7 +187,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _make_league(run: Path) -> None:
-    """A second agent, and a past self."""
+    """A second agent, and a past agent."""
     page, settings, options, _ = load.load_run(run)
     policy = page.build(settings, load.crew_of(options)).policy
     part = checkpoint.CheckpointPart(run, 9)
@@ -234,7 +234,7 @@ def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], lis
 
 
 def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], list[str]]):
-    """The past self has the weights of agent 1: as far as seeds and opponents are the same, so are the points."""
+    """The past agent has the weights of agent 1: as far as seeds and opponents are the same, so are the points."""
     of = [
         play_tournament([*words(name), "bot:opposite"], TournamentOptions(matches=40, greedy=True))["payoff"]
         for name in (
@@ -257,7 +257,7 @@ def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytes
 
 def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.chdir(runs / "LEAGUE" / "checkpoints" / "000000000009-steps-180" / "agents" / "0")
-    assert "policy.safetensors given, allowed: the file of a past self where its run has it, in RUN/selves" in refused(
+    assert "policy.safetensors given, allowed: the file of a past agent where its run has it, in RUN/selves" in refused(
         capsys, "tournament", "policy.safetensors", "random"
     )
 
@@ -279,7 +279,7 @@ def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pyt
         ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
-        ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past self"),
+        ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past agent"),
     ],
 )
 def test_mistakes_are_one_line_team_tournament(

@@ -121,7 +121,7 @@ def test_seats_of_a_team_are_in_a_row_and_pictures_have_their_colours_first(exam
     assert spec.obs == {"rgb": Field((3, 88, 88), "uint8"), "ready": Field((1,), "float32")}
     from polyplay.games.ctf_rules import EVENTS as OURS
 
-    assert set(spec.events) == set(OURS), "so that the same --points mean the same"
+    assert set(spec.events) == set(OURS), "so that the same --event-rewards mean the same"
 
 
 def test_every_seat_sees_plays_and_earns_what_its_player_does(example: ModuleType):
@@ -183,7 +183,7 @@ SMALL |= {"steps": 32, "serial": True, "quiet": True, "tensorboard": False}
 
 def test_ftw_trains_on_it(example: ModuleType, tmp_path: Path):
     given = {"preset": "quick", "agents": 2, "players": 2, "auxiliary": "reward", "core_size": 8}
-    run = polyplay.train("ftw", **SMALL, **given, ranges=("period=2",), points=("captured=2",), run=tmp_path)
+    run = polyplay.train("ftw", **SMALL, **given, ranges=("period=2",), event_rewards=("captured=2",), run=tmp_path)
     assert run.summary["steps"] >= 32
 
 

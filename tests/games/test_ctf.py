@@ -310,7 +310,8 @@ def test_of_all_actions_the_best_is_chosen(actions, repeat):
 def test_a_league_plays_against_bots(tmp_path):
     run = polyplay.train(
         "league", env="arena:ctf+length=60+size=9+actions=small", run=str(tmp_path / "run"), agents=2, players=2,
-        opponents="uniform", steps=6000, matches=4, lanes=16, batch=8, network="mlp", serial=True, tensorboard=False,
+        opponents="uniform", steps=6000, games_per_matchup=4, lanes=16, batch=8, network="mlp",
+        serial=True, tensorboard=False,
     )  # fmt: skip
     players = read_object(run.directory / "league.json")["players"]
     matches = {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}

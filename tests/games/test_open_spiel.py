@@ -119,7 +119,14 @@ def test_twenty_games_go_through_search_and_replay(name: str):
 def test_it_learns_and_goes_on_to_the_bit(tmp_path):
     """Also with saved searches: a record has all moves, so a state that is not known is made again."""
     settings: Any = {"env": "game:spiel:tic_tac_toe", "preset": "tic_tac_toe", "blocks": 1, "filters": 8, "games": 16}
-    settings |= {"start": 400, "batch": 64, "simulations": 12, "serial": True, "trace": True, "tensorboard": False}
+    settings |= {
+        "learning_starts": 400,
+        "batch": 64,
+        "simulations": 12,
+        "serial": True,
+        "trace": True,
+        "tensorboard": False,
+    }
     settings |= {"checkpoint_every": 1e6, "anneal": "constant", "players": 1}
     polyplay.train("alphago_zero", run=str(tmp_path / "whole"), steps=2_000, **settings)
     run = polyplay.train("alphago_zero", run=str(tmp_path / "parts"), steps=1_000, **settings)

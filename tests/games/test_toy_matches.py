@@ -45,7 +45,7 @@ def check_plain(name, lanes, agents, seed, lane, turns, options=None, holds=()):
     for t in range(turns):
         if t in holds:
             plain.held = not plain.held
-            pool.hold(plain.held)
+            pool.pause_matches(plain.held)
         actions = rng.integers(0, pool.spec.action.n, lanes)
         assert (pool.seating.lanes == plain.seating.lanes).all()
         check_rows(answered(pool, lambda numbers, row, a=actions: a[numbers]), plain.rows)
@@ -76,7 +76,7 @@ def test_rows_are_those_of_a_plain_twin(name, lanes, agents, options):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    matches=st.integers(1, 3),
+    games_per_matchup=st.integers(1, 3),
     agents=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(0, 2**31),
     health=st.integers(1, 6),
@@ -145,13 +145,13 @@ def test_matches_have_streams_of_their_own_wherever_they_live():
 
 def test_held_matches_rest_and_begin_again():
     pool = Envs("toy:rps", 8, agents=2, groups=2).open(0)
-    pool.hold(True)
+    pool.pause_matches(True)
     rows = [answered(pool, lambda numbers, row: np.zeros(4, int)) for _ in range(5)]
     assert [bool(r["over"].all()) for r in rows] == [False, True, False, False, False]
     assert [bool(r["first"].all()) for r in rows] == [True, False, True, True, True]
     assert pool.resting
     drawn = pool.seating.drawn.copy()
-    pool.hold(False)
+    pool.pause_matches(False)
     assert answered(pool, lambda numbers, row: np.zeros(4, int))["first"].all()
     assert (pool.seating.drawn == drawn + 1).all()
     assert not pool.resting
@@ -174,7 +174,7 @@ def test_state_and_load_go_on_to_the_bit(kw, held):
             one.send(lanes, rng.integers(0, 2, one.lanes // one.groups))
         return rows
 
-    pool.hold(held)
+    pool.pause_matches(held)
     turns(pool, 37, np.random.default_rng(0))
     lanes, _ = pool.recv()
     state = pool.state()

@@ -1,4 +1,4 @@
-"""Learners of several agents: copies, windows of rollouts, past selves."""
+"""Learners of several agents: copies, windows of rollouts, past agents."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import torch
 from torch import nn
 
 import polyplay
-from polyplay.buffers.experience import Experience
 from polyplay.buffers.rollout_queue import ROWS, AgentBatches, RolloutQueue
+from polyplay.buffers.window_buffer import Windows
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
-from polyplay.learning.agents import METRICS, ExperienceSource, PastSelves, discount_of, learn_agents
+from polyplay.learning.agents import METRICS, ExperienceSource, PastAgents, discount_of, learn_agents
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
@@ -76,7 +76,7 @@ def learners(
     hyper = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
-    queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, apart=True)
+    queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     own = {"source": AgentBatches(queue, 1), "spec": spec, "params": params, "league": league, "selves": 10**6}
@@ -237,7 +237,7 @@ def source(horizon: float = 10.0, said: list[str] | None = None, **given: Any) -
     say = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
     ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, say=say)
     params: Any = SimpleNamespace(each=[None])
-    return ExperienceSource(Experience(queue, 9, 3, **given), ctx, learner, params)  # type: ignore[arg-type]
+    return ExperienceSource(Windows(queue, 9, 3, **given), ctx, learner, params)  # type: ignore[arg-type]
 
 
 def rollout(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -318,7 +318,7 @@ def test_too_much_reuse_and_too_old_data_are_said_once(reuse, lag, words):
     assert [text[: len(word)] for text, word in zip(said, words, strict=True)] == words
 
 
-# Past selves: when they are made, and what a run that goes on leaves alone.
+# Past agents: when they are made, and what a run that goes on leaves alone.
 
 
 class Posted:
@@ -332,13 +332,13 @@ class Posted:
         return len(self.versions)
 
 
-def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastSelves, Any]:
+def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastAgents, Any]:
     learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
     ctx: Any = SimpleNamespace(directory=directory, say=lambda *words: None)
-    return PastSelves(ctx, learner, league, 3), learner  # type: ignore[arg-type]
+    return PastAgents(ctx, learner, league, 3), learner  # type: ignore[arg-type]
 
 
-def updates(past: PastSelves, learner: Any, until: int) -> None:
+def updates(past: PastAgents, learner: Any, until: int) -> None:
     while learner.version < until:
         learner.version += 1
         with torch.no_grad():

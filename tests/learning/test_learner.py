@@ -325,7 +325,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
         spec.hyperparameters.schedules = (HyperparameterSchedule("entropy_cost", points),)
         told: list[str] = []
         ctx = me(index, 2, directory=tmp_path, resume=resume)
-        ctx.say = lambda kind, text: told.append(f"{kind}: {text}")
+        ctx.log = lambda kind, text: told.append(f"{kind}: {text}")
         return Learner(ctx, spec), told
 
     lines = ["note: from 60 agent steps on: entropy_cost 0.5", "note: from 80 agent steps on: entropy_cost 0.25"]

@@ -31,7 +31,7 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
-        self.spec = SimpleNamespace(update=SimpleNamespace(apart=False))
+        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
         self.divided, self.begun = False, list[Any]()
 
     def divide(self, rows: int) -> Any:
@@ -81,7 +81,7 @@ def replay_learner(
     who = {"seed": 1, "index": 0, "incarnation": incarnation, "role": "replica", "resume": resume}
     ctx: Any = SimpleNamespace(**who, counters=counters)
     made = ReplayLearner(
-        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
+        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "learning_starts": 16, "ratio": 2.0, **more})
     )
     made.told = told
     return made

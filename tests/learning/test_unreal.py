@@ -18,7 +18,7 @@ from polyplay.core.worker import Hyperparameters
 from polyplay.envs.spaces import Discrete
 from polyplay.learning import returns, unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
-from polyplay.learning.unreal import KL, RecentRows, WithAuxiliary
+from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
 from polyplay.nets.actor_critic import PixelControl
 from tests import twins
@@ -462,7 +462,7 @@ def examples(kept: list[tuple[Any, Any]]) -> dict[tuple[int, ...], float]:
 @given(st.integers(4, 7), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 10**6))
 def test_examples_are_those_of_the_latest_columns(rows: int, widths: list[int], more: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    memory, columns, start = RecentRows(ROW, rows, rows * (1 + more) + rows // 2), [], 0
+    memory, columns, start = UnrealReplay(ROW, rows, rows * (1 + more) + rows // 2), [], 0
     for lanes in widths:
         given = batch(start, rows, lanes, rng)
         memory.add(given)
@@ -489,7 +489,7 @@ def test_examples_are_those_of_the_latest_columns(rows: int, widths: list[int], 
 
 def test_the_odd_example_is_of_either_kind_by_chance() -> None:
     rng = np.random.default_rng(1)
-    memory = RecentRows(ROW, 20, 100)
+    memory = UnrealReplay(ROW, 20, 100)
     memory.add(batch(0, 20, 5, rng))
     rewarding = [int((memory.sample_examples(1, rng)[1] != 0).sum()) for _ in range(400)]
     assert abs(sum(rewarding) - 200) < 5 * 10
@@ -503,7 +503,7 @@ def test_columns_are_the_latest_with_the_state_before_them(
 ) -> None:
     rng = np.random.default_rng(seed)
     state = {"h": Field((2,), "float32"), "action": Field((), "int64")}
-    memory, added, start = RecentRows(ROW, length, length * (1 + more), state), [], 0
+    memory, added, start = UnrealReplay(ROW, length, length * (1 + more), state), [], 0
     with pytest.raises(ValueError, match="no column to draw"):
         memory.sample_columns(3, rng)
     for lanes in widths:
@@ -527,7 +527,7 @@ def test_columns_are_the_latest_with_the_state_before_them(
 
 
 def test_wrong_shapes_are_named() -> None:
-    memory = RecentRows(ROW, 5, 20)
+    memory = UnrealReplay(ROW, 5, 20)
     given = batch(0, 5, 2, np.random.default_rng(5))
     with pytest.raises(ValueError, match=r"rows must be one \[5, B\] shape; got \[\(5, 1\), \(5, 2\)\]"):
         memory.add(given | {"first": given["first"][:, :1]})
@@ -535,16 +535,16 @@ def test_wrong_shapes_are_named() -> None:
         memory.add(tree.at(given, (slice(1, None),)))
     for length, capacity in ((1, 20), (21, 20)):
         with pytest.raises(ValueError, match=rf"got {length}, {capacity}"):
-            RecentRows(ROW, length, capacity)
+            UnrealReplay(ROW, length, capacity)
 
 
 def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
     """Whether it is full or not, with the state before its columns."""
     for lanes in (3, 9):
         rng, state = np.random.default_rng(lanes), {"h": Field((2,), "float32")}
-        memory = RecentRows(ROW, 5, 35, state)
+        memory = UnrealReplay(ROW, 5, 35, state)
         memory.add(batch(0, 5, lanes, rng), {"h": rng.random((lanes, 2), np.float32)})
-        other = RecentRows.of(tree.nest({k: np.array(v) for k, v in tree.leaves(memory.save())}))
+        other = UnrealReplay.of(tree.nest({k: np.array(v) for k, v in tree.leaves(memory.save())}))
         more = batch(100, 5, 2, rng), {"h": rng.random((2, 2), np.float32)}
         for each in (memory, other):
             each.add(*more)

@@ -513,8 +513,10 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
     assert float(result.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-9)
     assert float(result.metrics["policy_value"]) == pytest.approx(float(out["value"].mean()))
     beyond = (out["slope"].abs() > bound).double().mean()
-    assert float(result.metrics["slope_clipped"]) == pytest.approx(float(beyond))
-    assert float(result.metrics["at_ends"]) == pytest.approx(float((out["best"].abs() > 0.99).double().mean()))
+    assert float(result.metrics["dqda_clip_fraction"]) == pytest.approx(float(beyond))
+    assert float(result.metrics["action_saturation"]) == pytest.approx(
+        float((out["best"].abs() > 0.99).double().mean())
+    )
 
 
 def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() -> None:
@@ -557,7 +559,7 @@ def test_the_actor_goes_up_q_and_the_critic_towards_its_target_by_finite_differe
     out = value_losses.dpg_outputs(policy, target, batch)
     clip = float(out["slope"].abs().median()) if limited else 0.0
     if clip:
-        assert 0.0 < float(DPGLoss(clip)(out, batch, None).metrics["slope_clipped"]) < 1.0
+        assert 0.0 < float(DPGLoss(clip)(out, batch, None).metrics["dqda_clip_fraction"]) < 1.0
     DPGLoss(clip)(out, batch, None).loss.backward()
     goal = (batch["return"] + 0.9 * out["target"]).detach()
     bound = clip or torch.inf

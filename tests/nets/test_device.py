@@ -52,11 +52,11 @@ def test_what_device_stands_for(monkeypatch):
 
 def test_a3c_has_nothing_for_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "available", lambda: 1)
-    page, crew = load("a3c"), Crew(where=Placement("auto"), steps=100)
+    page, crew = load("a3c"), Crew(placement=Placement("auto"), steps=100)
     page.build(page.Config(env="toy:catch", network="mlp", workers=2), crew)
-    assert crew.where.devices == ("cpu",)
+    assert crew.placement.devices == ("cpu",)
     with pytest.raises(UserError, match="--device: cuda given, but a3c's workers compute on the CPU alone"):
-        page.build(page.Config(env="toy:catch", network="mlp"), Crew(where=Placement("cuda")))
+        page.build(page.Config(env="toy:catch", network="mlp"), Crew(placement=Placement("cuda")))
 
 
 def test_fetch_brings_trees_of_every_type_back_by_one_copy(gpu):
@@ -88,7 +88,7 @@ def test_single_numbers_come_by_one_copy(gpu):
 def test_a_mirror_is_the_tensor_itself_on_a_cpu_and_a_copy_elsewhere(gpu):
     for where in (CPU, CUDA):
         tensor = torch.zeros(4, device=where)
-        mirror = device.Mirror(tensor)
+        mirror = device.HostCopy(tensor)
         tensor += 2.0
         assert mirror.fetch().tolist() == [2.0] * 4
         mirror.array[1] = 5.0
@@ -289,12 +289,12 @@ def test_held_weights_say_the_same_until_they_change():
             return policy.act(row, {})[0]["value"]
 
     fresh = value()
-    policy.hold()
+    policy.freeze_noise()
     assert torch.equal(value(), fresh)
     with torch.no_grad():
         policy.torso.fc.weight.mul_(2.0)
     assert torch.equal(value(), fresh), "old until told"
-    policy.hold()
+    policy.freeze_noise()
     assert not torch.equal(value(), fresh)
     held = value()
     policy.torso.fc.half_weight = None

@@ -111,7 +111,7 @@ class PlainLinks:
     def __init__(self, link: Tensor):
         self.links = list(link.unbind())
 
-    def follow(
+    def read_links(
         self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         ahead, back = [], []
@@ -156,7 +156,7 @@ def play(links: TemporalLinks | PlainLinks, said: list[Access]) -> list[Tensor]:
         if cleared is not None:
             links.clear(cleared)
         last = found[-1].mean() if found else 0.0
-        found += links.follow(precedence, write * (1.0 - 0.1 * last), read + 0.1 * last, lanes)
+        found += links.read_links(precedence, write * (1.0 - 0.1 * last), read + 0.1 * last, lanes)
     return found
 
 
@@ -196,7 +196,7 @@ def unrolled(n: int, shape: tuple[int, int, int]) -> Iterator[int]:
         write = weights(lanes, slots).float().requires_grad_()
         if i in (0, EVERY - 1, n - 1):
             write.register_hook(lambda _: going_back.append(matrices(shape)))
-        ahead, _ = links.follow(weights(lanes, slots).float(), write, weights(lanes, 2, slots).float())
+        ahead, _ = links.read_links(weights(lanes, slots).float(), write, weights(lanes, 2, slots).float())
         total = total + ahead.square().sum()
     yield matrices(shape)
     total.backward()
@@ -217,7 +217,7 @@ def test_acting_holds_the_newest_alone_and_lets_the_first_be():
     with torch.no_grad():
         links = TemporalLinks(link)
         for _ in range(EVERY + 2):
-            links.follow(weights(2, 59).float(), weights(2, 59).float(), weights(2, 2, 59).float())
+            links.read_links(weights(2, 59).float(), weights(2, 59).float(), weights(2, 2, 59).float())
             links.clear(torch.tensor([True, False]))
         assert torch.equal(link, given_)
         del given_

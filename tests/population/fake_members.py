@@ -158,7 +158,7 @@ def train(store: Store, evolution: Evolution, run: Any, said: list[str] | None =
     control = SimpleNamespace(finishing=False)
     said = getattr(run, "said", []) if said is None else said
     ctx: Any = SimpleNamespace(directory=store.directory, control=control, serial=True, n=1, index=0)
-    ctx.say = lambda kind, text: said.append(text)
+    ctx.log = lambda kind, text: said.append(text)
     run.control = control
     for turn, _ in enumerate(trainer(ctx, out=None, evolution=evolution, run=run), 1):  # type: ignore[arg-type]
         if turn == turns:

@@ -43,9 +43,24 @@ from polyplay.weights.params import FlatParams, Params
 from polyplay.workers.crew import Crew
 from tests.faults import injected
 
-SMALL: Any = {"env": "game:tic_tac_toe", "players": 1, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
+SMALL: Any = {
+    "env": "game:tic_tac_toe",
+    "players": 1,
+    "games": 16,
+    "simulations": 12,
+    "temperature_plies": 6,
+    "noise_alpha": 1.0,
+}
 
-SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+SMALL |= {
+    "blocks": 1,
+    "filters": 8,
+    "batch": 64,
+    "ratio": 2.0,
+    "capacity": 4_000,
+    "learning_starts": 400,
+    "learning_rate": 0.02,
+}
 
 SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
 
@@ -325,7 +340,7 @@ class Run:
         self.vector = FlatParams(net)
         torch.nn.init.zeros_(self.vector.flat)
         self.ctx = WorkerContext("rater", 0, 1, 0, seed, self.counters, RunControl(), directory, patience=0.0)
-        self.ctx.say = lambda kind, text: self.heard.append((kind, text))
+        self.ctx.log = lambda kind, text: self.heard.append((kind, text))
         self.asked = {"references": BOTS, "every": EVERY, "matches": MATCHES, **more}
         self.employ()
 

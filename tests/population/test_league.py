@@ -64,7 +64,7 @@ def test_a_past_self_is_posted_once_a_place_is_in_reserve():
 def test_every_wait_ends_when_it_is_closed():
     league = League(agents=1, actors=1, teams=(0, 1))
     league.close()
-    for call in (lambda: league.table(0), lambda: league.wait(0), lambda: league.post(0, 1), league.rest):
+    for call in (lambda: league.table(0), lambda: league.wait(0), lambda: league.post(0, 1), league.wait_for_matches):
         with pytest.raises(Closed):
             call()
 
@@ -85,7 +85,7 @@ def test_who_holds_it_in_a_diagram(varied):
         role = Role("r", work, 1, "fail", more.get("learner", False), "process", False, None, 1, more.get("envs"))
         role.league = league
         assert role.edges() == {end: league}
-    assert league.label() == "3 agents, up to 100 past selves, bots: scripted"
+    assert league.label() == "3 agents, up to 100 past agents, bots: scripted"
     assert ("who copies whom" in [arrow.label for arrow in league.arrows()]) == bool(varied)
 
 

@@ -1,4 +1,4 @@
-"""The referee: opponents, ratings, past selves and tables; what comes too fast or is wrong; kills."""
+"""The referee: opponents, ratings, past agents and tables; what comes too fast or is wrong; kills."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ ELO = np.array([1000.0, 1000.0, 1400.0, 600.0, 1200.0, 1000.0])
 
 QUALITY = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 0.0])
 
-SIX = Candidates(range(3), [3, 4], [5], ELO, QUALITY)  # three agents, two past selves, a bot
+SIX = Candidates(range(3), [3, 4], [5], ELO, QUALITY)  # three agents, two past agents, a bot
 
 
 def opponents(rule: str, among: Candidates = SIX, n: int = 200) -> dict[int, float]:

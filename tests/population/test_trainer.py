@@ -645,7 +645,14 @@ def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
 
 BASE: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "serial": True, "tensorboard": False, "quiet": True}
 
-DQN = {"lanes": 2, "capacity": 600, "start": 100, "target": 10, "optimizer": "adam", "inputs": "normalize"}
+DQN = {
+    "lanes": 2,
+    "capacity": 600,
+    "learning_starts": 100,
+    "target_update": 10,
+    "optimizer": "adam",
+    "inputs": "normalize",
+}
 
 IMPALA = {"actors": 1, "lanes": 2, "batch": 2, "unroll": 5, "core": "lstm"}
 

@@ -106,7 +106,7 @@ def test_how_long():
     assert (made.frames, made.left) == (400, 50.0)
 
 
-DRAWN: Any = {"lanes": 4, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 5_000, "start": 500}
+DRAWN: Any = {"lanes": 4, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 5_000, "learning_starts": 500}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ DRAWN: Any = {"lanes": 4, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 5_
     [
         ("dqn", {"replicas": 1}, 375),
         ("dqn", {"replicas": 2}, 375),
-        ("apex", {"actors": 2, "memories": 2, "unroll": 10}, 375),
+        ("apex", {"actors": 2, "replay_workers": 2, "unroll": 10}, 375),
         ("gorila", {"learners": 2}, 250),  # each bundle has its own start
         ("r2d2", {"sequence": 8, "unroll": 4, "burn_in": 4, "actors": 1, "batch": 8}, 187),
     ],
@@ -131,7 +131,7 @@ def test_as_many_updates_are_made_as_were_predicted(tmp_path: Path):
 
 
 def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, capfd):
-    settings = {**TOY, **DRAWN, "capacity": 60_000, "start": 50_000, "replicas": 1}
+    settings = {**TOY, **DRAWN, "capacity": 60_000, "learning_starts": 50_000, "replicas": 1}
     made = make("dqn", options={"steps": 3_000}, **settings)
     assert line(made, "updates").startswith("0 updates")
     assert made.warning.startswith("no update will be made: the run ends after 3,000 agent steps")
@@ -187,7 +187,14 @@ def test_what_resumes():
     playing = {"agents": 2, "env": "toy:rps", "lanes": 8, "batch": 4}
     assert line(make("league", **playing), "resume").endswith("matches under way are lost")
     assert line(make("league", **playing, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
-    teams = {"env": "toy:skirmish", "points": ("kill=1",), "network": "mlp", "lanes": 8, "batch": 2, "unroll": 20}
+    teams = {
+        "env": "toy:skirmish",
+        "event_rewards": ("kill=1",),
+        "network": "mlp",
+        "lanes": 8,
+        "batch": 2,
+        "unroll": 20,
+    }
     teams |= {"auxiliary": "reward", "core_size": 8}
     assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
     ahead = line(make("apex", options={"serial": True}), "resume")

@@ -51,7 +51,10 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
         ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
         ("--vary optimizer=adam,sgd", "sgd"),
-        ("--over dqn --start 100 --vary capacity=1000,2000", "--vary: capacity=2000 given, but it changes the replay,"),
+        (
+            "--over dqn --learning-starts 100 --vary capacity=1000,2000",
+            "--vary: capacity=2000 given, but it changes the replay,",
+        ),
         ("--vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
         ("--vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),

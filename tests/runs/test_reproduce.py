@@ -114,7 +114,7 @@ def test_without_losses_the_weights_are_compared(catch, tmp_path):
 
 @pytest.mark.parametrize(("system", "says"), [("a2c", "is synchronous"), ("apex", "learns from a memory")])
 def test_a_run_that_has_no_log_is_one_line(tmp_path, system, says):
-    kw = {} if system == "a2c" else {"start": 100, "capacity": 1000, "batch": 8, "lanes": 2}
+    kw = {} if system == "a2c" else {"learning_starts": 100, "capacity": 1000, "batch": 8, "lanes": 2}
     run = polyplay.train(
         system, env="toy:catch", network="mlp", steps=200, run=str(tmp_path / "run"), serial=True, **kw
     )

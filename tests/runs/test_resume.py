@@ -227,7 +227,15 @@ def test_a_checkpoint_of_before_another_number_of_lanes_is_gone_on_from(left, tm
 
 @pytest.mark.parametrize("name", ["lanes", "actors"])
 def test_where_a_replay_has_the_rows_of_lanes_their_number_stays(name):
-    kw = {"env": "toy:catch", "network": "mlp", "actors": 1, "lanes": 2, "capacity": 2000, "start": 50, "serial": True}
+    kw = {
+        "env": "toy:catch",
+        "network": "mlp",
+        "actors": 1,
+        "lanes": 2,
+        "capacity": 2000,
+        "learning_starts": 50,
+        "serial": True,
+    }
     page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), **kw)
     now, _ = adjust(page, before, {name: 4})
     crew = crew_of(options)

@@ -342,7 +342,9 @@ def breaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> str:
         ("a2c", {"lanes": 4, "replicas": 1, "serial": True}),
         ("a2c", {"lanes": 4, "replicas": 2, "on": "thread"}),
         ("impala", {"lanes": 4, "actors": 2, "batch": 8, "unroll": 5, "on": "thread"}),
-        pytest.param("dqn", {"lanes": 4, "start": 40, "capacity": 1000, "serial": True}, marks=pytest.mark.long),
+        pytest.param(
+            "dqn", {"lanes": 4, "learning_starts": 40, "capacity": 1000, "serial": True}, marks=pytest.mark.long
+        ),
     ],
     ids=["a2c serial", "a2c replicas", "impala", "dqn"],
 )
@@ -486,8 +488,8 @@ def slows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request) -> Callable[
         pytest.param("impala", {"actors": 2, "learners": 2, "batch": 4, "on": "thread"}, marks=LONG),
         pytest.param("a3c", {"replicas": 2, "on": "thread"}, marks=LONG),
         pytest.param("ppo", {"replicas": 2, "serial": True}, marks=LONG),
-        pytest.param("dqn", {"replicas": 1, "start": 400, "capacity": 2000, "serial": True}, marks=LONG),
-        pytest.param("apex", {"actors": 2, "memories": 1, "start": 100, "on": "thread"}, marks=LONG),
+        pytest.param("dqn", {"replicas": 1, "learning_starts": 400, "capacity": 2000, "serial": True}, marks=LONG),
+        pytest.param("apex", {"actors": 2, "replay_workers": 1, "learning_starts": 100, "on": "thread"}, marks=LONG),
     ],
 )
 def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, slows, tmp_path, capfd):

@@ -45,7 +45,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
     before, new = files_of(old), tmp_path / "new"
-    words = ["--core-size", "48", "--hidden", "96", "96", "--env", "toy:memory+cues=4", "--settle", "64"]
+    words = ["--core-size", "48", "--hidden", "96", "96", "--env", "toy:memory+cues=4", "--freeze-until", "64"]
     assert main.main(["surgery", str(old), "--out", str(new), *words]) == 0
     said = capfd.readouterr().out
     assert "core.cell.recurrent.weight: [128, 32] → [192, 48]" in said
@@ -77,7 +77,7 @@ def test_a_grown_run_settles_and_then_learns_on(old: Path, tmp_path: Path, capfd
 
 def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
     report = grow_run(old, tmp_path / "new", {"core_size": 48})
-    assert report["settle_until"] == 0
+    assert report["freeze_until"] == 0
     grown, was = arrays_of(tmp_path / "new", "optimizer"), arrays_of(old, "optimizer")
     assert np.count_nonzero(grown["exp_avg_sq"]) == np.count_nonzero(was["exp_avg_sq"])
     assert grown["exp_avg_sq"].sum() == pytest.approx(was["exp_avg_sq"].sum())
@@ -149,13 +149,13 @@ def test_systems_that_cannot_grow_are_named(system: str, env: str, why: str, tmp
 
 
 def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
-    given = {**QUIET, "serial": True, "env": "toy:rps", "agents": 2, "lanes": 8, "batch": 4, "selves": 2}
-    given |= {"opponents": "past:0.9", "matches": 4, "hidden": (16,)}
+    given = {**QUIET, "serial": True, "env": "toy:rps", "agents": 2, "lanes": 8, "batch": 4, "snapshot_every": 2}
+    given |= {"opponents": "past:0.9", "games_per_matchup": 4, "hidden": (16,)}
     old = polyplay.train("league", run=str(tmp_path / "old"), steps=1000, **given).directory
     past = sorted(p.stem for p in (old / "selves").iterdir())
     assert past
     report = grow_run(old, tmp_path / "new", {"hidden": (32,)}, settle=200)
-    assert report["past_selves"] == len(past)
+    assert report["past_agents"] == len(past)
     new = tmp_path / "new"
     assert sorted(p.stem for p in (new / "selves").iterdir()) == past
     for name in past:
@@ -166,21 +166,45 @@ def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
     lines = len([*read_lines(new / "matches.jsonl")])
     polyplay.resume(new, steps=2000)
     played = {name for line in [*read_lines(new / "matches.jsonl")][lines:] for name in line.get("table", ())}
-    assert played & set(past), "a past self that grew sits at a table"
+    assert played & set(past), "a past agent that grew sits at a table"
     for agent in range(2):
         assert arrays_of(new, "policy", agent)["actions.weight"].shape == (3, 32)
 
 
 @pytest.mark.long
 def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, capfd: pytest.CaptureFixture):
-    given = {"tensorboard": False, "quiet": True, "serial": True, "core_size": 16, "inputs": "normalize", "rated": 0}
-    given |= {"lanes": 8, "unroll": 8, "window": 4, "batch": 8, "capacity": 16, "matches": 2, "selves": 2}
+    given = {
+        "tensorboard": False,
+        "quiet": True,
+        "serial": True,
+        "core_size": 16,
+        "inputs": "normalize",
+        "rate_every": 0,
+    }
+    given |= {
+        "lanes": 8,
+        "unroll": 8,
+        "window": 4,
+        "batch": 8,
+        "capacity": 16,
+        "games_per_matchup": 2,
+        "snapshot_every": 2,
+    }
     given |= {"preset": "quick", "opponents": "past:0.5", "env": "arena:lanes+team=1+lanes=1+length=40"}
     old, new = tmp_path / "old", tmp_path / "new"
     polyplay.train("five", run=str(old), steps=300, **given)
     for name in ("ratings.jsonl", "references.json"):
         (old / name).write_text('{"version": 0}\n')
-    words = ["--core-size", "24", "--hidden", "160", "--env", "arena:lanes+team=1+lanes=2+length=40", "--settle", "100"]
+    words = [
+        "--core-size",
+        "24",
+        "--hidden",
+        "160",
+        "--env",
+        "arena:lanes+team=1+lanes=2+length=40",
+        "--freeze-until",
+        "100",
+    ]
     assert main.main(["surgery", str(old), "--out", str(new), *words]) == 0
     assert "not carried: experience of optimisers" in capfd.readouterr().out
     assert not [*new.glob("checkpoints/*/learners")]
@@ -198,7 +222,7 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     assert learnt["core.cell.recurrent.weight"].reshape(4, 24, 24)[:, :16, 16:].any(), "old units hear new ones"
     assert not np.array_equal(made["torso.last.weight"], learnt["torso.last.weight"])
     played = {name for line in [*read_lines(new / "matches.jsonl")][lines:] for name in line.get("table", ())}
-    assert played & past, "a past self that grew sits at a table"
+    assert played & past, "a past agent that grew sits at a table"
 
     line = ["surgery", str(new), "--out", str(tmp_path / "more"), "--env"]
     assert main.main([*line, "arena:lanes+team=1+lanes=1+length=40"]) == 2

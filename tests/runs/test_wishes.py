@@ -145,7 +145,7 @@ def test_a_correction_is_left_out_of_a_policy_of_ones_own():
 
 def test_a_system_with_layers_of_its_own_asks_for_a_torso():
     with pytest.raises(UserError, match=r"^--network: 'own_policy' is a whole policy; here a torso is needed") as e:
-        wired("ftw", env="toy:skirmish", network=own_policy, points=(), core="none", auxiliary="none")
+        wired("ftw", env="toy:skirmish", network=own_policy, event_rewards=(), core="none", auxiliary="none")
     assert str(e.value).count("--") == 1
 
 
@@ -256,7 +256,7 @@ def test_what_a_system_cannot_change_is_refused(system: str, change: str, says: 
 
 
 def test_what_agents_copy_is_refused() -> None:
-    league = {"env": "toy:rps", "copies": 10}
+    league = {"env": "toy:rps", "exploit_every": 10}
     with pytest.raises(UserError, match="--change: entropy_cost given, but agents copy each other's"):
         check_changes(*schedule_wired("league", ("entropy_cost=1@0",), **league))
     (line,) = check_changes(*schedule_wired("league", ("entropy_cost=1@0,2@0.25",), env="toy:rps"))

@@ -25,7 +25,7 @@ from tests.search.test_self_play import BOARD, Sure, context, games_in, player, 
 def noted(board: Game = BOARD, **more: Any) -> tuple[SelfPlay, list[Row], list[Finished]]:
     """A player, what it tells of its games, and the searches that it moves by."""
     told, searches, ctx = list[Row](), list[Finished](), context()
-    ctx.say = lambda kind, text: told.append({"said": kind, **json.loads(text)})
+    ctx.log = lambda kind, text: told.append({"said": kind, **json.loads(text)})
     made = player(board, ctx=ctx, **more)
     moved = made.metrics.moved
     made.metrics.moved = lambda done: (searches.append(done), moved(done))[1]  # type: ignore[method-assign]

@@ -82,7 +82,7 @@ class Plain:
     def simulate(self, node: dict[str, Any]) -> float:
         """The value of the leaf for the node's mover."""
         if node is self.root:
-            table = considered_visits(min(len(node["n"]), self.o.considered), self.o.simulations)
+            table = considered_visits(min(len(node["n"]), self.o.gumbel_actions), self.o.simulations)
             action = self.best(table[sum(node["n"].values())])
         else:
             policy, total = self.improved(node), 1 + sum(node["n"].values())
@@ -104,17 +104,17 @@ class Plain:
 @pytest.mark.parametrize(
     ("board", "options"),
     [
-        (THREE, {"simulations": 8, "considered": 4}),
+        (THREE, {"simulations": 8, "gumbel_actions": 4}),
         (THREE, {"simulations": 30}),
         (FOUR, {"simulations": 16, "temperature": ((0, 0.0),)}),
-        (FOUR, {"simulations": 40, "considered": 7, "root": "gumbel_mctx"}),
-        (game("go+size=3+komi=0.5"), {"simulations": 24, "considered": 8}),
+        (FOUR, {"simulations": 40, "gumbel_actions": 7, "root": "gumbel_mctx"}),
+        (game("go+size=3+komi=0.5"), {"simulations": 24, "gumbel_actions": 8}),
         (game("go+size=3+komi=0.5"), {"simulations": 24, "root": "gumbel_mctx"}),
     ],
     ids=lambda x: x.name if isinstance(x, Game) else "",
 )
 def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str, Any]):
-    given_options, n = SearchOptions(**{"root": "gumbel", "considered": 16, **options}), 12
+    given_options, n = SearchOptions(**{"root": "gumbel", "gumbel_actions": 16, **options}), 12
     rng, records = np.random.default_rng(1), []
     while len(records) < n:
         record, room = board.new(), np.zeros(board.actions, np.int16)
@@ -191,7 +191,9 @@ def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulation
     """By the completed values of the root's moves, which is what theorem 1 of the paper needs."""
     rng = np.random.default_rng(seed)
     network = Table(rng.normal(0, spread, (37, 7)).astype(np.float32), np.tanh(rng.normal(0, 1, 37)).astype(np.float32))
-    search = Search(FOUR, 1, SearchOptions(simulations, root="gumbel", considered=min(4, simulations)), network, seed=5)
+    search = Search(
+        FOUR, 1, SearchOptions(simulations, root="gumbel", gumbel_actions=min(4, simulations)), network, seed=5
+    )
     search.restart()
     while not len((done := search.step()).games):
         pass
@@ -202,5 +204,5 @@ def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulation
 
 
 def test_more_considered_moves_than_simulations_are_refused():
-    with pytest.raises(UserError, match="search considered: 16 given; allowed: 1 to its 8 simulations"):
+    with pytest.raises(UserError, match="search gumbel_actions: 16 given; allowed: 1 to its 8 simulations"):
         SearchOptions(8, root="gumbel")

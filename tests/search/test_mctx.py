@@ -38,7 +38,7 @@ def test_root_visits_are_those_of_mctx(name: str, most: int):
 def test_a_gumbel_search_with_the_noise_of_mctx_has_its_visits_moves_and_policy(name: str, most: int):
     game, theirs = GAMES[name], known(name)
     records, room = positions(game, most), np.zeros(game.actions, np.int16)
-    search = begun(game, records, SearchOptions(GUMBEL, root="gumbel_mctx", considered=CONSIDERED))
+    search = begun(game, records, SearchOptions(GUMBEL, root="gumbel_mctx", gumbel_actions=CONSIDERED))
     search.step()  # the roots are evaluated
     for g, record in enumerate(records):
         moves = room[: board_rules.legal(game.numbers, record, room)]

@@ -125,25 +125,25 @@ def test_it_grows_to_what_it_chooses_by_whatever_leaves():
 @pytest.mark.parametrize(("root", "before"), [("puct", [0]), ("gumbel", [400, 0, 2]), ("gumbel_mctx", [1, 4])])
 def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
     board = game("othello+size=6")
-    options = SearchOptions(24, root=root, considered=8, leaves=4, noise=0.25)
+    options = SearchOptions(24, root=root, gumbel_actions=8, leaves=4, noise=0.25)
     used, fresh = policy_of(board, options), policy_of(board, options)
     for simulations in before:
         used.simulate(simulations)
     for policy in (used, fresh):
         policy.simulate(24)
     assert used.options == fresh.options
-    assert (used.options.considered, used.options.leaves) == (8, 4)
+    assert (used.options.gumbel_actions, used.options.leaves) == (8, 4)
     (*_, after), (*_, new) = (policy.grow(board.new()[None]) for policy in (used, fresh))
     assert np.array_equal(after.finished().visits, new.finished().visits)
     assert np.count_nonzero(new.finished().visits) > 1
 
 
 def test_a_search_that_grows_from_few_simulations_considers_what_was_configured():
-    policy = policy_of(game("othello+size=6"), SearchOptions(24, root="gumbel", considered=8))
+    policy = policy_of(game("othello+size=6"), SearchOptions(24, root="gumbel", gumbel_actions=8))
     asked = [0, 1, 5, 24, 100]
     for simulations in [*asked, *reversed(asked)]:
         policy.simulate(simulations)
-        assert policy.options.considered == max(1, min(8, simulations))
+        assert policy.options.gumbel_actions == max(1, min(8, simulations))
 
 
 @pytest.mark.parametrize(("moves", "repeats", "simulations"), [(*OLD[0], 0), (*OLD[1], 40), (*OLD[2], 40)])

@@ -30,8 +30,8 @@ VARIANTS: list[tuple[Game, dict[str, Any]]] = [
     (FOUR, {"simulations": 40, "nodes": 45, "inherited": "added"}),  # too few to keep much
     (FOUR, {"simulations": 60, "width": 2, "leaves": 2}),  # most leaves find no room for their edges
     (THREE, {"simulations": 0}),
-    (FOUR, {"simulations": 50, "cheap": 10, **NOISE}),
-    (ROW, {"simulations": 40, "cheap": 15, "full": 0.5, "inherited": "added", **NOISE}),
+    (FOUR, {"simulations": 50, "fast_simulations": 10, **NOISE}),
+    (ROW, {"simulations": 40, "fast_simulations": 15, "full": 0.5, "inherited": "added", **NOISE}),
 ]
 GAMES_AT_ONCE = 3
 
@@ -257,8 +257,14 @@ def test_moves_that_cant_be_made_are_refused():
         ({"leaves": 0}, "search leaves: 0 given; allowed: 1 or more"),
         ({"noise_alpha": 0.0}, "noise_alpha > 0"),
         ({"simulations": 10, "nodes": 10}, "search nodes: 10 given"),
-        ({"simulations": 4, "cheap": 5}, "search cheap: 5 given; allowed: 0 to its 4 simulations"),
-        ({"simulations": 20, "root": "gumbel", "cheap": 5}, "cheap: 5 given, but root gumbel halves the same number"),
+        (
+            {"simulations": 4, "fast_simulations": 5},
+            "search fast_simulations: 5 given; allowed: 0 to its 4 simulations",
+        ),
+        (
+            {"simulations": 20, "root": "gumbel", "fast_simulations": 5},
+            "fast_simulations: 5 given, but root gumbel halves the same number",
+        ),
     ],
 )
 def test_bad_options_are_one_line(more: dict[str, Any], said: str):

@@ -62,7 +62,7 @@ def test_simulations_and_what_was_saved():
     assert terminal > 0
     assert mean(made, "saved_by_terminal") == pytest.approx(terminal / get("simulations"))
     assert mean(made, "saved_by_reuse") == 0.0
-    assert mean(made, "batch_fill") == pytest.approx(get("served") / (GAMES_AT_ONCE * get("calls")))
+    assert mean(made, "batch_occupancy") == pytest.approx(get("served") / (GAMES_AT_ONCE * get("calls")))
 
 
 def test_what_a_kept_tree_saves():

@@ -83,7 +83,7 @@ def test_moves_of_capped_searches_have_no_rows(monkeypatch):
     """What the others would learn from stays: the game's outcome, for who was to move."""
     whole = list[dict[str, np.ndarray]]()
     monkeypatch.setattr(SearchMetrics, "ended", lambda self, game, rows: whole.append(tree.map(np.copy, rows)))
-    made = player(options=replace(OPTIONS, simulations=20, cheap=2, full=0.4))
+    made = player(options=replace(OPTIONS, simulations=20, fast_simulations=2, full=0.4))
     found = [game for slot in take(made, 6) for game in games_in(slot)]
     expected = [[t for t in range(len(game["first"])) if game["visits"][t].any()] for game in whole]
     pairs = [(game, full) for game, full in zip(whole, expected, strict=True) if full][: len(found)]

@@ -71,7 +71,7 @@ class TwinSearch:
     def _ask(self) -> None:
         self.searches += 1
         drawn = uniform_of(np.uint64(stream(~self.key, self.lane, self.searches)), 0)
-        self.asked = self.o.cheap if self.o.cheap and drawn >= self.o.full else self.o.simulations
+        self.asked = self.o.fast_simulations if self.o.fast_simulations and drawn >= self.o.full else self.o.simulations
 
     @property
     def full(self) -> bool:

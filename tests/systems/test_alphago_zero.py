@@ -43,9 +43,24 @@ from tests.faults import injected
 from tests.runs.test_run import end, start, wait_for
 from tests.weights.ends import finish, me
 
-SMALL: Any = {"env": "game:tic_tac_toe", "players": 2, "games": 16, "simulations": 12, "warm": 6, "noise_alpha": 1.0}
+SMALL: Any = {
+    "env": "game:tic_tac_toe",
+    "players": 2,
+    "games": 16,
+    "simulations": 12,
+    "temperature_plies": 6,
+    "noise_alpha": 1.0,
+}
 
-SMALL |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000, "start": 400, "learning_rate": 0.02}
+SMALL |= {
+    "blocks": 1,
+    "filters": 8,
+    "batch": 64,
+    "ratio": 2.0,
+    "capacity": 4_000,
+    "learning_starts": 400,
+    "learning_rate": 0.02,
+}
 
 SMALL |= {"learners": 1, "leaves": 1, "evaluator": "torch", "tensorboard": False, "report_every": 0.5}
 
@@ -314,17 +329,20 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     [
         ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
-        ("--simulations 8 --leaves 1 --cheap 9", "--cheap: 9 given; allowed: 0 to its 8 simulations"),
+        (
+            "--simulations 8 --leaves 1 --fast-simulations 9",
+            "--fast-simulations: 9 given; allowed: 0 to its 8 simulations",
+        ),
         ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
         ("--root gumbel --simulations 8", "considered 16 (default); allowed: 1 to its 8 simulations"),
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
         (
-            "--batch 64 --capacity 63 --start 9",
+            "--batch 64 --capacity 63 --learning-starts 9",
             "--capacity: 63 given, allowed: as many as --batch, which is 64, or more",
         ),
-        ("--capacity 500 --batch 64 --start 501", "start=501 is more than capacity=500"),
+        ("--capacity 500 --batch 64 --learning-starts 501", "start=501 is more than capacity=500"),
         ("--env game:connect:4x4x5", "game:connect:4x4x5: 5 in a row given; a 4x4 board has 2 to 4"),
         ("--env game:conect_four", "did you mean connect_four?"),
         ("--env ALE/Pong-v5", "--env: ALE/Pong-v5 given, allowed: game:tic_tac_toe, "),
@@ -352,9 +370,13 @@ def test_weights_of_another_board_are_refused(tmp_path):
         polyplay.evaluate(run, episodes=1)
 
 
-WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --warm 6 --noise-alpha 1"
+WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --temperature-plies 6"
 
-WORDS += " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --start 400 --steps 100M --no-tensorboard"
+WORDS += " --noise-alpha 1"
+
+WORDS += (
+    " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --learning-starts 400 --steps 100M --no-tensorboard"
+)
 
 WORDS += " --evaluator torch --precision float32 --report-every 0.2 --checkpoint-every 1"
 

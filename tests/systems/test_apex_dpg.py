@@ -74,7 +74,7 @@ def test_evaluation_plays_without_noise(tmp_path):
 def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
     """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
     crew = Crew()
-    system = wired("apex_dpg", crew, **{**of.AIM, "env": "toy:pendulum", "memories": 1, "reward_scale": 0.1})
+    system = wired("apex_dpg", crew, **{**of.AIM, "env": "toy:pendulum", "replay_workers": 1, "reward_scale": 0.1})
     replay = next(r.out.replay for r in crew.roles if r.name == "serve_replay")
     policy, pool = build_network(system.policy, 1), Envs("toy:pendulum", 8).open(0)
     explore = next(r.explore for r in crew.roles if r.name == "act")
@@ -109,8 +109,8 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
 
 def test_the_paper_is_the_fact_sheets():
     c = systems.load("apex_dpg").PRESETS["paper"]()
-    assert (c.batch, c.capacity, c.target, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
-    assert (c.priority, c.noise, c.slope, c.rein, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
+    assert (c.batch, c.capacity, c.target_update, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
+    assert (c.alpha, c.noise, c.dqda_clip, c.saturation_cost, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
     assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
     net = wired("apex_dpg", Crew(), **{**of.AIM, "width": c.width}).policy()
     assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]

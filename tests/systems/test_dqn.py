@@ -27,7 +27,7 @@ def losses(path) -> list[float]:
 
 
 def test_both_networks_see_inputs_by_the_statistics_of_what_was_acted(tmp_path):
-    run = trained(tmp_path / "run", steps=1_000, inputs="normalize", target=10_000)
+    run = trained(tmp_path / "run", steps=1_000, inputs="normalize", target_update=10_000)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
     policy, target = (found.arrays(f"agents/0/{name}") for name in ("policy", "target"))
     learnt = [name for name in policy if name.startswith("inputs.")]
@@ -46,9 +46,9 @@ def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path)
         "network": "a3c",
         "batch": 16,
         "ratio": 3.0,
-        "target": 20,
+        "target_update": 20,
     }
-    given |= {"start": 60, "capacity": 1_000, "on": "process", "seed": 3}
+    given |= {"learning_starts": 60, "capacity": 1_000, "on": "process", "seed": 3}
     polyplay.train("dqn", run=str(tmp_path / "whole"), steps=300, **given)
     polyplay.train("dqn", run=str(tmp_path / "parts"), steps=170, **given)
     polyplay.resume(str(tmp_path / "parts"), steps=300)
@@ -96,9 +96,9 @@ def test_the_ratio_is_kept_and_told(tmp_path):
 
 
 def test_the_target_network_is_a_copy_of_every_so_many_updates(tmp_path):
-    run = trained(tmp_path / "run", steps=800, target=10_000)
+    run = trained(tmp_path / "run", steps=800, target_update=10_000)
     found = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
-    first = trained(tmp_path / "first", steps=8, target=10_000)  # saved before any update
+    first = trained(tmp_path / "first", steps=8, target_update=10_000)  # saved before any update
     start = checkpoint.open_checkpoint(checkpoint.everything(first.directory)[-1])
     old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
     assert all(np.array_equal(old[k], new[k]) for k in old)

@@ -27,7 +27,7 @@ LONG = pytest.mark.long
 
 SMALL: dict[str, Any] = {"network": "mlp", "tensorboard": False, "checkpoint_every": 1e9}
 
-REPLAY: dict[str, Any] = {"lanes": 3, "capacity": 3000, "start": 60, "batch": 16}
+REPLAY: dict[str, Any] = {"lanes": 3, "capacity": 3000, "learning_starts": 60, "batch": 16}
 
 PAGES: dict[str, dict[str, Any]] = {
     "a2c": {"lanes": 6},
@@ -158,7 +158,7 @@ class RealShared(Shared):
         return super().step(s, (np.asarray(action)[..., 0] > 1_000).astype(np.int64), draw)
 
 
-FTW: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:RealRecall", "points": (), "agents": 2, "players": 2}
+FTW: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:RealRecall", "event_rewards": (), "agents": 2, "players": 2}
 
 FTW |= {"batch": 8, "evolve": False, "rewards": "game", "unroll": 20}
 

@@ -19,12 +19,12 @@ CASES: list[Any] = [
     pytest.param("accel", 1_024, of.ACCEL, id="accel"),
     pytest.param("accel", 2_048, of.ACCEL_PPO, id="accel ppo", marks=LONG),
     pytest.param("appo", 2_000, {**of.APPO, "lag": 0}, id="appo", marks=LONG),
-    pytest.param("dqn", 1_500, {**of.DQN, "double": True, "priority": 0.6, "weighting": 1.0}, id="dqn"),
+    pytest.param("dqn", 1_500, {**of.DQN, "double": True, "alpha": 0.6, "beta": 1.0}, id="dqn"),
     pytest.param("accel_dqn", 1_500, of.ACCEL_DQN, id="accel_dqn", marks=LONG),
     # β would depend on where the run is to end
-    pytest.param("rainbow", 1_500, {**of.RAINBOW, "weighting": 1.0, "start": 400}, id="rainbow", marks=LONG),
+    pytest.param("rainbow", 1_500, {**of.RAINBOW, "beta": 1.0, "learning_starts": 400}, id="rainbow", marks=LONG),
     # actors hold older weights than the learner has
-    pytest.param("r2d2", 1_600, {**of.R2D2, "start": 500, "pull": 40}, id="r2d2"),
+    pytest.param("r2d2", 1_600, {**of.R2D2, "learning_starts": 500, "pull": 40}, id="r2d2"),
 ]
 
 

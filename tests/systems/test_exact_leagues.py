@@ -24,19 +24,33 @@ import exactness
 from exactness import at_turns, cut_and_whole, differs
 
 SEATS: dict[str, Any] = {"network": "mlp", "lanes": 8, "batch": 4, "unroll": 4}
-LEAGUE = SEATS | {"env": "toy:rps", "agents": 3, "opponents": "past:0.3", "selves": 4, "copies": 15, "matches": 10}
-FTW = SEATS | {"env": "toy:skirmish", "points": ("kill=1", "death=-0.5"), "core_size": 4, "memory": 2}
-FTW |= {"auxiliary": "reward", "optimizer": "adam", "agents": 2, "players": 2, "copies": 10, "matches": 6}
+LEAGUE = SEATS | {
+    "env": "toy:rps",
+    "agents": 3,
+    "opponents": "past:0.3",
+    "snapshot_every": 4,
+    "exploit_every": 15,
+    "games_per_matchup": 10,
+}
+FTW = SEATS | {"env": "toy:skirmish", "event_rewards": ("kill=1", "death=-0.5"), "core_size": 4, "memory": 2}
+FTW |= {
+    "auxiliary": "reward",
+    "optimizer": "adam",
+    "agents": 2,
+    "players": 2,
+    "exploit_every": 10,
+    "games_per_matchup": 6,
+}
 FTW |= {"ranges": ("period=3",)}
 FIVE = SEATS | {"env": "toy:skirmish", "core_size": 4, "learners": 2, "window": 2, "capacity": 16}
 FIVE |= {
     "team_spirit": 0.0,
     "publish": 3,
     "staleness": 1,
-    "rated": 0,
-    "selves": 4,
+    "rate_every": 0,
+    "snapshot_every": 4,
     "opponents": "past:0.5",
-    "matches": 5,
+    "games_per_matchup": 5,
 }
 
 
@@ -58,7 +72,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_run_that_is_stopped_twice_resumes_to_the_bit(system, settings, steps, tmp_path):
-    """With past selves, copies, a memory of recent rows, several learners, published weights of earlier updates."""
+    """With past agents, copies, a memory of recent rows, several learners, published weights of earlier updates."""
     given = exactness.QUIET | settings | {"steps": steps}
     with at_turns() as turns:
         whole = polyplay.train(system, run=str(tmp_path / "whole"), **given)
@@ -81,7 +95,7 @@ def losses(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_that_lost_its_last_checkpoint_plays_the_same_matches_again(tmp_path):
-    """As one that is killed: its log has matches, copies and past selves of after the checkpoint."""
+    """As one that is killed: its log has matches, copies and past agents of after the checkpoint."""
     given = exactness.QUIET | LEAGUE | {"steps": 560}
     with at_turns(save=150):
         run = polyplay.train("league", run=str(tmp_path / "run"), **given)

@@ -1,4 +1,4 @@
-"""OpenAI Five as users run it: it learns, windows begin where acting was, past selves teach nothing; faults."""
+"""OpenAI Five as users run it: it learns, windows begin where acting was, past agents teach nothing; faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shared(Recall):
 
 GIVEN: dict[str, Any] = {"env": f"toy:{__name__}:Shared", "preset": "quick", "network": "mlp", "core_size": 16}
 GIVEN |= {"lanes": 32, "unroll": 20, "window": 5, "batch": 32, "capacity": 64, "publish": 1, "learning_rate": 3e-3}
-GIVEN |= {"entropy_cost": 0.01, "matches": 20, "rated": 0, "tensorboard": False}
+GIVEN |= {"entropy_cost": 0.01, "games_per_matchup": 20, "rate_every": 0, "tensorboard": False}
 
 IN_STEP = {"serial": True, "lag": 0, "batch": 128, "capacity": 128, "opponents": "latest"}
 
@@ -109,11 +109,11 @@ def test_a_past_self_plays_and_its_rows_are_never_learnt_from(tmp_path, monkeypa
         add(self, rows, state)
 
     monkeypatch.setattr(ExperienceSource, "_add", added)
-    more = {"serial": True, "opponents": "past:0.5", "selves": 4, "matches": 5}
+    more = {"serial": True, "opponents": "past:0.5", "snapshot_every": 4, "games_per_matchup": 5}
     run = polyplay.train("five", run=str(tmp_path / "run"), steps=16_000, **{**GIVEN, **more})
     assert agents == {0}
     players = read_object(run.directory / "league.json")["players"]
-    past = [row for row in players if row["kind"] == "past self"]
+    past = [row for row in players if row["kind"] == "past agent"]
     assert len(past) > 3
     assert sum(n for row in past for n, _ in row["against"].values()) > 50
 
@@ -187,7 +187,13 @@ class Named(Shared):
         return np.concatenate([seen, np.stack(about, 2)], 2).astype(np.float32)
 
 
-FULL: dict[str, Any] = {**GIVEN, "env": f"toy:{__name__}:Named", "opponents": "past:0.3", "selves": 10, "matches": 10}
+FULL: dict[str, Any] = {
+    **GIVEN,
+    "env": f"toy:{__name__}:Named",
+    "opponents": "past:0.3",
+    "snapshot_every": 10,
+    "games_per_matchup": 10,
+}
 
 STILL = {"learning_rate": 1e-30, "checkpoint_every": 1.0, "report_every": 1.0}  # weights that no update changes
 
@@ -339,7 +345,7 @@ def _ends(run: subprocess.Popen, directory: Path, code: int) -> str:
 def test_killed_anywhere_it_goes_on_with_all_that_it_had(tmp_path):
     """Actor, referee and rater; then the optimiser, or the main process; at last SIGTERM."""
     directory, before = tmp_path / "five-run", leftovers.names()
-    given = {**FULL, **STILL, "rated": 20, "change": "team_spirit=0.5@0,0.75@5000"}
+    given = {**FULL, **STILL, "rate_every": 20, "change": "team_spirit=0.5@0,0.75@5000"}
     run = _command("train", "five", "--run", str(directory), "--steps", "10M", *_options(given))
     try:
         for victim in ("learn", "main"):

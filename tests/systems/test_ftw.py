@@ -27,7 +27,12 @@ from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
 from polyplay.workers.crew import Crew
 
-TEAMS: dict[str, Any] = {"env": "toy:skirmish", "points": ("kill=1", "death=-0.5"), "network": "mlp", "core_size": 16}
+TEAMS: dict[str, Any] = {
+    "env": "toy:skirmish",
+    "event_rewards": ("kill=1", "death=-0.5"),
+    "network": "mlp",
+    "core_size": 16,
+}
 TEAMS |= {"lanes": 16, "batch": 4, "unroll": 8, "memory": 0, "auxiliary": "reward", "optimizer": "adam"}
 TEAMS |= {"tensorboard": False}
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
@@ -85,7 +90,12 @@ class Recall:
         return np.stack([cue == 0, cue == 1, phase == 4], 2).astype(np.float32)
 
 
-RECALL: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:Recall", "points": ("right=1", "wrong=-1"), "agents": 2}
+RECALL: dict[str, Any] = {
+    **TEAMS,
+    "env": f"toy:{__name__}:Recall",
+    "event_rewards": ("right=1", "wrong=-1"),
+    "agents": 2,
+}
 RECALL |= {"players": 2, "lanes": 32, "batch": 16, "unroll": 19}
 FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
 
@@ -115,7 +125,13 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
     rule = _teams.copy_rule
     eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
     monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
-    given = {**RECALL, "serial": True, "copies": 20, "matches": 10, "ranges": ("learning_rate=log:1e-3:1e-2",)}
+    given = {
+        **RECALL,
+        "serial": True,
+        "exploit_every": 20,
+        "games_per_matchup": 10,
+        "ranges": ("learning_rate=log:1e-3:1e-2",),
+    }
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=12_000, **given)
     copies = list(read_lines(run.directory / "lineage.jsonl"))
     assert len(copies) >= 2
@@ -171,7 +187,10 @@ def test_weights_are_drawn_near_points_where_ranges_say_so():
     ("given", "said"),
     [
         ({"env": "toy:rps"}, "--env: toy:rps given, which counts no events"),
-        ({"points": ("flag=1",)}, "--points: flag=1 given, allowed: EVENT=WEIGHT, with an event of right, wrong"),
+        (
+            {"event_rewards": ("flag=1",)},
+            "--event-rewards: flag=1 given, allowed: EVENT=WEIGHT, with an event of right, wrong",
+        ),
         ({"ranges": ("period=0",)}, "--ranges: period from 0 to 0 given, allowed: from 1 to the 19 steps of --unroll"),
         ({"ranges": ("period=uniform:5:20",)}, "period from 5 to 20 given"),
         ({"ranges": ("speed=1",)}, "--ranges: speed=1 given, allowed: NAME=RANGE or NAME=VALUE, NAME of learning_rate"),

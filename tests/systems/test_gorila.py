@@ -87,9 +87,9 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
 
 
 def test_the_target_network_is_the_servers_of_every_so_many_updates(tmp_path):
-    run = trained(tmp_path / "run", steps=800, serial=True, target=10_000)
+    run = trained(tmp_path / "run", steps=800, serial=True, target_update=10_000)
     found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
-    first = trained(tmp_path / "first", steps=8, serial=True, target=10_000)  # saved before any update
+    first = trained(tmp_path / "first", steps=8, serial=True, target_update=10_000)  # saved before any update
     start = checkpoint.open_checkpoint(checkpoint.newest(first.directory, print))
     old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
     assert all(np.array_equal(old[k], new[k]) for k in old)
@@ -248,7 +248,7 @@ def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
     found = {}
     for memories in (1, 4):
         crew = Crew()
-        wired("gorila", crew, **{**of.FREE, "actors": 4, "memories": memories, "learners": 3})
+        wired("gorila", crew, **{**of.FREE, "actors": 4, "replay_workers": memories, "learners": 3})
         samples = roles(crew)["learn"].source
         found[memories] = (samples.memories, samples.learners, samples.replay.lanes, samples.replay.capacity)
         assert roles(crew)["act"].explore.schedule.after == 250 * memories

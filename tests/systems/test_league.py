@@ -24,8 +24,14 @@ from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
 from tests import leftovers
 
-SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "selves": 5}
-SIX |= {"opponents": "past:0.3", "matches": 20, "network": "mlp", "checkpoint_every": 3.0, "report_every": 2.0}
+SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "snapshot_every": 5}
+SIX |= {
+    "opponents": "past:0.3",
+    "games_per_matchup": 20,
+    "network": "mlp",
+    "checkpoint_every": 3.0,
+    "report_every": 2.0,
+}
 SIX |= {"tensorboard": False}
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
@@ -43,8 +49,16 @@ def rated(directory: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("loss", ["vtrace", pytest.param("ppo", marks=pytest.mark.long)])
 def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_path):
-    given = {**QUIET, "env": "toy:rps", "agents": 3, "loss": loss, "core": "gru", "opponents": "elo", "selves": 3}
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=3000, matches=20, **given)
+    given = {
+        **QUIET,
+        "env": "toy:rps",
+        "agents": 3,
+        "loss": loss,
+        "core": "gru",
+        "opponents": "elo",
+        "snapshot_every": 3,
+    }
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=3000, games_per_matchup=20, **given)
     before = versions(run.directory)
     assert set(before) == {"0", "1", "2"}
     assert min(before.values()) > 3
@@ -53,7 +67,7 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
     policies = [checkpoint.read_arrays(p) for p in checkpoint.everything(run.directory)[-1].glob("agents/*/policy.*")]
     assert len({x["body.0.weight"].tobytes() if "body.0.weight" in x else str(x) for x in policies}) == 3
     games = list(read_lines(run.directory / "episodes.jsonl"))
-    assert {game["agent"] for game in games} == {0, 1, 2}, "a game of a past self is nobody's"
+    assert {game["agent"] for game in games} == {0, 1, 2}, "a game of a past agent is nobody's"
     past = {p.stem for p in (run.directory / "selves").iterdir()}
     assert past >= {f"{agent}-3" for agent in range(3)} if loss == "vtrace" else past
 
@@ -103,8 +117,8 @@ EAGER = partial(CopyRule, sure=0.5)  # of two agents about every other look
 
 def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(league, "CopyRule", EAGER)
-    given = {**QUIET, "serial": False, "on": "thread", "env": "toy:rps", "agents": 3, "actors": 2, "copies": 40}
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=4000, matches=10, **given)
+    given = {**QUIET, "serial": False, "on": "thread", "env": "toy:rps", "agents": 3, "actors": 2, "exploit_every": 40}
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=4000, games_per_matchup=10, **given)
     copies = read_object(run.directory / "league.json")["copies"]
     assert copies
     assert sum(whole_agents(run.directory).values()) == len(copies)
@@ -133,7 +147,7 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
         ({"until_return": -1.0}, "--until-return -1.0 given, but agents .*: leave it out; `polyplay tournament` rates"),
         ({"lanes": 34}, r"batch 16 \(default\); allowed: 17"),
         ({"lag": 0, "batch": 32}, "with a --lag no more"),
-        ({"copies": 10, "agents": 1}, "--copies: given, but --agents 1 has no other to copy"),
+        ({"exploit_every": 10, "agents": 1}, "--exploit-every: given, but --agents 1 has no other to copy"),
         ({"learners": 3}, "at most one for each of --agents 2"),
         ({"opponents": "strong"}, "--opponents: strong given; allowed: latest, uniform, elo, or past:P"),
     ],
@@ -189,7 +203,7 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
     try:
         for victim in ("main", "learn"):
             _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
-            _until(lambda: len(list(directory.glob("selves/*"))) >= 6 and _lines(directory) > 40, "no past selves")
+            _until(lambda: len(list(directory.glob("selves/*"))) >= 6 and _lines(directory) > 40, "no past agents")
             workers = _processes(directory.name)
             learners = [p for p in workers if "learn" in " ".join(p.cmdline())]
             os.kill(run.pid if victim == "main" else learners[0].pid, signal.SIGKILL)

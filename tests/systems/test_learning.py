@@ -12,7 +12,7 @@ from polyplay.core.files import read_lines
 from tests.systems import settings as of
 
 THREAD, PROCESS, SERIAL = {"on": "thread"}, {"on": "process"}, {"serial": True}
-FAST = {"lanes": 8, "unroll": 10, "learning_rate": 4e-3, "epsilon_over": 1_500}
+FAST = {"lanes": 8, "unroll": 10, "learning_rate": 4e-3, "epsilon_decay_steps": 1_500}
 PAPER = {"optimizer": "rmsprop_a3c", "learning_rate": 1e-2, "optimizer_eps": 0.1, "max_grad_norm": 40.0, "unroll": 5}
 BALANCE = {"agents": 6, "learning_rate": 5e-3, "gamma": 0.98, "reward": "scale", "entropy_cost": 0.0}
 CARTPOLE: Any = {**of.QUIET, "lanes": 8, "unroll": 8, "learning_rate": 4e-3, "gamma": 0.98, "lam": 0.98, "replicas": 1}
@@ -66,19 +66,19 @@ LONG: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "appo, memory": ("appo", {**of.APPO, **of.MEMORY, "unroll": 8, **SERIAL}, 40_000, 0.8),
     "appo, free": ("appo", {**of.APPO, "learning_rate": 3e-4, **THREAD}, 200_000, 0.5),  # at a lag of five updates
     "dqn, double and dueling": ("dqn", {**of.DQN, "double": True, "head": "dueling", **SERIAL}, 12_000, 0.2),
-    "dqn, by priority, replicas": ("dqn", {**of.DQN, "priority": 0.6, "replicas": 2, **SERIAL}, 12_000, 0.2),
+    "dqn, by priority, replicas": ("dqn", {**of.DQN, "alpha": 0.6, "replicas": 2, **SERIAL}, 12_000, 0.2),
     "ga3c, CartPole": ("ga3c", {**of.GA3C, **BALANCE, "env": "CartPole-v1", "preset": "paper"}, 60_000, 60.0),
     "ga3c, one thread": ("ga3c", {**of.GA3C, "env": "toy:catch", **SERIAL}, 90_000, 0.8),
     "ga3c, V-trace": ("ga3c", {**of.GA3C, "env": "toy:catch", "correction": "vtrace"}, 90_000, 0.8),
     "gorila, the paper's": ("gorila", {**of.GORILA, "shards": 3, "optimizer": "adagrad", "learning_rate": 0.03,
                                        "optimizer_eps": 0.01, **SERIAL}, 16_000, 0.3),
     "gorila, free": ("gorila", {**of.FREE, **FAST, **THREAD}, 20_000, 0.3),
-    "gorila, free, processes": ("gorila", {**of.FREE, **FAST, "memories": 1, **PROCESS}, 20_000, 0.3),
+    "gorila, free, processes": ("gorila", {**of.FREE, **FAST, "replay_workers": 1, **PROCESS}, 20_000, 0.3),
     "gorila, free, one thread": ("gorila", {**of.FREE, **FAST, "shards": 3, **SERIAL}, 20_000, 0.3),
     "impala, lag 1": ("impala", {**of.IMPALA, "lag": 1, **PROCESS}, 120_000, 0.5),
     "ppo, memory": ("ppo", {**of.PPO, **of.MEMORY, "core_size": 16, "learning_rate": 5e-3, **SERIAL}, 40_000, 0.8),
     "r2d2, one thread": ("r2d2", {**of.R2D2, "epsilon": 0.1, **SERIAL}, 40_000, 0.6),
-    "rainbow, Dopamine's": ("rainbow", {**of.RAINBOW, "code": "dopamine", "sigma": 0.0, **SERIAL}, 12_000, 0.2),
+    "rainbow, Dopamine's": ("rainbow", {**of.RAINBOW, "variant": "dopamine", "sigma": 0.0, **SERIAL}, 12_000, 0.2),
     "conditional actions": ("a2c", {**of.A2C, "env": "toy:conditional", "hidden": (32,), "learning_rate": 1e-2,
                                     "gamma": 0.5, "entropy_cost": 0.005, "reward": "none", "unroll": 8,
                                     "replicas": 1, **THREAD}, 20_000, 0.9),  # independent parts: 2/3

@@ -27,7 +27,7 @@ LONG, MORE = pytest.mark.long, ("ppo", "apex", "ga3c")
 EVERY = 300
 SMALL = {
     **{"network": "mlp", "lanes": 4, "unroll": 8, "replicas": 1, "actors": 1, "agents": 4, "predictors": 1},
-    **{"trainers": 1, "schedule": "off", "capacity": 1000, "start": 64, "memories": 1},
+    **{"trainers": 1, "schedule": "off", "capacity": 1000, "learning_starts": 64, "replay_workers": 1},
 }
 OF = {"impala": {"batch": 8}, "dqn": {"lanes": 1, "batch": 16}, "apex": {"batch": 16}}
 EXACT = {"serial": True, "at_once": 1}

@@ -50,7 +50,7 @@ def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
 
 
 def test_the_last_checkpoint_has_every_step(tmp_path):
-    run = trained(tmp_path / "run", steps=600, start=200, on="thread", quiet=True)
+    run = trained(tmp_path / "run", steps=600, learning_starts=200, on="thread", quiet=True)
     counters = checkpoint.manifest(checkpoint.newest(run.directory, print))["counters"]
     assert (counters["steps"], counters["episodes"]) == (run.summary["steps"], run.summary["episodes"])
 
@@ -67,7 +67,7 @@ def test_a_killed_actor_comes_back_with_its_rungs(tmp_path):
     """Its lanes have the same numbers on the ladder: what it plays at random is as often as before."""
     said: list[str] = []
     crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
-    wired("r2d2", crew, **{**of.R2D2, "actors": 2, "lanes": 2, "start": 10**4})
+    wired("r2d2", crew, **{**of.R2D2, "actors": 2, "lanes": 2, "learning_starts": 10**4})
     role = next(r for r in crew.roles if r.name == "act")
     asked = Asked(role.explore)
     role.explore = asked

@@ -143,16 +143,24 @@ def test_the_table_has_every_pair_and_names_what_proves_it():
 VALUES_NET: Any = {"env": f"{TRAITS}+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0}
 VALUES_NET |= {"steps": 600}
 
-SOME: Any = {"batch": 16, "capacity": 2_000, "start": 100, "target": 5, "ratio": 2.0, "lanes": 4, "unroll": 4}
+SOME: Any = {
+    "batch": 16,
+    "capacity": 2_000,
+    "learning_starts": 100,
+    "target_update": 5,
+    "ratio": 2.0,
+    "lanes": 4,
+    "unroll": 4,
+}
 
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
 
-VALUES_OF: Any = {"accel_dqn": {"replicas": 2}, "apex": {"memories": 2}, "dqn": {}, "gorila": {"learners": 2}}
+VALUES_OF: Any = {"accel_dqn": {"replicas": 2}, "apex": {"replay_workers": 2}, "dqn": {}, "gorila": {"learners": 2}}
 VALUES_OF |= {"rainbow": {}, "r2d2": R2D2}
 
 RUNS: Any = [(name, VALUES_OF[name] | {"on": "thread"}) for name in matrix.VALUES]
 
-RUNS += [("dqn", {"on": "process"}), ("gorila", {"on": "thread", "learners": 2, "actors": 2, "memories": 2})]
+RUNS += [("dqn", {"on": "process"}), ("gorila", {"on": "thread", "learners": 2, "actors": 2, "replay_workers": 2})]
 
 
 @pytest.mark.parametrize(("system", "more"), RUNS)

@@ -69,12 +69,12 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {**CATCH, "replicas": 2}, ("replica × 2", "in 2 groups", "AllReduce(adam) of 2", "replay  500,000 agent steps")
     ),
     "apex": (
-        {**CATCH, "memories": 2},
+        {**CATCH, "replay_workers": 2},
         ("replay  1,000,000 agent steps, soft", "draws   512 transitions of 3 steps: free, proportional",
          "trims   every 100 updates", "batch   512 transitions of 3 steps, 16 ready from each"),
     ),
     "apex_dpg": (
-        {**PENDULUM, "memories": 2},
+        {**PENDULUM, "replay_workers": 2},
         ("noise   normal, deviation 0.3", "draws   256 transitions of 5 steps: free, proportional", "loss    DPG"),
     ),
     "appo": (
@@ -174,7 +174,7 @@ def test_replicas_learn_from_the_sum_over_all_of_them():
     assert crew.roles[0].spec.loss == value_losses.QLoss("sum", replicas=2)
 
 
-FREE = {"actors": 2, "memories": 2}
+FREE = {"actors": 2, "replay_workers": 2}
 REFUSED: list[Any] = [
     ("a2c", {"lanes": 9, "replicas": 2}, "--lanes 9 does not divide"),
     ("accel", {"replicas": 2, "lanes": 6}, "--replicas 2 x --groups 2; make it a multiple of 4"),
@@ -182,11 +182,11 @@ REFUSED: list[Any] = [
     ("accel", {"replicas": 2, "lanes": 8, "algo": "ppo", "core": "gru"}, "--minibatches 4; make it a multiple of 16"),
     ("accel", {"optimizer": "adamm"}, "did you mean 'adam'"),
     ("accel", {"env": "ALE/Pong-v5", "atari": "acel"}, "acel"),
-    ("apex", {"actors": 3, "memories": 2}, "--actors 3 does not divide among --memories 2: make it a multiple of that"),
+    ("apex", {"actors": 3, "replay_workers": 2}, "--actors 3 does not divide among --replay-workers 2: make it a multiple"),
     ("apex", {"learners": 3, "batch": 64}, "--batch 64 does not divide among --learners 3"),
     ("apex_dpg", {}, "but apex_dpg needs bounded real actions, this has 3 discrete; ppo, impala, a2c, dqn take"),
     ("apex_dpg", {"env": f"{TRAITS}+hybrid+continuous"}, "needs bounded real actions, this has .*; ppo, impala"),
-    ("apex_dpg", {**PENDULUM, "actors": 3, "memories": 2}, "--actors 3 does not divide among --memories 2"),
+    ("apex_dpg", {**PENDULUM, "actors": 3, "replay_workers": 2}, "--actors 3 does not divide among --replay-workers 2"),
     ("appo", {"minibatches": 9}, "--minibatches 9 of 8 trajectories per learner: raise --batch"),
     ("appo", {"batch": 9}, "--batch 9 is not a multiple of --learners 1 x --lanes 4"),
     ("appo", {"batch": 8, "lag": 0, "actors": 3}, "--batch 8 takes 2 rollouts .*--lag 0 allow 1"),
@@ -198,10 +198,10 @@ REFUSED: list[Any] = [
     ("ga3c", {"min_batch": 200}, "--min-batch 200 can take more chunks than --queue 100 holds"),
     ("gorila", {"shards": 0}, "--shards: 0 given"),
     ("gorila", {"optimizer": "adagrid"}, "did you mean 'adagrad'"),
-    ("gorila", {**FREE, "actors": 0}, "--memories 2 says nothing without --actors: give both, or leave it out"),
-    ("gorila", {**FREE, "actors": 3}, "--actors 3 does not divide among --memories 2: make it a multiple of that"),
-    ("gorila", {**FREE, "memories": 0}, "--actors 2 does not divide among --memories 0"),
-    ("gorila", {"memories": 1, "actors": 0, "ratio": 0.0}, "ratio=0.0 given, allowed: above 0"),
+    ("gorila", {**FREE, "actors": 0}, "--replay-workers 2 says nothing without --actors: give both, or leave it out"),
+    ("gorila", {**FREE, "actors": 3}, "--actors 3 does not divide among --replay-workers 2: make it a multiple"),
+    ("gorila", {**FREE, "replay_workers": 0}, "--actors 2 does not divide among --replay-workers 0"),
+    ("gorila", {"replay_workers": 1, "actors": 0, "ratio": 0.0}, "ratio=0.0 given, allowed: above 0"),
     ("impala", {"batch": 33}, "--batch 33 is not a multiple"),
     ("impala", {"actors": 3, "lanes": 4, "batch": 8, "lag": 0}, "--lag 0 allow 1"),
     ("impala", {"actors": 2048}, "at most 2048 workers"),

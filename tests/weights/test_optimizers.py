@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
-from polyplay.core.machine import Team
+from polyplay.core.machine import ThreadPool
 from polyplay.weights import optimizers
 from polyplay.weights.optimizers import ClippedAdam, make_optimizer
 from tests import twins
@@ -268,7 +268,7 @@ def test_threads_that_share_a_step_make_the_same_bits(name: str):
     for n in (1, 3):
         optimizer = optimizers.make_optimizer(name, vector(10_001, 1, torch.float32), lr=1e-2, eps=1e-2)
         assert isinstance(optimizer, optimizers.RMSProp)
-        optimizer.team = Team(n, lambda: None) if n > 1 else None
+        optimizer.team = ThreadPool(n, lambda: None) if n > 1 else None
         paths.append(run(optimizer, gradients(3, 10_001, 2).float()))
     assert torch.equal(*paths)
 

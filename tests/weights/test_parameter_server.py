@@ -232,7 +232,7 @@ def test_while_somebody_saves_no_shard_changes_anything():
     server.shard[1, BUSY] = 1  # one is at it
     later = threading.Timer(0.05, lambda: server.shard[:, BUSY].fill(0))
     later.start()
-    with bound[0].still():
+    with bound[0].writers_paused():
         assert not server.shard[:, BUSY].any(), "it was waited for"
         assert [part.sweep() for part in parts] == [0, 0]
         assert np.array_equal(vectors[0].read(), kept[0])
@@ -245,9 +245,9 @@ def test_who_stands_still_does_so_also_within_another_one_and_every_time_has_a_n
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     numbers = []
     for _ in range(3):
-        with bound[0].still():
+        with bound[0].writers_paused():
             numbers.append(int(server.head[HOLD]))
-            with bound[0].still():
+            with bound[0].writers_paused():
                 vectors[1].grad.fill_(1.0)
                 leave(bound[1])
                 assert server.head[HOLD] == numbers[-1]

@@ -83,7 +83,7 @@ def test_it_keeps_its_bounds_and_repeats_itself(bounds, rates, seed):
 
 def worker(said: list) -> WorkerContext:
     ctx = WorkerContext("schedule", 0, 1, 0, 0, Counters(4), RunControl(), patience=0.0)
-    ctx.say = lambda kind, text: said.append((kind, json.loads(text)))
+    ctx.log = lambda kind, text: said.append((kind, json.loads(text)))
     return ctx
 
 

@@ -190,7 +190,7 @@ def test_only_losses_of_the_last_hour_count_towards_the_limit():
     crew = Crew(serial=True, say=lambda kind, text: None)
     role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
-    role.falls = [time.monotonic() - 3601.0] * 30
+    role.recent_losses = [time.monotonic() - 3601.0] * 30
 
     def lose(times: int) -> None:
         for _ in range(times):
@@ -199,7 +199,7 @@ def test_only_losses_of_the_last_hour_count_towards_the_limit():
             crew._ended(worker)
 
     lose(20)
-    assert (role.lost, len(role.falls)) == (20, 20)
+    assert (role.lost, len(role.recent_losses)) == (20, 20)
     with pytest.raises(
         WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an hour"
     ):

@@ -41,7 +41,7 @@ class Bench:
         self.vector = FlatParams(net)
         self.show = self.control.show = WeightsOnRequest(param_sizes(net)[1])
         ctx = WorkerContext("evaluator", 0, 1, 1, 3, self.counters, self.control, directory=directory, patience=0.0)
-        ctx.say = lambda kind, text: self.told.append((kind, json.loads(text)))
+        ctx.log = lambda kind, text: self.told.append((kind, json.loads(text)))
         asked = play.PlayOptions(5, seed=3)
         kw = {"policy": self.policy, "asked": asked, "protocol": "run", "every": every, "steps": steps}
         self.turns = evaluator.evaluator(ctx, games=envs, **kw)

@@ -51,7 +51,7 @@ class RemoteWorker:
         self.lost_first = True  # of those that were lost with a machine at once: the one that counts
         self._how, self._over = "", threading.Event()
 
-    def say(self, kind: str, text: str) -> None:
+    def log(self, kind: str, text: str) -> None:
         with contextlib.suppress(OSError):
             self._said.send((kind, text))
 
@@ -254,7 +254,7 @@ class Fleet:
         infos, self.places.roles = self.engine.machines(), crew.roles
         self.places.check(infos, {role.name: threads_of(role, crew) for role in crew.roles})
         for role in roles_elsewhere(self.places, crew):
-            if role.learns_own and crew.where.of(role, 0) != "cpu":
+            if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
             for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
                 self._mirror(thing, role)
@@ -516,7 +516,7 @@ class Fleet:
             machine.stats.update(value, at=time.monotonic())
         elif (worker := machine.workers.get(value["number"])) is not None:
             if kind == "word":
-                worker.say(value["kind"], self._text(machine, value))
+                worker.log(value["kind"], self._text(machine, value))
             elif kind == "ended":
                 with self._lock:
                     del machine.workers[value["number"]], machine.threads[value["number"]]

@@ -121,8 +121,8 @@ class CellsMirror(ObjectMirror):
 
 
 class HyperparametersMirror(CellsMirror):
-    """But what learners write themselves: what is scheduled, and `left`, of the run, of which the first one's comes
-    home.
+    """But what learners write themselves: what is scheduled, and `remaining`, of the run, of which the first one's
+    comes home.
     """
 
     def __init__(self, thing: Hyperparameters):
@@ -132,11 +132,11 @@ class HyperparametersMirror(CellsMirror):
 
     def sit(self, seat: RemoteSeat) -> None:
         for i, name in enumerate(self.thing.configured if seat.learns else ()):  # type: ignore[attr-defined]
-            self._own[i] = name not in ("left", *self.thing.scheduled)  # type: ignore[attr-defined]
-        self._first |= 0 in seat.group and "left" in self.thing.configured  # type: ignore[attr-defined]
+            self._own[i] = name not in ("remaining", *self.thing.scheduled)  # type: ignore[attr-defined]
+        self._first |= 0 in seat.group and "remaining" in self.thing.configured  # type: ignore[attr-defined]
 
     def changes(self, now: float) -> Iterator[Frame]:
-        if self.away and self._first and (left := float(self.thing.left)) != self._last:  # type: ignore[attr-defined]
+        if self.away and self._first and (left := float(self.thing.remaining)) != self._last:  # type: ignore[attr-defined]
             self._last = left
             yield LEFT, [np.array([left])]
         yield from super().changes(now)
@@ -149,7 +149,7 @@ class HyperparametersMirror(CellsMirror):
 
     def arrived(self, item: int) -> None:
         if item == LEFT:
-            self.thing.set("left", float(self._left[0]))  # type: ignore[attr-defined]
+            self.thing.set("remaining", float(self._left[0]))  # type: ignore[attr-defined]
         else:
             self._arrays()[0][self._own] = self._theirs[self._own]
 

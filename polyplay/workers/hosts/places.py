@@ -126,7 +126,7 @@ class Places:
 
     def goes(self, role: Role) -> bool:
         """Whether workers of it are elsewhere."""
-        return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.most)))
+        return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.capacity)))
 
     def stays(self, role: Role, index: int, machines: int) -> bool:
         """Whether this worker of it is here; machines: others that there are."""
@@ -160,7 +160,7 @@ class Places:
             m = index % memory.n
             if self.goes(memory) and not self.stays(memory, m, len(spots)):
                 return self.choose(memory, m, spots)
-        if role.learns_own and not role.apart and not named:
+        if role.learns_own and not role.asynchronous and not named:
             return spots[index * len(spots) // role.n]  # in order, so that everyone knows who is with whom
         return max(named or there, key=partial(self._room, role), default=None)
 
@@ -171,7 +171,7 @@ class Places:
 
     def group(self, role: Role, index: int, spots: Sequence[Spot]) -> tuple[int, ...]:
         """Who learns on this one's machine, and waits for it or is it."""
-        if not role.learns_own or role.apart:
+        if not role.learns_own or role.asynchronous:
             return (index,) if role.learns_own or role.learner else ()
         away = [i for i in range(role.n) if not self.stays(role, i, len(spots))]
         mine = self.choose(role, index, spots)
@@ -186,7 +186,7 @@ class Places:
             if role is None:
                 names = ", ".join(role.name for role in self.roles)
                 raise UserError(f"--place: {rule} given, but this run has no {rule.role}; allowed: {names}")
-            most = max(role.n, role.most)
+            most = max(role.n, role.capacity)
             if rule.last is not None and rule.last >= most:
                 raise UserError(f"--place: {rule} given, but {role.name} has {most} workers; allowed: 0 to {most - 1}")
             if rule.where == HERE:

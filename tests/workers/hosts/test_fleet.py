@@ -46,7 +46,7 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, first, then):
 @pytest.mark.long
 @pytest.mark.parametrize("system", ["appo", "r2d2", "apex", "gorila"])
 def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
-    few = {"start": 1000, "actors": 2}
+    few = {"learning_starts": 1000, "actors": 2}
     more = {"appo": {"learning_rate": 1e-3}, "r2d2": few, "apex": few, "gorila": few}
     settings = {"env": "toy:catch", "network": "mlp", "steps": 60_000, "quiet": True, **more[system]}
     result = polyplay.train(system, **settings, hosts="pretend:2", run=str(tmp_path / "run"))
@@ -82,8 +82,16 @@ def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
     ],
 )
 def test_memories_elsewhere_end_and_go_on_with_their_rows(tmp_path, system, place):
-    memories = {} if system == "r2d2" else {"memories": 2}
-    given = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "start": 500, "batch": 16}
+    memories = {} if system == "r2d2" else {"replay_workers": 2}
+    given = {
+        "env": "toy:catch",
+        "network": "mlp",
+        "actors": 2,
+        "lanes": 4,
+        "unroll": 10,
+        "learning_starts": 500,
+        "batch": 16,
+    }
     given |= memories | {"capacity": 4_000, "quiet": True, "ratio": 1.0}
     polyplay.train(system, **given, steps=4_000, hosts="pretend:2", place=place, run=str(tmp_path / "run"))
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
@@ -271,7 +279,7 @@ REPLICAS_TOY = {"env": "toy:catch", "network": "mlp", "replicas": 2, "quiet": Tr
 SYSTEMS = {
     "a2c": {"steps": 8000},
     "ppo": {"lanes": 8, "steps": 8000},
-    "dqn": {"start": 500, "capacity": 2000, "lanes": 2, "steps": 3000},
+    "dqn": {"learning_starts": 500, "capacity": 2000, "lanes": 2, "steps": 3000},
 }
 
 
@@ -293,7 +301,7 @@ def test_they_learn_the_same_to_the_bit(system, tmp_path):
     [
         ("a2c", {"replicas": 4, "anneal": "constant"}),
         ("ppo", {"anneal": "constant"}),
-        ("dqn", {"epsilon_over": 1, "epsilon": 0.1}),
+        ("dqn", {"epsilon_decay_steps": 1, "epsilon": 0.1}),
     ],
 )
 @pytest.mark.parametrize(("first", "then"), [("pretend:2", "none"), ("none", "pretend:2")])

@@ -257,10 +257,10 @@ class TestFailingThreads:
     def test_a_receiving_thread_that_fails_closes_the_link(self, fault):
         link, theirs = ends()
 
-        def heed(value: object) -> None:
+        def read_control(value: object) -> None:
             raise fault
 
-        link.on[WORD] = heed
+        link.on[WORD] = read_control
         assert repr(fault) in received(link, theirs, frame(WORD, body=b"{}"))
         assert link.closed.is_set()
 

@@ -71,13 +71,13 @@ def test_actors_go_on_where_they_were(machines, number, tmp_path, monkeypatch):
     wait_for(lambda: not processes_of(tmp_path), 5.0)
 
 
-TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "batch": 16, "start": 300}
+TOY = {"env": "toy:catch", "network": "mlp", "actors": 2, "lanes": 4, "unroll": 10, "batch": 16, "learning_starts": 300}
 
-APEX = {**TOY, "memories": 2, "capacity": 4_000}
+APEX = {**TOY, "replay_workers": 2, "capacity": 4_000}
 
-GORILA = {"env": "toy:catch", "network": "mlp", "learners": 2, "start": 300, "capacity": 5_000}
+GORILA = {"env": "toy:catch", "network": "mlp", "learners": 2, "learning_starts": 300, "capacity": 5_000}
 
-FREE = {**GORILA, "actors": 2, "memories": 1}
+FREE = {**GORILA, "actors": 2, "replay_workers": 1}
 
 MEMORIES = ("apex", APEX, "serve_replay=others")
 
@@ -214,7 +214,7 @@ def test_nothing_is_left_once_the_main_process_is_killed(tmp_path, begin):
 
 AT = 3  # updates after which a step takes a quarter of a second, and a rollout more than a minute
 
-FEW = {"start": 400, "capacity": 2000}
+FEW = {"learning_starts": 400, "capacity": 2000}
 
 
 class Stop:
@@ -242,7 +242,7 @@ class Stop:
         ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2"}),
         ("impala", {"actors": 2, "batch": 2, "hosts": "pretend:2", "place": "learn=others", "trace": False}),
         ("r2d2", {**FEW, "actors": 2, "hosts": "pretend:1"}),
-        ("apex", {**FEW, "actors": 2, "memories": 1, "hosts": "pretend:2", "place": "serve_replay=others"}),
+        ("apex", {**FEW, "actors": 2, "replay_workers": 1, "hosts": "pretend:2", "place": "serve_replay=others"}),
         ("gorila", {**FEW, "learners": 2, "hosts": "pretend:1"}),
     ],
     ids=lambda x: x if isinstance(x, str) else "-".join(str(v) for v in x.values()),

@@ -26,7 +26,7 @@ def run_of(actors: int = 4, memories: int = 2, shards: int = 2) -> list[Role]:
     """As Gorila's with actors: each memory takes every second actor's rollouts."""
     queue = SimpleNamespace(readers=memories)
     samples = SimpleNamespace(replay=1, readers=1)
-    update: Any = SimpleNamespace(update=SimpleNamespace(apart=False))
+    update: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
     act = role("act", actors, envs=1, out=queue)
     memory = role("serve_replay", memories, source=SimpleNamespace(edge=queue), out=samples)
     learn = role("learn", 1, source=SimpleNamespace(edge=samples), spec=update)
@@ -34,7 +34,7 @@ def run_of(actors: int = 4, memories: int = 2, shards: int = 2) -> list[Role]:
 
 
 def replicas(n: int, apart: bool = False) -> list[Role]:
-    spec: Any = SimpleNamespace(update=SimpleNamespace(apart=apart))
+    spec: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=apart))
     return [role("replica", n, envs=1, spec=spec)]
 
 

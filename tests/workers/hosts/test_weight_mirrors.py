@@ -105,7 +105,7 @@ class Machines:
         self.ends[w].counts.add(4.0)
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
+    def writers_paused(self) -> Iterator[None]:
         """Links and shards are at work while learner 0 waits for them, and while it saves."""
         stop = threading.Event()
 
@@ -116,7 +116,7 @@ class Machines:
         worker = threading.Thread(target=work)
         worker.start()
         try:
-            with self.ends[0].still():
+            with self.ends[0].writers_paused():
                 yield
         finally:
             stop.set()
@@ -270,7 +270,7 @@ def test_who_saves_has_exact_weights_and_statistics_while_shards_elsewhere_stand
             machines.leave(i % n, i)
             machines.sweep()
     for again in range(2):
-        with there.still(), here.ends[0].still():
+        with there.writers_paused(), here.ends[0].writers_paused():
             there.leave(1, 7 + again)
             mine, side = there.ends[0].counts, there.sides[learners[0]]
             kept = side.statistics.copy()
@@ -496,7 +496,7 @@ class Chance(Machines):
         else:
             self.lose()
 
-    def hold(self) -> None:
+    def freeze_noise(self) -> None:
         """Learner 0's side has what shards have, wherever these are."""
         side = self.sides[self.of_learners[0]]
         side.head[HOLD] |= 1
@@ -570,7 +570,7 @@ def test_while_all_are_at_work_no_gradient_is_lost_and_who_saves_sees_no_part_be
     try:
         for _ in range(5):
             _learn(machines, 0, 4)
-            with machines.ends[0].still():
+            with machines.ends[0].writers_paused():
                 told, flat = machines.server.shard[:, VERSION].copy(), machines.vectors[0].flat
                 for k, part in enumerate(machines.server.parts):
                     own = slice(part.start, min(part.stop, machines.server.weights))

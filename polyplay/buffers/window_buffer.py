@@ -17,7 +17,7 @@ from polyplay.core.tree import Batch, Spec
 
 
 @dataclass(frozen=True)
-class Experience:
+class Windows:
     """What crosses into an optimiser: a queue of rollouts that have the state before each of their windows, and how
     their windows are drawn.
     """
@@ -60,7 +60,7 @@ class Experience:
         ]
 
 
-class ExperienceBuffer:
+class WindowBuffer:
     """Windows [window, capacity, …] and the state before each. Learning begins when it is full."""
 
     def __init__(self, rows: Spec, state: Spec, window: int, capacity: int, reuse: float, seed: int):

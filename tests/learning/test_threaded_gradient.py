@@ -12,8 +12,8 @@ import torch
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning.gradient_parts import parts_of
 from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.threaded_gradient import parts_of
 from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
 from polyplay.nets import factory
 from polyplay.weights.update import Local, OptimizerSpec
@@ -125,9 +125,9 @@ def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
         if ahead:
             who.begin(item(i))
         list(who.step_on_sample(item(i), 4.0))
-        who.policy.hold()
+        who.policy.freeze_noise()
         twin.vector.flat.copy_(who.vector.flat)
-        twin.policy.hold()
+        twin.policy.freeze_noise()
         with torch.no_grad():
             values = [w.policy.act(rows, {})[0]["value"] for w in (who, twin)]
         assert torch.equal(*values)

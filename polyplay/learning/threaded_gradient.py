@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
-from polyplay.core.machine import LARGE, Team, members
+from polyplay.core.machine import LARGE, ThreadPool, split_size
 from polyplay.core.tree import Batch
 from polyplay.learning import value_losses
 from polyplay.learning.returns import LazyMetrics, LossOutput
@@ -48,17 +48,17 @@ def parts_of(learner: Learner, rows: int) -> int:
     simple = isinstance(spec.loss, QLoss | CategoricalLoss) and not learner.policy.state_spec()
     if not simple or learner.update.gate is not None or ctx.trace or learner.device.type != "cpu":
         return 1
-    return members(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+    return split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
 
 
-class GradientParts:
+class ThreadedGradient:
     """`n` threads, the caller's among them, with a network each on the learner's weights."""
 
     def __init__(self, learner: Learner, n: int):
         self.learner, self.n = learner, n
         self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
-        self.team = Team(n, partial(torch.set_num_threads, 1))
+        self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):
             learner.update.optimizer.team = self.team
         each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
@@ -80,7 +80,7 @@ class GradientParts:
         where others change the weights.
         """
         own, kept = _large(self.learner.policy), []
-        if not getattr(self.learner.policy, "bf16", False) or self.learner.spec.update.apart:
+        if not getattr(self.learner.policy, "bf16", False) or self.learner.spec.update.asynchronous:
             return []
         for k, layer in own.items():
             layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)

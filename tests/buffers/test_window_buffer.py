@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.experience import ExperienceBuffer
+from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core.tree import Batch, Field
 
 ROWS = {"x": Field((), "int64"), "obs": {"y": Field((2,), "float32")}}
 STATE = {"h": Field((3,), "float32")}
 
 
-def buffer(window: int = 2, capacity: int = 6, reuse: float = 1.0, seed: int = 0) -> ExperienceBuffer:
-    return ExperienceBuffer(ROWS, STATE, window, capacity, reuse, seed)
+def buffer(window: int = 2, capacity: int = 6, reuse: float = 1.0, seed: int = 0) -> WindowBuffer:
+    return WindowBuffer(ROWS, STATE, window, capacity, reuse, seed)
 
 
 def rollout(number: int, T: int, window: int, lanes: int) -> tuple[Batch, Batch]:
