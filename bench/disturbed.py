@@ -5,9 +5,9 @@
     python bench/disturbed.py dqn sb3-dqn --peers PEERS --duel         # undisturbed, in turn, dqn in both precisions
 
 Pong, no option of speed given. Only what would keep a run from learning within seconds is: a short
---learning-starts, a replay that fits, and for r2d2 and apex a batch that ends within the window. A foreign core is a process that computes for
-ever, bound to one core, at the same priority; runs with and without it follow one another. Rates are agent steps learnt
-from per second, after the first updates and a warm-up. PEERS: see bench/peers/README.md.
+--learning-starts, a replay that fits, and for r2d2 and apex a batch that ends within the window. A foreign core is a
+process that computes for ever, bound to one core, at the same priority; runs with and without it follow one another.
+Rates are agent steps learnt from per second, after the first updates and a warm-up. PEERS: see bench/peers/README.md.
 """
 
 from __future__ import annotations

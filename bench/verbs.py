@@ -28,8 +28,8 @@ RUNS: dict[str, str] = {
     "recurrent": "impala --env toy:memory --network mlp --core gru --core-size 16 --actors 1 --lanes 8 --unroll 8 "
     "--batch 8 --steps 3000",
     "board": "alphago_zero --env game:tic_tac_toe --players 1 --games 16 --simulations 8 --temperature-plies 6 "
-    "--blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 4000 --learning-starts 400 --learners 1 --leaves 1 --evaluator torch "
-    "--precision float32 --champion-games 0 --steps 1200",
+    "--blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 4000 --learning-starts 400 --learners 1 --leaves 1 "
+    "--evaluator torch --precision float32 --champion-games 0 --steps 1200",
     "team": "ftw --env toy:skirmish --event-rewards kill=1,death=-0.5 --agents 2 --network mlp --core-size 16 "
     "--lanes 16 --batch 4 --unroll 20 --memory 0 --auxiliary reward --optimizer adam --games-per-matchup 10 "
     "--exploit-every 20 --steps 4000",

@@ -179,7 +179,7 @@ class AlphagoZero(RunOptions, total=False):
     games: int  # games that a player searches at once; its network is asked for all of them together
     simulations: int  # of each search; a move has one search
     leaves: int  # of a search, evaluated in one batch; until then each counts as a lost visit
-    fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
+    fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
@@ -187,7 +187,7 @@ class AlphagoZero(RunOptions, total=False):
     gumbel_actions: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
-    temperature_plies: int  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
+    temperature_plies: int  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
     evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
@@ -206,7 +206,7 @@ class AlphagoZero(RunOptions, total=False):
     momentum: float  # of stochastic gradient descent
     l2: float  # c of the loss's c‖θ‖²
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: int  # of a match; their first plies, half of `warm`, are drawn from the champion's policy
+    gate_games: int  # of a match; the champion's policy draws their first plies, half of --temperature-plies
     gate_every: int  # updates from one match to the next
     champion_games: int  # games that a champion plays before the next match
     budget: int  # moves to train for when neither --frames nor --steps is given
@@ -482,7 +482,7 @@ class League(RunOptions, total=False):
     opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
     games_per_matchup: int  # that a table plays before its players are drawn anew
     snapshot_every: int  # updates of an agent from one past agent to the next
-    exploit_every: int  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
+    exploit_every: int  # matches of an agent between two looks at whether to copy a better one (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch

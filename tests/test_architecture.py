@@ -62,12 +62,7 @@ ALONE = {
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.
-WITH_TORCH = {
-    *("runs/load", "runs/options", "runs/plan", "runs/population", "runs/reproduce", "runs/run", "runs/session"),
-    *("runs/surgery", "evaluation/agent", "evaluation/evaluate", "evaluation/gtp", "evaluation/matches"),
-    *("evaluation/verify", "cli/bench", "cli/bench_measure", "cli/evaluate", "cli/gtp", "cli/pages", "cli/play_page"),
-    *("cli/play_session", "cli/systems", "cli/tournament", "cli/train", "cli/watch"),
-}
+WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_page", "cli/play_session"}
 
 
 def name(path: Path) -> str:
@@ -134,7 +129,7 @@ def test_a_file_has_one_noun_and_neither_too_few_lines_nor_too_many():
     wrong += [f"{file} is excused, and is no file" for file in excused if not (PACKAGE / f"{file}.py").is_file()]
     for path in FILES:
         lines, file = len(path.read_text().splitlines()), name(path)
-        if lines > LONGEST and file != "cli/gtp":  # 835 lines
+        if lines > LONGEST:
             wrong.append(f"{file} has {lines} lines, {LONGEST} are allowed")
         if path.stem == "__init__" or is_page(path) or file in excused:
             continue
@@ -170,7 +165,7 @@ def test_every_system_is_one_page_of_wiring():
         tree = tree_of(path)
         if path.stem == "__init__":
             continue
-        assert 25 <= measure(path)["code"] <= 100, f"{path}: lines of code of a page"
+        assert 25 <= measure(path)["code"] <= 90, f"{path}: lines of code of a page"
         classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
         assert [c.name for c in classes] == ["Config"], path
         assert len([n for n in classes[0].body if isinstance(n, ast.AnnAssign)]) <= 36, path

@@ -5,8 +5,8 @@ Rollouts in flight: fixed slots in shared memory, and rings of the numbers of th
 A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
 its windows.
 Every producer (an acting worker) owns its share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers. Where each consumer learns the policy of another agent (`per_agent`), a producer feeds all, and
-a commit names the one. So every ring has one writer and one reader. Imports no torch.
+consumer p mod consumers. Where each consumer learns the policy of another agent (`per_agent`), a producer feeds all,
+and a commit names the one. So every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations

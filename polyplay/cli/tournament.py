@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
-best), files of past agents in RUN/selves, and opponents: random, bot:NAME, in board games also mcts:N, in connect
+best), files of past agents in RUN/past_agents, and opponents: random, bot:NAME, in board games also mcts:N, in connect
 four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 

@@ -409,10 +409,10 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-# Files of past agents: an agent's weights as they were, in `selves/AGENT-VERSION.safetensors`, with a checksum.
+# Files of past agents: an agent's weights as they were, in `past_agents/AGENT-VERSION.safetensors`, with a checksum.
 
 
-FOLDER = "selves"
+FOLDER = "past_agents"
 CHECKSUM = "sha256"  # in the file's metadata: of names, types, shapes and numbers
 
 

@@ -289,7 +289,7 @@ def is_run(name: str) -> bool:
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     """Who a name means. RUN: every agent of a run's newest checkpoint; RUN/checkpoints/NAME: of that one; either with
-    :N or :best: that agent; RUN/selves/NAME.safetensors: a past agent. Raises UserError.
+    :N or :best: that agent; RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
     """
     path, agent = _split_agent(name)
     alone = path.suffix == checkpoint.ARRAYS
@@ -297,7 +297,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
         raise UserError(f"{name}: there is no such file of a past agent")
     folder = path.absolute().parent
     if alone and folder.name != FOLDER:
-        raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/selves")
+        raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
     run, which = (folder.parent, None) if alone else load.split_checkpoint(path)
     page, settings, options, _ = load.load_run(run, trust)
     found = path if alone else load.choose_checkpoint(run, which)

@@ -103,7 +103,7 @@ class Skill(NamedTuple):
     """How good a bot is."""
 
     block: int  # steps that it stays with what it has drawn of the following
-    heeds: float  # chance to read_control opponents in sight in a block
+    heeds: float  # chance to notice opponents in sight in a block
     pauses: float  # chance to stand still in a block
     off: int  # most by which its aim is off in a block, in parts of a circle
     fires: float  # chance per step to tag where it believes to hit

@@ -3,7 +3,7 @@
 Scripted players of the lane game at four levels.
 
 What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. All
-go along a lane and attack what they see; how quickly they think and what they notice is a matter of level, see LaneSkill.
+go along a lane and attack what they see; how quickly they think and what they notice depends on the level (LaneSkill).
 """
 
 from __future__ import annotations

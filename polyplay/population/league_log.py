@@ -396,7 +396,7 @@ class LeagueState:
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
         self.names = names  # of players, "": nobody is there
         self.numbers = {name: p for p, name in enumerate(names) if name}
-        self.selves: list[int] = []  # past agents, the oldest first
+        self.past_agents: list[int] = []  # past agents, the oldest first
         self.tables: defaultdict[int, LeagueTable] = defaultdict(LeagueTable)  # of actors
         self.taken: Counter[int] = Counter()  # matches of an actor
         self.lost: Counter[int] = Counter()
@@ -466,16 +466,16 @@ class LeagueState:
     def _enter(self, name: str, player: int) -> None:
         agent = int(name.partition("-")[0])
         self.names[player], self.numbers[name] = name, player
-        best = max((float(self.ratings.quality[p]) for p in self.selves), default=0.0)
+        best = max((float(self.ratings.quality[p]) for p in self.past_agents), default=0.0)
         self.ratings.inherit(player, agent, best)
-        self.selves.append(player)
+        self.past_agents.append(player)
         self.entered[agent] += 1
 
     def _leave(self, name: str) -> None:
         player = self.numbers.pop(name)
         self.history.append(self._row(player, name))
         self.ratings.forget(player)
-        self.selves.remove(player)
+        self.past_agents.remove(player)
         self.names[player] = ""
 
     # ------------------------------------------------------------------------------------------------ league.json
@@ -488,7 +488,7 @@ class LeagueState:
     def save(self) -> Row:
         """Everything, as plain data."""
         held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
-        held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"selves": list(self.selves)}
+        held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"past_agents": list(self.past_agents)}
         held["tables"] = {actor: asdict(table) for actor, table in self.tables.items()}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
         return held | {"players": players, "history": self.history, **self.copies.save()}
@@ -505,7 +505,7 @@ class LeagueState:
             self.names[row["player"]], self.numbers[row["name"]] = row["name"], row["player"]
         for row in saved["players"]:
             self.ratings.load(row["player"], row, self.numbers)
-        self.selves, self.history = saved["selves"], saved["history"]
+        self.past_agents, self.history = saved["past_agents"], saved["history"]
         self.copies.load(saved)
 
 

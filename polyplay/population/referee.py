@@ -344,7 +344,7 @@ class Referee:
             left = acknowledged is not None and acknowledged[actor] == table.draw
             waiting = self.league.results(actor, state.taken[actor], 1).draw
             seated.update(table.players, () if left and (waiting == table.draw).all() else table.before)
-        quality = {p: float(state.ratings.quality[p]) for p in state.selves[:-1] if p not in seated}
+        quality = {p: float(state.ratings.quality[p]) for p in state.past_agents[:-1] if p not in seated}
         player = min(quality, key=lambda p: quality[p], default=-1)
         if player < 0 or not self._take([{"leave": state.names[player]}]):
             return -1
@@ -375,7 +375,7 @@ class Referee:
     def _draw(self, actor: int, draw: int, before: list[int]) -> Row:
         league, names = self.league, self.state.names
         agents, bots = range(league.agents), range(self.state.places.stop, league.players)
-        among = Candidates(agents, self.state.selves, bots, league.elo, league.quality)
+        among = Candidates(agents, self.state.past_agents, bots, league.elo, league.quality)
         random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * league.seated).reshape(-1, 2)
         first = (actor + draw) % league.agents  # every agent is first as often
         players, costs = keep_seats(*self.opponents.draw(first, league.seated, among, random), before)

@@ -102,7 +102,7 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent steps, as in learning_rate=1e-3@0.5"
-LEFT = "left"  # the part of the run that is left, which is no choice
+REMAINING = "remaining"  # the part of the run to come, which is no choice
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
@@ -149,7 +149,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    known = [name for name in spec.hyperparameters.configured if name != LEFT]
+    known = [name for name in spec.hyperparameters.configured if name != REMAINING]
     copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}
     for schedule in crew.schedules:
         name = schedule.name

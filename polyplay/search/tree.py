@@ -176,9 +176,9 @@ class SearchOptions:
     at a root with noise "parent", as there.
 
     root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022), σ(q)
-    being (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a tenth of
-    that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by Gumbel
-    noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
+    being (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a
+    tenth of that, and q brought to [0, 1] from the least and greatest of its position. With both, moves are drawn by
+    Gumbel noise times the temperature; noise, exploration, c and fpu count for nothing, and no subtree is kept.
 
     fast_simulations: playouts are capped (Wu 2019, 3.1): a search is full with chance `full`, or else has so many
     simulations and no noise, and the policy learns nothing from it.

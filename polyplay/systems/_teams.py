@@ -201,3 +201,17 @@ def check_windows(c: Any) -> None:
 def experience_of(c: Any, rollouts: RolloutQueue) -> Windows:
     """How windows are drawn."""
     return Windows(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)
+
+
+def batches_of(c: Any, envs: Envs) -> int:
+    """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
+    if envs.spec.seats < 2:
+        raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
+    if c.learners > c.agents:
+        raise UserError(f"--learners {c.learners} given; allowed: at most one for each of --agents {c.agents}")
+    own = c.lanes // c.players
+    rollouts, rest = divmod(c.batch, own)
+    if rest or not rollouts or (c.lag >= 0 and rollouts > 1):
+        most = " and with a --lag no more" if c.lag >= 0 else ", or a multiple"
+        raise UserError(f"--batch {c.batch} given; allowed: {own}, the lanes of a player in --lanes {c.lanes}{most}")
+    return rollouts

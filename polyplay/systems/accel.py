@@ -96,7 +96,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     spec = LearnerSpec(
         policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, stored_bootstrap=True
     )

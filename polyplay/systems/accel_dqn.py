@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
@@ -63,29 +63,26 @@ def released() -> Config:
 
 def dqn() -> Config:
     """Table 2's DQN, batch 512, as accel_rl has it: RMSProp, ε to 0.1."""
-    return Config(
-        algo="dqn", lanes=32, batch=512, target_update=156, optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1
-    )
+    pace = Config(lanes=32, batch=512, target_update=156)
+    return replace(pace, algo="dqn", optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1)
 
 
 def rainbow() -> Config:
     """Table 2's ε-Rainbow, batch 512: double, dueling, categorical, 3 steps, priorities; target every 8,000 steps."""
-    pace = replace(
-        released(), learning_starts=20_000, target_update=125, epsilon_decay_steps=62_500, budget=Config.budget
-    )
+    pace = replace(released(), learning_starts=20_000, target_update=125, epsilon_decay_steps=62_500)
+    pace = replace(pace, budget=Config.budget)
     return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, optimizer_eps=0.005 / 512, max_grad_norm=10.0)
 
 
 def chunked() -> Config:
-    """The same categorical DQN with two asynchronous replicas. `target` counts the batches of 1,024 of both."""
+    """The same categorical DQN with two asynchronous replicas. `target_update` counts the batches of 1,024 of both."""
     return Config(sync="chunked", replicas=2, target_update=78, optimizer_eps=0.01 / 1_024)
 
 
 def quick() -> Config:
     """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(
-        lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200, budget=8_000_000
-    )
+    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200)
+    pace = replace(pace, budget=8_000_000)
     learner = replace(pace, learning_rate=1e-3, optimizer_eps=0.01 / 256, max_grad_norm=10.0, n_step=10, v_max=4.0)
     return replace(learner, epsilon_decay_steps=40_000, epsilon=0.02, atari="baselines", network="a3c", inputs="centre")
 
@@ -113,10 +110,8 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
-    outputs = partial(q_outputs, double=rainbow)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
-    )
+    targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
     learner = crew.add(
         replica, n=replicas, learner=True, on_loss="replace" if update.asynchronous else "fail", envs=envs
     )

@@ -36,9 +36,7 @@ class Config:
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
     simulations: Count = 1600  # of each search; a move has one search
     leaves: Count = 8  # of a search, evaluated in one batch; until then each counts as a lost visit
-    fast_simulations: Whole = (
-        0  # simulations of three searches in four, from which nothing is learnt; 0: every search is full
-    )
+    fast_simulations: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
@@ -46,9 +44,7 @@ class Config:
     gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
-    temperature_plies: Count = (
-        30  # plies in which moves are drawn, by visits or with Gumbel noise; afterwards the best is played
-    )
+    temperature_plies: Count = 30  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
@@ -67,7 +63,7 @@ class Config:
     momentum: Fraction = 0.9  # of stochastic gradient descent
     l2: NonNegative = 1e-4  # c of the loss's c‖θ‖²
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # of a match; their first plies, half of `warm`, are drawn from the champion's policy
+    gate_games: Count = 400  # of a match; the champion's policy draws their first plies, half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
     budget: Count = 980_000_000  # moves to train for when neither --frames nor --steps is given
@@ -75,15 +71,11 @@ class Config:
 
 def quick() -> Config:
     """Connect four on two cores: what bench/results/search_ablations.md earned."""
-    search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", gate=0.0, drops=())
-    search = replace(
-        search, noise_alpha=1.0, temperature_plies=12, symmetries="learning", resign="off", champion_games=0
-    )
-    learner = replace(
-        search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, learning_starts=10_000
-    )
-    learner = replace(learner, evaluator="auto")  # and --precision auto: _presets.with_fastest
-    return replace(learner, learning_rate=0.03, anneal="linear", budget=1_400_000)
+    search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", noise_alpha=1.0)
+    search = replace(search, temperature_plies=12, symmetries="learning", resign="off", gate=0.0, champion_games=0)
+    learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, drops=())
+    learner = replace(learner, learning_starts=10_000, learning_rate=0.03, anneal="linear", budget=1_400_000)
+    return replace(learner, evaluator="auto")  # and --precision auto: _presets.with_fastest
 
 
 def paper40() -> Config:
@@ -94,9 +86,8 @@ def paper40() -> Config:
 def alphazero() -> Config:
     """Its successor (Silver et al. 2018), which plays with the newest weights to the end of each game: for Go."""
     search = Config(exploration="alphazero", symmetries="none", simulations=800, gate=0.0, capacity=200_000_000)
-    search = replace(search, resign="off", keep_tree=False)
-    learner = replace(search, batch=4_096, learning_rate=0.02, drops=(300_000, 500_000), ratio=0.68)
-    return replace(learner, budget=4_200_000_000)
+    search = replace(search, resign="off", keep_tree=False, budget=4_200_000_000)
+    return replace(search, batch=4_096, learning_rate=0.02, drops=(300_000, 500_000), ratio=0.68)
 
 
 PRESETS = {"paper": Config, "paper40": paper40, "alphazero": alphazero, "quick": quick}

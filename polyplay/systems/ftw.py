@@ -18,8 +18,8 @@ from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System
-from polyplay.systems._teams import POINTS, QUICK, copy_rule, ftw_network, loss_of
-from polyplay.systems.league import batches_of, wire_tables
+from polyplay.systems._teams import POINTS, QUICK, batches_of, copy_rule, ftw_network, loss_of
+from polyplay.systems.league import wire_tables
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 

@@ -13,18 +13,7 @@ from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.core.errors import (
-    Agents,
-    Count,
-    Fraction,
-    Lag,
-    NonNegative,
-    Players,
-    Positive,
-    SomeWorkers,
-    UserError,
-    Whole,
-)
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
 from polyplay.learning.policy_losses import APPO, VTrace
@@ -32,6 +21,7 @@ from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System
+from polyplay.systems._teams import batches_of
 from polyplay.systems._wiring import actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -52,9 +42,7 @@ class Config:
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
     games_per_matchup: Count = 100  # that a table plays before its players are drawn anew
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
-    exploit_every: Whole = (
-        0  # matches of an agent from one look to the next whether to copy a better one (0: none copies)
-    )
+    exploit_every: Whole = 0  # matches of an agent between two looks at whether to copy a better one (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
@@ -95,7 +83,14 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_tables(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, selves: int = 0
+    c: Any,
+    crew: Crew,
+    envs: Envs,
+    spec: LearnerSpec,
+    slots: int,
+    league: League,
+    rule: CopyRule,
+    snapshot_every: int = 0,
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
@@ -104,21 +99,9 @@ def wire_tables(
     params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, selves=selves)
+    learner = crew.add(
+        learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshot_every=snapshot_every
+    )
     learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})
-
-
-def batches_of(c: Any, envs: Envs) -> int:
-    """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
-    if envs.spec.seats < 2:
-        raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
-    if c.learners > c.agents:
-        raise UserError(f"--learners {c.learners} given; allowed: at most one for each of --agents {c.agents}")
-    own = c.lanes // c.players
-    rollouts, rest = divmod(c.batch, own)
-    if rest or not rollouts or (c.lag >= 0 and rollouts > 1):
-        most = " and with a --lag no more" if c.lag >= 0 else ", or a multiple"
-        raise UserError(f"--batch {c.batch} given; allowed: {own}, the lanes of a player in --lanes {c.lanes}{most}")
-    return rollouts

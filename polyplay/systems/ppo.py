@@ -86,7 +86,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, left=1.0)
+    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)

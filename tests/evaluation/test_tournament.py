@@ -198,8 +198,8 @@ def _make_league(run: Path) -> None:
     checkpoint.complete(run, 9, {"steps": 180, "frames": 180, "updates": 9})
     rated = [{"kind": "agent", "agent": agent, "elo": 900.0 + 200 * agent} for agent in (0, 1)]
     (run / "league.json").write_text(json.dumps({"players": rated}))
-    (run / "selves").mkdir()
-    checkpoint.write_arrays(run / "selves" / "0-5.safetensors", arrays)
+    (run / "past_agents").mkdir()
+    checkpoint.write_arrays(run / "past_agents" / "0-5.safetensors", arrays)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def words(runs: Path) -> Callable[[str], list[str]]:
 
 def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], list[str]]):
     told = list[str]()
-    names = words("LEAGUE LEAGUE/selves/0-5.safetensors bot:opposite random")
+    names = words("LEAGUE LEAGUE/past_agents/0-5.safetensors bot:opposite random")
     found = play_tournament(names, TournamentOptions(matches=20, anchor="bot:opposite"), told.append)
     league = runs / "LEAGUE"
     everyone = [f"{league}:0", f"{league}:1", *names[1:]]
@@ -239,7 +239,7 @@ def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], 
         play_tournament([*words(name), "bot:opposite"], TournamentOptions(matches=40, greedy=True))["payoff"]
         for name in (
             "LEAGUE:1",
-            "LEAGUE/selves/0-5.safetensors",
+            "LEAGUE/past_agents/0-5.safetensors",
             "LEAGUE/checkpoints/000000000009-steps-180:1",
             "LEAGUE:best",
             "LEAGUE:0",
@@ -250,15 +250,16 @@ def test_an_agent_plays_with_its_own_weights(runs: Path, words: Callable[[str], 
 
 
 def test_a_past_self_is_found_from_its_own_folder(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(runs / "LEAGUE" / "selves")
+    monkeypatch.chdir(runs / "LEAGUE" / "past_agents")
     [found] = find_agents("0-5.safetensors")
     assert (found.name, found.weights.name) == ("0-5.safetensors", "0-5.safetensors")
 
 
 def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.chdir(runs / "LEAGUE" / "checkpoints" / "000000000009-steps-180" / "agents" / "0")
-    assert "policy.safetensors given, allowed: the file of a past agent where its run has it, in RUN/selves" in refused(
-        capsys, "tournament", "policy.safetensors", "random"
+    assert (
+        "policy.safetensors given, allowed: the file of a past agent where its run has it, in RUN/past_agents"
+        in refused(capsys, "tournament", "policy.safetensors", "random")
     )
 
 
@@ -279,7 +280,7 @@ def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pyt
         ("LEAGUE:7 random", "LEAGUE:7: '7' given, allowed: best, 0, 1"),
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
-        ("LEAGUE/selves/4-4.safetensors random", "4-4.safetensors: there is no such file of a past agent"),
+        ("LEAGUE/past_agents/4-4.safetensors random", "4-4.safetensors: there is no such file of a past agent"),
     ],
 )
 def test_mistakes_are_one_line_team_tournament(

@@ -152,14 +152,14 @@ def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
     given = {**QUIET, "serial": True, "env": "toy:rps", "agents": 2, "lanes": 8, "batch": 4, "snapshot_every": 2}
     given |= {"opponents": "past:0.9", "games_per_matchup": 4, "hidden": (16,)}
     old = polyplay.train("league", run=str(tmp_path / "old"), steps=1000, **given).directory
-    past = sorted(p.stem for p in (old / "selves").iterdir())
+    past = sorted(p.stem for p in (old / "past_agents").iterdir())
     assert past
     report = grow_run(old, tmp_path / "new", {"hidden": (32,)}, settle=200)
     assert report["past_agents"] == len(past)
     new = tmp_path / "new"
-    assert sorted(p.stem for p in (new / "selves").iterdir()) == past
+    assert sorted(p.stem for p in (new / "past_agents").iterdir()) == past
     for name in past:
-        grown, was = (checkpoint.read_arrays(where / "selves" / f"{name}.safetensors") for where in (new, old))
+        grown, was = (checkpoint.read_arrays(where / "past_agents" / f"{name}.safetensors") for where in (new, old))
         assert np.array_equal(grown["actions.weight"][:, :16], was["actions.weight"])
         assert not grown["actions.weight"][:, 16:].any()
     assert (new / "league.json").read_bytes() == (old / "league.json").read_bytes()
@@ -209,9 +209,9 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     assert "not carried: experience of optimisers" in capfd.readouterr().out
     assert not [*new.glob("checkpoints/*/learners")]
     assert (new / "ratings.jsonl").read_bytes() == (new / "references.json").read_bytes() == b'{"version": 0}\n'
-    past = {p.stem for p in (old / "selves").iterdir()}
-    assert {p.stem for p in (new / "selves").iterdir()} == past
-    grown = checkpoint.read_arrays(next((new / "selves").iterdir()))
+    past = {p.stem for p in (old / "past_agents").iterdir()}
+    assert {p.stem for p in (new / "past_agents").iterdir()} == past
+    grown = checkpoint.read_arrays(next((new / "past_agents").iterdir()))
     assert grown["actions.query.weight"].shape == (4 * 32, 24), "four values of the first part name a unit"
     assert not grown["actions.query.weight"][:, 16:].any()
 

@@ -104,7 +104,7 @@ def test_a_run_that_lost_its_last_checkpoint_plays_the_same_matches_again(tmp_pa
     state = json.loads((saved[0] / "league/state.json").read_text())
     assert len(saved) == 2
     assert 20 < state["lines"] < len(matches) - 20
-    selves = {path.name: path.read_bytes() for path in (run.directory / "selves").iterdir()}
+    selves = {path.name: path.read_bytes() for path in (run.directory / "past_agents").iterdir()}
     shutil.rmtree(saved[1])
     (run.directory / "summary.json").unlink()
     run = polyplay.resume(run.directory)
@@ -112,7 +112,7 @@ def test_a_run_that_lost_its_last_checkpoint_plays_the_same_matches_again(tmp_pa
     again = (run.directory / "matches.jsonl").read_text().splitlines()
     timeless = partial(json.loads, object_hook=lambda row: {k: v for k, v in row.items() if k != "at"})
     assert list(map(timeless, again)) == list(map(timeless, matches))
-    assert {path.name: path.read_bytes() for path in (run.directory / "selves").iterdir()} == selves
+    assert {path.name: path.read_bytes() for path in (run.directory / "past_agents").iterdir()} == selves
 
 
 def test_matches_under_way_are_said_to_be_lost_only_where_they_are(tmp_path, capsys):

@@ -360,7 +360,7 @@ def test_killed_anywhere_it_goes_on_with_all_that_it_had(tmp_path):
             assert whole_windows(directory, found) == 64
             learnt_once(found)
             had, arrived = rated(directory), counts(found)["arrived"]
-            selves = set((directory / "selves").iterdir())
+            selves = set((directory / "past_agents").iterdir())
             ratings = [line for line in read_lines(directory / RATINGS) if line["version"] <= version]
             run = _command("resume", str(directory))
             _saved(run, directory)
@@ -368,7 +368,7 @@ def test_killed_anywhere_it_goes_on_with_all_that_it_had(tmp_path):
             assert update(directory) > version
             assert counts(now)["arrived"] > arrived
             assert now.json("agents/0/learner")["hyperparameters"]["team_spirit"] == 0.75
-            assert set((directory / "selves").iterdir()) >= selves
+            assert set((directory / "past_agents").iterdir()) >= selves
             players = rated(directory)
             gone = {row["name"] for row in read_object(directory / "league.json")["history"]}
             assert all(name in gone or players[name] >= n for name, n in had.items()), "no rating is lost"

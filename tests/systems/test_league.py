@@ -68,13 +68,13 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
     assert len({x["body.0.weight"].tobytes() if "body.0.weight" in x else str(x) for x in policies}) == 3
     games = list(read_lines(run.directory / "episodes.jsonl"))
     assert {game["agent"] for game in games} == {0, 1, 2}, "a game of a past agent is nobody's"
-    past = {p.stem for p in (run.directory / "selves").iterdir()}
+    past = {p.stem for p in (run.directory / "past_agents").iterdir()}
     assert past >= {f"{agent}-3" for agent in range(3)} if loss == "vtrace" else past
 
     run = polyplay.resume(run.directory, steps=5000)
     after = versions(run.directory)
     assert all(after[agent] > before[agent] for agent in before)
-    assert {p.stem for p in (run.directory / "selves").iterdir()} > past
+    assert {p.stem for p in (run.directory / "past_agents").iterdir()} > past
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -203,21 +203,21 @@ def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_p
     try:
         for victim in ("main", "learn"):
             _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
-            _until(lambda: len(list(directory.glob("selves/*"))) >= 6 and _lines(directory) > 40, "no past agents")
+            _until(lambda: len(list(directory.glob("past_agents/*"))) >= 6 and _lines(directory) > 40, "no past agents")
             workers = _processes(directory.name)
             learners = [p for p in workers if "learn" in " ".join(p.cmdline())]
             os.kill(run.pid if victim == "main" else learners[0].pid, signal.SIGKILL)
             out = run.communicate(timeout=60)[0].decode()
             assert run.returncode == (-signal.SIGKILL if victim == "main" else 1), out
             _until(lambda: not _processes(directory.name), "orphans", 30.0)
-            was, had, selves = versions(directory), rated(directory), set((directory / "selves").iterdir())
+            was, had, selves = versions(directory), rated(directory), set((directory / "past_agents").iterdir())
             played = _lines(directory)
             run = _command("resume", str(directory), faults=faults)
             _until(
                 lambda run=run, played=played: run.poll() is not None or _lines(directory) > played + 20, "no matches"
             )
             assert run.poll() is None, run.communicate()[0].decode()
-            assert set((directory / "selves").iterdir()) >= selves
+            assert set((directory / "past_agents").iterdir()) >= selves
             now = rated(directory)
             assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"
             newest = checkpoint.everything(directory)[-1].name

@@ -406,9 +406,7 @@ class ServerMirror(ObjectMirror):
         if not self._may_come(kind, i):
             raise FrameError(f"{kind.name} {i} of a parameter server")
         small = {_Kind.THERE: [self._there], _Kind.HEAD: [self._head], _Kind.VERSION: [self._version]}
-        learner = self._learner[
-            : 2 - self.away
-        ]  # marks only come home: away a shard that begins would read_control them
+        learner = self._learner[: 2 - self.away]  # marks only come home: away a shard that begins would obey them
         small |= {_Kind.SHARD: self._shard, _Kind.LEARNER: learner, _Kind.SEAT: self._seat}
         if kind in small:
             return small[kind]

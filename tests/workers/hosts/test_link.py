@@ -257,10 +257,10 @@ class TestFailingThreads:
     def test_a_receiving_thread_that_fails_closes_the_link(self, fault):
         link, theirs = ends()
 
-        def read_control(value: object) -> None:
+        def fail(value: object) -> None:
             raise fault
 
-        link.on[WORD] = read_control
+        link.on[WORD] = fail
         assert repr(fault) in received(link, theirs, frame(WORD, body=b"{}"))
         assert link.closed.is_set()
 
