@@ -156,14 +156,14 @@ def learn_agents(
     spec: LearnerSpec,
     params: AgentParams,
     league: LearnersLeague | None = None,
-    snapshot_every: int = 0,
+    snapshots: int = 0,
 ) -> Iterator[None]:
-    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. snapshot_every:
+    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. snapshots:
     updates of an agent from one past agent to the next.
     """
     own = range(ctx.index, params.agents, ctx.n)
     source = replace(source, wait=len(own) == 1)
-    feeds = {agent: _feed_of(ctx, agent, source, spec, params, league, snapshot_every) for agent in own}
+    feeds = {agent: _feed_of(ctx, agent, source, spec, params, league, snapshots) for agent in own}
     turns = {agent: learn_from(feed, feed.ctx, feed.learner) for agent, feed in feeds.items()}
 
     def write_part(number: int) -> None:
@@ -188,12 +188,12 @@ def _feed_of(
     spec: LearnerSpec,
     params: AgentParams,
     league: LearnersLeague | None,
-    snapshot_every: int,
+    snapshots: int,
 ) -> AgentSource:
     """The end of the queue at which an agent learns, with its learner."""
     context = agent_context(ctx, agent)
     learner = Learner(context, agent_spec(spec, agent, params))
-    past = None if league is None or not snapshot_every else PastAgents(context, learner, league, snapshot_every)
+    past = None if league is None or not snapshots else PastAgents(context, learner, league, snapshots)
     feed = AgentSource(source, context, learner, params.each[agent], past)
     if league is not None and params.snapshot is not None:
         feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
@@ -326,13 +326,13 @@ def window_learner(
     spec: LearnerSpec,
     params: AgentParams,
     league: LearnersLeague | None = None,
-    snapshot_every: int = 0,
+    snapshots: int = 0,
 ) -> Iterator[None]:
-    """Learn from windows, and publish the weights now and then. snapshot_every: updates from one past agent to the next."""
+    """Learn from windows, and publish the weights now and then. snapshots: updates from one past agent to the next."""
     learner = Learner(ctx, spec)
     feed = ExperienceSource(source, ctx, learner, params)
-    if league is not None and snapshot_every and ctx.index == 0:
-        feed.past = PastAgents(ctx, learner, league, snapshot_every)
+    if league is not None and snapshots and ctx.index == 0:
+        feed.past = PastAgents(ctx, learner, league, snapshots)
     if (found := between_rounds(ctx)) is not None:
         feed.take_up(found)
     if ctx.directory is not None:

@@ -102,9 +102,7 @@ def build(c: Config, crew: Crew) -> System:
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(
-        window_learner, n=c.learners, name="learn", learner=True, spec=spec, snapshot_every=c.snapshot_every
-    )
+    learner = crew.add(window_learner, n=c.learners, name="learn", learner=True, spec=spec, snapshots=c.snapshot_every)
     learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:

@@ -90,7 +90,7 @@ def wire_tables(
     slots: int,
     league: League,
     rule: CopyRule,
-    snapshot_every: int = 0,
+    snapshots: int = 0,
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
@@ -99,9 +99,7 @@ def wire_tables(
     params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(
-        learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshot_every=snapshot_every
-    )
+    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshots=snapshots)
     learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})

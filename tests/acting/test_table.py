@@ -43,7 +43,7 @@ def _crew(
     lag: int | None = 0,
     league: bool = False,
     opponents: str = "past:0.4",
-    snapshot_every: int = 4,
+    snapshots: int = 4,
     directory: Any = None,
     learners: int = 1,
     copies: CopyRule = NO_COPIES,
@@ -60,7 +60,7 @@ def _crew(
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
-    more = {**own, "snapshot_every": snapshot_every} if league else {}
+    more = {**own, "snapshots": snapshots} if league else {}
     source = AgentBatches(queue, 1)
     crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
     if league:
@@ -218,7 +218,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
         lag=None,
         league=True,
         opponents="uniform",
-        snapshot_every=1000,
+        snapshots=1000,
         directory=tmp_path,
     )
     _run(crew)
