@@ -58,7 +58,7 @@ def crew_of(actors: int, asked: argparse.Namespace) -> Crew:
     page = systems.load("apex")
     more: Any = {"actors": actors, "lanes": asked.lanes, "replay_workers": asked.memories}
     kept: Any = {"capacity": 50_000, "learning_starts": asked.start, "network": asked.network, "batch": asked.batch}
-    crew = Crew(steps=10**12, say=lambda kind, text: print(f"apex: {text}", flush=True))
+    crew = Crew(steps=10**12, log=lambda kind, text: print(f"apex: {text}", flush=True))
     page.build(Config(env=asked.env, atari="baselines", prefetch=4, unroll=25, optimizer="adam", **more, **kept), crew)
     return crew
 

@@ -294,7 +294,8 @@ def impala(ours: str, theirs: str) -> tuple[Contender, ...]:
 
 def dqn() -> tuple[Contender, ...]:
     """An update of 32 for every 4 agent steps on both sides, ε 0.05, a replay of 100,000; the window is of training."""
-    ours = "network=nature batch=32 ratio=8 capacity=100000 start=1000 epsilon=0.05 epsilon_over=1 target=2500"
+    ours = "network=nature batch=32 ratio=8 capacity=100000 learning_starts=1000 epsilon=0.05"
+    ours += " epsilon_decay_steps=1 target_update=2500"
     return (
         *both("dqn", "dqn", f"{ours} atari=baselines optimizer=adam", *DQN),
         *both("accel_dqn", "accel_dqn", f"{ours} atari=baselines algo=dqn", *ACCEL_DQN),

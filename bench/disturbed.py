@@ -34,16 +34,16 @@ from docs.browser import Browser
 from polyplay.core.files import read_lines, write_json
 from polyplay.systems import ordinary
 
-REPLAY = "start=1000 capacity=100000"
-PLAYED = f"{REPLAY} epsilon=0.05 epsilon_over=1"  # as the peer plays
+REPLAY = "learning_starts=1000 capacity=100000"
+PLAYED = f"{REPLAY} epsilon=0.05 epsilon_decay_steps=1"  # as the peer plays
 OPTIONS = {
     "dqn": PLAYED,
     "rainbow": REPLAY,
     "accel_dqn": PLAYED,
     "apex": f"{REPLAY} batch=64",
-    "r2d2": "start=1000 capacity=100000 batch=4",
+    "r2d2": "learning_starts=1000 capacity=100000 batch=4",
     "gorila": PLAYED,
-    "apex_dpg": "start=1000 capacity=100000",
+    "apex_dpg": "learning_starts=1000 capacity=100000",
 }
 ELSEWHERE = {"apex_dpg": "Pendulum-v1"}  # its actions are real numbers
 PEERS = {"sb3-dqn": "n_envs=1 vec=dummy", "sb3": "algo=ppo n_envs=8"}  # DQN and PPO; two compute threads, torch's own

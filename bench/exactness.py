@@ -118,7 +118,7 @@ def in_step() -> Iterator[Cell]:
         yield Cell("accel", {**ACTED, **given, "groups": 2}, replicas, "12 lanes, 2 groups")
         yield Cell("accel", {**ACTED, **given, "sync": "chunked", "groups": 2}, replicas, "--sync chunked")
         yield Cell("dqn", drawn | {"alpha": 0.6, "n_step": 3}, replicas, "18 draws, by priority")
-        yield Cell("rainbow", {**less(drawn, "optimizer"), "bound": 2.0}, replicas, "18 draws")
+        yield Cell("rainbow", {**less(drawn, "optimizer"), "v_max": 2.0}, replicas, "18 draws")
         again = {**less(drawn, "optimizer"), "groups": 2}
         yield Cell("accel_dqn", again, replicas, "18 draws")
         yield Cell("accel_dqn", again | {"sync": "chunked"}, replicas, "--sync chunked")

@@ -162,7 +162,7 @@ class SimulatedFleet:
         self.seen = senders.Seen(asked.actors, slots, asked.memories)
         rates = {"rate": asked.rate * OVER, "learn": asked.out_rate * OVER, "actors": float(asked.actors)}
         self.pace = Hyperparameters(**rates, delay=asked.delay, jitter=asked.jitter, loss=asked.loss)
-        self.crew = Crew(say=lambda kind, text: print(f"fleet: {text}", flush=True))
+        self.crew = Crew(log=lambda kind, text: print(f"fleet: {text}", flush=True))
         both: Any = {"samples": self.samples, "seen": self.seen, "pace": self.pace}
         self.crew.add(senders.send, n=asked.senders, on_loss="replace", queue=self.queue, recording=recording, **both)
         source = senders.Timed(self.queue.batches(1), self.seen)
@@ -435,7 +435,7 @@ class Machines:
         self.seen = senders.Seen(1, 1, 1)
         self.pace = Hyperparameters(rate=IN * OVER, learn=OUT * OVER, actors=float(LANES))
         self.fleet = Fleet(PretendedMachines(machines))
-        self.crew = Crew(fleet=self.fleet, say=lambda kind, text: print(f"fleet: {text}"))
+        self.crew = Crew(fleet=self.fleet, log=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
         self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, out=queue)

@@ -120,7 +120,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
-    if hasattr(policy, "hold"):
+    if hasattr(policy, "freeze_noise"):
         policy.freeze_noise()
     found = {"infer": rate(act, lanes, seconds, device), "learn": rate(update, T * B, seconds, device)}
     for name, turn, rows in (("infer", act, lanes), ("learn", update, T * B)):

@@ -324,7 +324,7 @@ class Worker:
     def remember(self, entry: Entry, **changes: Any) -> None:
         write_json(_state_file(self.runs, entry), {**self.state(entry), "settings": entry.settings, **changes})
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
     def do(self, entry: Entry) -> None:

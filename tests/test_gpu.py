@@ -90,7 +90,7 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
         assert torch.allclose(outs[0][k], outs[1][k], atol=close), k
     assert torch.cosine_similarity(*vectors, dim=0) > (0.999 if precision == "float32" else 0.95)
     state, said = on_device.policy_from_cpu(far).initial(3), []
-    far.hold()
+    far.freeze_noise()
     for t in range(5):
         step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
         with torch.no_grad():

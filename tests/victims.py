@@ -22,7 +22,7 @@ def turns(ctx, *, block):
 
 def crew_of(n: int, **more: Any) -> tuple[Crew, Any]:
     """A started crew of `n` such workers, all at work, and int64 [64]: their processes' numbers."""
-    crew, block = Crew(seed=5, say=lambda kind, text: None), SharedBlock(512)
+    crew, block = Crew(seed=5, log=lambda kind, text: None), SharedBlock(512)
     crew.add(turns, n, name="act", learner=True, block=block, **more)
     crew.start()
     pids = block.array(64, "int64")

@@ -364,7 +364,7 @@ class RoleSize(SharedObject):
 
 @dataclass
 class WorkerContext:
-    OWN: ClassVar = ("counters", "say", "rescue", "write_part", "number")  # of the worker's own process
+    OWN: ClassVar = ("counters", "log", "rescue", "write_part", "number")  # of the worker's own process
 
     role: str
     index: int  # among the workers of this role

@@ -41,7 +41,8 @@ def search_of(c: Config) -> SearchOptions:
             reuse=c.keep_tree,
         )
     except UserError as e:
-        raise UserError(str(e).replace("search ", "--", 1)) from None
+        name, colon, why = str(e).removeprefix("search ").partition(":")
+        raise UserError(f"--{name.replace('_', '-')}{colon}{why}") from None
 
 
 def replay_of(c: Config, board: Game) -> Replay:

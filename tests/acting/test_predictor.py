@@ -153,7 +153,7 @@ def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
 def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice():
     envs = Envs(census, 3, workers=3, batching=Greedy(3))
     told = []
-    crew = Crew(seed=1, say=lambda kind, text: told.append(text))
+    crew = Crew(seed=1, log=lambda kind, text: told.append(text))
     agents, _, _, loss, batches = service(crew, envs)
     crew.start(("loss",))
     try:

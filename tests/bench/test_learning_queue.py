@@ -160,7 +160,7 @@ class FakeWorker(queue.Worker):
         asked.runs.mkdir()
         self.script, self.said = list(script), list[str]()
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
     def wait(self, seconds):

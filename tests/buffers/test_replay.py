@@ -30,7 +30,7 @@ def limited(ratio: float | None, start: int = 10, lanes: int = 1, batch: int = 4
 
 @settings(max_examples=25, deadline=None)
 @given(
-    ratio=st.floats(0.05, 40), learning_starts=st.integers(1, 60), T=st.integers(1, 20), lanes=st.integers(1, 3),
+    ratio=st.floats(0.05, 40), start=st.integers(1, 60), T=st.integers(1, 20), lanes=st.integers(1, 3),
     slack=st.integers(1, 3),
 )  # fmt: skip
 def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes, slack):
@@ -49,7 +49,7 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
 
 def test_numbers_of_dqn():
     """One batch of 32 for 4 steps is a ratio of 8, from the start on."""
-    world, buffer = limited(8.0, learning_starts=50, batch=32)
+    world, buffer = limited(8.0, start=50, batch=32)
     buffer.add(world.rows(50, np.arange(1)), slice(None))  # the first is no agent step
     assert (buffer.ready, buffer.due) == (False, 0)
     buffer.add(world.rows(1, np.arange(1)), slice(None))

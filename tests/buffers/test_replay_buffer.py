@@ -150,7 +150,7 @@ def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
 )
 def test_a_window_grows_as_katago_s(inserted, kept):
     """Wu 2019, appendix C, with its numbers; never beyond the capacity."""
-    _, buffer = small(capacity=10**7, learning_starts=1, grows_from=250_000)
+    _, buffer = small(capacity=10**7, start=1, grows_from=250_000)
     assert min(inserted, buffer.replay.limit(inserted)) == pytest.approx(kept, rel=0.01)
     assert buffer.replay.limit(10**9) == 10**7
 
@@ -287,7 +287,7 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
         ({"sampler": Proportional(first="best")}, "max, td"),
         ({"sampler": Proportional(first="td")}, "chosen"),
         ({"ratio": 0.0}, "ratio=0.0"),
-        ({"capacity": 5, "learning_starts": 9}, "start=9"),
+        ({"capacity": 5, "start": 9}, "start=9"),
         ({"stack": 3}, "stack=3"),
         ({"reward": "half"}, "none, clip, sign"),
         ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),

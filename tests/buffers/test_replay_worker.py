@@ -376,7 +376,7 @@ def test_a_batch_crosses_in_place_and_its_priorities_come_back():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    replay_workers=st.integers(1, 3),
+    memories=st.integers(1, 3),
     learners=st.integers(1, 3),
     depth=st.integers(1, 3),
     moves=st.lists(st.tuples(st.sampled_from("ftgb"), st.integers(0, 2)), max_size=80),

@@ -185,7 +185,7 @@ def test_state_and_load_go_on_to_the_bit(kw, held):
         rng = np.random.default_rng(7)
         one.send(lanes, rng.integers(0, 2, 16 // one.groups))
         ends.append(turns(one, 30, rng))
-        one.hold(False)
+        one.pause_matches(False)
         ends[-1] += turns(one, 90, rng)
     for (a, x), (b, y) in zip(*ends, strict=True):
         tree.map(np.testing.assert_array_equal, a, b)

@@ -234,8 +234,8 @@ def source(horizon: float = 10.0, said: list[str] | None = None, **given: Any) -
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
     learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None, version=200)
     counters = Counters(1, METRICS).row(0)
-    say = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
-    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, say=say)
+    log = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
+    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, log=log)
     params: Any = SimpleNamespace(each=[None])
     return ExperienceSource(Windows(queue, 9, 3, **given), ctx, learner, params)  # type: ignore[arg-type]
 
@@ -334,7 +334,7 @@ class Posted:
 
 def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastAgents, Any]:
     learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
-    ctx: Any = SimpleNamespace(directory=directory, say=lambda *words: None)
+    ctx: Any = SimpleNamespace(directory=directory, log=lambda *words: None)
     return PastAgents(ctx, learner, league, 3), learner  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ class Learner:
     def priorities(self):
         return self.priority
 
-    def rest(self, steps):
+    def count_only(self, steps):
         self.rested.append(steps)
         yield from ()
         return steps if self.mean is None else self.mean
@@ -81,7 +81,7 @@ def replay_learner(
     who = {"seed": 1, "index": 0, "incarnation": incarnation, "role": "replica", "resume": resume}
     ctx: Any = SimpleNamespace(**who, counters=counters)
     made = ReplayLearner(
-        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "learning_starts": 16, "ratio": 2.0, **more})
+        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
     )
     made.told = told
     return made

@@ -253,7 +253,7 @@ def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
 
 # PPO's and APPO's losses against plain twins, for every option; what they refuse.
 
-PPO_KNOBS = SimpleNamespace(entropy_cost=0.02, left=0.6)
+PPO_KNOBS = SimpleNamespace(entropy_cost=0.02, remaining=0.6)
 OPTIONS = [
     dict(zip(("value_clip", "normalize_advantage", "anneal_clip"), flags, strict=True))
     for flags in itertools.product((False, True), repeat=3)
@@ -272,7 +272,7 @@ def trajectory(seed, events=None, begin="go"):
 
 def twin(loss, out, batch):
     """Loss, value loss and policy loss, transition by transition in float64 (Schulman et al. 2017, eq. 7 and 9)."""
-    reach = loss.clip_range * (PPO_KNOBS.left if getattr(loss, "anneal_clip", False) else 1.0)
+    reach = loss.clip_range * (PPO_KNOBS.remaining if getattr(loss, "anneal_clip", False) else 1.0)
     (advantage, target), terms = targets(loss, out, batch), []
     for at in zip(*np.nonzero(~batch["first"][1:]), strict=True):
         ratio = np.exp(out["logp"][at] - batch["logp"][at])

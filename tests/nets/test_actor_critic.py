@@ -225,7 +225,7 @@ def two_clocks(kind, memory=0, rewards=EVENTS):
     policy = factory.make("mlp", spec, "temporal", 24, memory=memory, **more)
     for p in policy.parameters():
         p.data += 0.1 * torch.randn_like(p)
-    policy.follow(WEIGHTS)
+    policy.apply_hyperparameters(WEIGHTS)
     return spec, policy
 
 
@@ -276,7 +276,7 @@ def test_what_comes_before_is_the_agent_s_own_reward():
     torch.testing.assert_close(out["reward"], own)
     assert torch.equal(out["value"], said["value"])
     assert not torch.allclose(play(plain, batch, state)[0]["value"], theirs["value"])
-    policy.follow({"reward_kill": -0.7})
+    policy.apply_hyperparameters({"reward_kill": -0.7})
     assert not torch.equal(play(policy, batch, state)[0]["value"], said["value"])
 
 
@@ -287,7 +287,7 @@ def everything():
     spec = replace(discrete(obs), action=MultiDiscrete((2,), (3, 2)), events=EVENTS)
     more = {"previous": True, "rewards": EVENTS, "width": 12, "auxiliary": ("pixel", "reward"), "hidden": 20}
     policy = factory.make("ftw", spec, "temporal", 16, **more)
-    policy.follow(WEIGHTS)
+    policy.apply_hyperparameters(WEIGHTS)
     batch = arrivals_with_events(spec, 6, 3, policy.noise)
     said, _ = play(policy, batch, policy.initial(3))
     batch = rows_of(batch, said) | {"terminated": torch.zeros(6, 3, dtype=torch.bool)}
@@ -318,7 +318,7 @@ def test_a_reward_is_the_sum_of_what_happened_times_its_weight(drawn):
     weights, seed = drawn
     names = [f"e{i}" for i in range(len(weights))]
     rewards = EventRewards(names)
-    rewards.follow({f"reward_{name}": weight for name, weight in zip(names, weights, strict=True)})
+    rewards.apply_hyperparameters({f"reward_{name}": weight for name, weight in zip(names, weights, strict=True)})
     events = torch.randint(0, 4, (3, 2, len(names)), generator=torch.Generator().manual_seed(seed)).float()
     made = rewards(events)
     assert made.shape == (3, 2)
@@ -331,15 +331,15 @@ def test_a_reward_is_the_sum_of_what_happened_times_its_weight(drawn):
 def test_only_weights_that_are_named_are_taken_over():
     rewards = EventRewards(("kill", "death"))
     assert rewards.weights.tolist() == [0.0, 0.0]
-    rewards.follow({"reward_death": -0.5, "death": 3.0, "reward_flag": 2.0, "learning_rate": 1.0})
+    rewards.apply_hyperparameters({"reward_death": -0.5, "death": 3.0, "reward_flag": 2.0, "learning_rate": 1.0})
     assert rewards.weights.tolist() == [0.0, -0.5]
-    rewards.follow({"reward_kill": 2.0})
+    rewards.apply_hyperparameters({"reward_kill": 2.0})
     assert rewards.weights.tolist() == [2.0, -0.5]
 
 
 def test_weights_travel_in_the_state_dict_and_no_gradient_changes_them():
     rewards, other = EventRewards(("kill", "death")), EventRewards(("kill", "death"))
-    rewards.follow({"reward_kill": 1.5, "reward_death": -1.0})
+    rewards.apply_hyperparameters({"reward_kill": 1.5, "reward_death": -1.0})
     other.load_state_dict(rewards.state_dict())
     assert other.weights.tolist() == [1.5, -1.0]
     assert list(rewards.state_dict()) == ["weights"]

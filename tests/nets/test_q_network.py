@@ -193,7 +193,7 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert near.dtype == torch.float32
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
-        half.hold()
+        half.freeze_noise()
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), half.scores({"obs": obs}, {}))
         step = {"obs": obs[0]}
         kept = half.act(step, {})[0]["value"]
@@ -202,7 +202,7 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near)
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
-        half.hold()
+        half.freeze_noise()
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
     assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 

@@ -84,7 +84,7 @@ def test_gradients_flow_back_through_time_but_not_past_a_first_row():
 def core_of(inputs: int = 9, size: int = 8, period: int = 3, seed: int = 0, memory: bool = False) -> Temporal:
     torch.manual_seed(seed)
     core = Temporal(inputs, size, memory=Memory(slots=6, word=4, reads=2) if memory else None)
-    core.follow({"period": period})
+    core.apply_hyperparameters({"period": period})
     return core
 
 
@@ -214,7 +214,7 @@ def test_the_gradient_from_the_fast_clock_into_the_slow_one_is_scaled():
     found = {}
     for scale in (0.0, 0.5, 1.0):
         core = core_of(period=3)
-        core.follow({"gradient_scale": scale})
+        core.apply_hyperparameters({"gradient_scale": scale})
         x, first, noise = rows_of(core, 3, 4)
         first[:] = False
         first[0] = True

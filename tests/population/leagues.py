@@ -27,7 +27,7 @@ def employ(
     directory: Path, league: League, rule: str = "latest", matches: int = 4, heard: list | None = None
 ) -> Referee:
     said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
-    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, say=said)
+    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, log=said)
     return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL)
 
 

@@ -267,7 +267,7 @@ def test_the_numbers_that_auto_chose_for_matches_are_told(monkeypatch):
     judge = next(role for role in crew.roles if role.best is not None)
     board, options, gate = (judge.settings[name] for name in ("board", "options", "gate"))
     for precision in ("auto", "float32"):
-        ctx: Any = SimpleNamespace(device="cpu", precision=precision, resume=None, say=lambda *told: said.append(told))
+        ctx: Any = SimpleNamespace(device="cpu", precision=precision, resume=None, log=lambda *told: said.append(told))
         Matches(ctx, 2, board, judge.policy, options, gate)
     assert said == [("note", "the gate's matches: torch in bfloat16 computes the networks")]
 

@@ -215,7 +215,7 @@ def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd)
         'network = "mlp"',
         "steps = 1000",
         "every = 500",
-        "start = 100",
+        "learning_starts = 100",
         "capacity = 500",
     ]
     (tmp_path / "p.toml").write_text("\n".join([*lines, 'vary = ["gamma=0.9,0.99", "epsilon=0.05,0.1"]']))

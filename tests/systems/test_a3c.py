@@ -72,7 +72,7 @@ def _own(batch) -> int:
 
 def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
-    crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
+    crew = Crew(seed=1, steps=10**9, log=lambda kind, text: said.append(text))
     wired("a3c", crew, **CATCH, optimizer="adam", optimizer_eps=1e-5)
     kill_one_by_one(crew)
     assert said == [f"worker episodic_replica {i} was killed by SIGKILL; a new one takes its place" for i in (0, 1)]

@@ -58,7 +58,7 @@ def test_in_chunks_it_goes_on_from_its_counts_with_new_games(tmp_path, capfd):
 
 def test_a_killed_replica_is_replaced_and_the_run_goes_on_from_where_it_was():
     said: list[str] = []
-    crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
+    crew = Crew(seed=1, steps=10**9, log=lambda kind, text: said.append(text))
     settings = {**of.CHUNKED, "optimizer": "adam", "optimizer_eps": 1e-5, "replicas": 2}
     wired("accel", crew, env="toy:catch", network="mlp", **settings)
     update: Chunked = crew.roles[0].spec.update

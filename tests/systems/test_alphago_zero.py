@@ -284,18 +284,6 @@ def test_a_game_has_a_preset(env, preset):
     assert _presets.choose(systems.load("alphago_zero"), env) == preset
 
 
-def test_the_plan_has_the_memory_of_trees():
-    page = systems.load("alphago_zero")
-    crew = Crew(0, steps=1_000)
-    c = page.Config("game:connect_four", blocks=1, filters=8, games=32, players=2, simulations=1600)
-    made = plan.make_plan(crew, page.build(c, crew), RunOptions(steps=1_000))
-    search = crew.roles[0].settings["options"]
-    tree = allocate(GAMES["connect_four"], 32, search)
-    there = sum(getattr(tree, name).nbytes for name in ("nodes", "records", "edges", "sums"))
-    assert made.memory["trees"] == (2 + 2) * there > 20e6, "of two players, and a judge's two"
-    assert "trees" in dict(made.lines)["memory"]
-
-
 def test_verbs_work_on_a_run(tmp_path, capfd):
     """Of onnx itself tests/nets/test_onnx.py says more."""
     run, file = tmp_path / "run", tmp_path / "policy.onnx"
@@ -334,7 +322,7 @@ def test_its_metrics_are_reported(tmp_path, capfd):
             "--fast-simulations: 9 given; allowed: 0 to its 8 simulations",
         ),
         ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
-        ("--root gumbel --simulations 8", "considered 16 (default); allowed: 1 to its 8 simulations"),
+        ("--root gumbel --simulations 8", "gumbel-actions 16 (default); allowed: 1 to its 8 simulations"),
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),

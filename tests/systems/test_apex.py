@@ -49,7 +49,7 @@ def test_learners_that_average_their_gradients_share_the_memories(tmp_path):
 
 def started(**settings: Any) -> tuple[Crew, list[str]]:
     said: list[str] = []
-    crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
+    crew = Crew(steps=10**9, log=lambda kind, text: said.append(text))
     system = wired("apex", crew, **{**of.APEX, **settings})
     crew.start(system.metrics)
     return crew, said

@@ -146,7 +146,7 @@ def test_in_one_thread_learners_share_the_ratios_updates_and_a_resumed_run_has_i
 
 
 def test_a_run_that_is_over_before_anything_is_drawn_ends_for_every_learner(tmp_path):
-    run = free_trained(tmp_path / "run", steps=60, serial=True, learners=3, start=10_000)
+    run = free_trained(tmp_path / "run", steps=60, serial=True, learners=3, learning_starts=10_000)
     assert run.exit_code == 0
     assert run.summary["updates"] == 0
     assert run.summary["steps"] < 400
@@ -201,7 +201,7 @@ def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_r
 
 def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_ends_the_run_in_one_line():
     said: list[str] = []
-    crew = Crew(seed=1, steps=10**9, say=lambda kind, text: said.append(text))
+    crew = Crew(seed=1, steps=10**9, log=lambda kind, text: said.append(text))
     system = wired("gorila", crew, **{**of.FREE, "start": 100})
     by, server = roles(crew), roles(crew)["serve_parameters"].server
     crew.start(system.metrics)

@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "systems"
 
 ABOUT = ("ours", "says", "differs")  # of a page
 
-WIRED = ("parameters", "observation", "actions", "target_steps", "test_epsilon", "beta_end", "priority")
+WIRED = ("parameters", "observation", "actions", "target_steps", "test_epsilon", "beta_end", "alpha")
 
 ALL = [(name, preset) for name in systems.ordinary() for preset in systems.load(name).PRESETS]
 
@@ -56,7 +56,7 @@ def wired(name: str, preset: str) -> dict[str, Any]:
         found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]
     learner = next(role for role in crew.roles if role.learner)
     if (replay := learner.drawn_replay) is not None:
-        found["priority"] = getattr(replay.sampler, "alpha", 0.0)
+        found["alpha"] = getattr(replay.sampler, "alpha", 0.0)
         found["beta_end"] = getattr(replay.sampler, "last", 0.0) or getattr(replay.sampler, "beta", 0.0)
         updates = learner.spec.target * (1 if learner.spec.update.asynchronous else learner.n)
         found["target_steps"] = updates * replay.batch / (replay.ratio or 1.0)
@@ -84,7 +84,7 @@ def test_a_preset_has_the_numbers_of_its_source(name, preset):
     assert known == {k: _about(k, v) for k, v in expected.items()}
     assert all(found[k] != v for k, v in differs.items()), f"{name}: no longer differs, so docs need not say so"
     placed = set(expected) | set(TABLE[name]["ours"]) | set(TABLE[name].get("differs", {}))
-    placed |= {"target"} if "target_steps" in expected else set()
+    placed |= {"target_update"} if "target_steps" in expected else set()
     fields = {f.name for f in dataclasses.fields(systems.load(name).Config)}
     assert fields <= placed, f"{name}: say in published.toml where these are from"
     assert placed - fields <= set(WIRED), f"{name}: published.toml names what is no field"

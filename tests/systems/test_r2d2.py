@@ -66,7 +66,7 @@ def test_actors_pull_after_so_many_steps_in_whole_rollouts():
 def test_a_killed_actor_comes_back_with_its_rungs(tmp_path):
     """Its lanes have the same numbers on the ladder: what it plays at random is as often as before."""
     said: list[str] = []
-    crew = Crew(steps=10**9, say=lambda kind, text: said.append(text))
+    crew = Crew(steps=10**9, log=lambda kind, text: said.append(text))
     wired("r2d2", crew, **{**of.R2D2, "actors": 2, "lanes": 2, "learning_starts": 10**4})
     role = next(r for r in crew.roles if r.name == "act")
     asked = Asked(role.explore)

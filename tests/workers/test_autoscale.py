@@ -182,7 +182,7 @@ def test_a_run_writes_a_decision_down_and_says_it():
         terminal=SimpleNamespace(note=lines.append),
         metrics=SimpleNamespace(steps=40, updates=2),
     )
-    Session.say(session, "decision", json.dumps(decision))
+    Session.log(session, "decision", json.dumps(decision))
     assert rows == [(decision, 40, 2)]
     assert lines == ["schedule: act 1 → 2: 10 → 30, kept (better)"]
 
@@ -214,7 +214,7 @@ def test_a_role_is_scheduled_in_one_thread():
             ctx.counters.set("updates", made[0])
             yield
 
-    crew = Crew(serial=True, say=lambda kind, text: said.append(json.loads(text)))
+    crew = Crew(serial=True, log=lambda kind, text: said.append(json.loads(text)))
     role = crew.add(together, n=1)
     rule = functools.partial(annealing, interval=40.0, temperature=0.0)
     crew.add(schedule, dials=[crew.dial(role, 1, 8)], rule=rule, arrive=1e12, clock=lambda: float(next(turns)))
@@ -275,7 +275,7 @@ def test_hundreds_of_changes_leave_nothing_behind():
 
 def test_a_process_that_leaves_is_not_lost():
     said: list = []
-    crew = Crew(say=lambda kind, text: said.append(text))
+    crew = Crew(log=lambda kind, text: said.append(text))
     role = crew.add(busy, n=2, on_loss="replace")
     crew.start()
     assert until(crew, lambda: crew.counters.column("updates")[:2].all())

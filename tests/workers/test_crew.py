@@ -163,7 +163,7 @@ def test_a_killed_worker_fails_the_run_where_it_must():
 
 def test_a_killed_worker_is_replaced_where_it_may_be():
     said = []
-    crew = Crew(say=lambda kind, text: said.append(text))
+    crew = Crew(log=lambda kind, text: said.append(text))
     block = SharedBlock(512)
     role = crew.add(dies_once, learner=True, on_loss="replace", block=block, until=5)
     crew.start()
@@ -187,7 +187,7 @@ class Gone:
 
 
 def test_only_losses_of_the_last_hour_count_towards_the_limit():
-    crew = Crew(serial=True, say=lambda kind, text: None)
+    crew = Crew(serial=True, log=lambda kind, text: None)
     role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
     role.recent_losses = [time.monotonic() - 3601.0] * 30
@@ -277,8 +277,8 @@ def test_workers_end_when_the_main_process_is_killed():
 
 def test_environments_are_stepped_as_the_run_wants():
     usual = {"inline": False, "step_timeout": 60.0, "max_restarts": 10, "kwargs": {}, "wrappers": ()}
-    assert Crew().stepping == usual
-    assert Crew(serial=True, step_timeout=3.0).stepping == {**usual, "inline": True, "step_timeout": 3.0}
+    assert Crew().env_defaults == usual
+    assert Crew(serial=True, step_timeout=3.0).env_defaults == {**usual, "inline": True, "step_timeout": 3.0}
 
 
 def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeypatch):
@@ -343,7 +343,7 @@ def test_more_workers_than_there_is_room_for_name_the_option():
 
 
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():
-    crew = Crew(say=lambda kind, text: None)
+    crew = Crew(log=lambda kind, text: None)
     crew.add(count, 2, learner=True, on_loss="replace", block=SharedBlock(512), until=10**9)
     crew.start()
     os.kill(process.SERVER._pid, signal.SIGKILL)

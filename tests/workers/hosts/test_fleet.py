@@ -96,7 +96,7 @@ def test_memories_elsewhere_end_and_go_on_with_their_rows(tmp_path, system, plac
     polyplay.train(system, **given, steps=4_000, hosts="pretend:2", place=place, run=str(tmp_path / "run"))
     assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
     who = "serve_replay" if memories else "learn"
-    names = {f"replay/{who}-{m}/replay.json" for m in range(memories.get("memories", 1))}
+    names = {f"replay/{who}-{m}/replay.json" for m in range(memories.get("replay_workers", 1))}
     names |= {f"workers/act-{i}.json" for i in range(2)}
     for steps, hosts in ((5_000, "none"), (6_000, "pretend:1")):
         newest = max(path for path in (tmp_path / "run/checkpoints").iterdir() if path.name[:1].isdigit())
