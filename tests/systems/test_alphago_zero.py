@@ -30,12 +30,10 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.runs import plan
 from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
 from polyplay.search import evaluators, self_play
 from polyplay.search.search import SearchPolicy
-from polyplay.search.tree import allocate
 from polyplay.systems import _presets
 from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
