@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1886,
-    "envs": 5132,
-    "buffers": 2128,
-    "games": 4410,
-    "nets": 3345,
-    "weights": 1452,
-    "acting": 1177,
-    "search": 1525,
-    "learning": 2362,
-    "workers": 3550,
-    "population": 2067,
-    "systems": 1933,
-    "runs": 5120,
-    "evaluation": 1874,
-    "cli": 3561,
+    "core": 1848,
+    "envs": 4991,
+    "buffers": 2088,
+    "games": 4052,
+    "nets": 3271,
+    "weights": 1433,
+    "acting": 1173,
+    "search": 1508,
+    "learning": 2313,
+    "workers": 3532,
+    "population": 2036,
+    "systems": 1970,
+    "runs": 4860,
+    "evaluation": 1806,
+    "cli": 3403,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -49,9 +49,11 @@ ALONE = {
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/open_spiel games/records learning/alphazero_loss nets/onnx search/gumbel
-        systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree""",
+        systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
+        workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator envs/check_trial",
-    "a noun that many files use": "core/errors core/machine core/tree envs/make nets/torso_policy games/arenas",
+    "a noun that many files use": """
+        workers/sizing core/errors core/machine core/tree envs/make nets/torso_policy games/arenas""",
     "one of the parts of a game, which together are too long": """
         games/ctf games/ctf_maps games/ctf_views games/moba games/moba_rules games/moba_views""",
     "a system's population, surgery or reproduction, of which most runs have none": """

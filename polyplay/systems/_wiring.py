@@ -69,7 +69,8 @@ def per_replica(c: C, among: str, *wholes: str) -> C:
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
         if n < 1 or whole % n or whole // n < (name != "learning_starts"):
-            raise UserError(f"--{name} {whole} does not divide among --{among} {n}: make it a multiple of that")
+            words = f"{name} {whole} does not divide among --{among} {n}: make it a multiple of that"
+            raise UserError(f"--{words}".replace("_", "-"))
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 

@@ -498,7 +498,7 @@ def test_of_equal_visits_the_likelier_move_comes_first(root: str):
     """Not the one whose point has the smaller number."""
     board = game("go+size=5+komi=6.5")
     policy = preferring(board, {3: 1.0, 9: 3.0, 20: 2.0}, 4)
-    policy.configured = replace(policy.configured, root=root, considered=4)
+    policy.configured = replace(policy.configured, root=root, gumbel_actions=4)
     policy.simulate(4)
     *_, search = policy.grow(board.new()[None])
     moves = order_of(analysis_line(search, board.move_name, KATA))

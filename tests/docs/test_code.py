@@ -34,7 +34,7 @@ from polyplay import api, systems
 from polyplay.cli import arguments, main
 from polyplay.runs import flags, load, options, plan, reporter, run
 from polyplay.search import evaluators
-from polyplay.workers import sizing
+from polyplay.workers import row_costs, sizing
 from polyplay.workers.hosts.engines import MachineInfo
 
 ROOT = assemble.ROOT
@@ -253,7 +253,7 @@ def planned_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     are not drawn.
     """
     monkeypatch.setattr(run, "measure_speed", lambda *about: [])
-    monkeypatch.setattr(sizing, "measure_costs", lambda *about: sizing.RowCosts(1e-4, 1e-4, 1.5))
+    monkeypatch.setattr(row_costs, "measure_costs", lambda *about: sizing.RowCosts(1e-4, 1e-4, 1.5))
     monkeypatch.setattr(plan, "predict_memory", lambda *about: {"replay": 0.0})
     monkeypatch.setattr(reporter, "check_wandb", lambda project: None)
     monkeypatch.setattr(evaluators, "check_backend", lambda *about: None)

@@ -76,7 +76,7 @@ def test_rows_are_those_of_a_plain_twin(name, lanes, agents, options):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    games_per_matchup=st.integers(1, 3),
+    matches=st.integers(1, 3),
     agents=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(0, 2**31),
     health=st.integers(1, 6),

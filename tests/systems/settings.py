@@ -38,7 +38,7 @@ IMPALA |= {"reduction": "mean", "max_grad_norm": 1.0, "entropy_cost": 0.01}
 GA3C: Any = {**ADAM, "max_grad_norm": 0.5, "reduction": "mean", "schedule": "off", "learning_rate": 3e-3, "agents": 16}
 GA3C |= {"min_batch": 40, "report_every": 1.0}
 DQN: Any = {**REPLAY, "optimizer": "adam", "optimizer_eps": 1e-5, "reduction": "mean", "n_step": 3}
-RAINBOW: Any = {**REPLAY, "bound": 2.0}
+RAINBOW: Any = {**REPLAY, "v_max": 2.0}
 APEX: Any = {**{k: v for k, v in REPLAY.items() if k != "epsilon_decay_steps"}, **APART, "epsilon": 0.2}
 APEX |= {"optimizer": "adam", "optimizer_eps": 1e-5, "max_grad_norm": 10.0}
 AIM: Any = {**APART, "env": f"{TRAITS}+continuous+questions=2", "batch": 64, "capacity": 20_000, "n_step": 1}

@@ -120,16 +120,16 @@ class TestParams:
 
 
 def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
-    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, left=1.0)))
+    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, remaining=1.0)))
     seat = RemoteSeat(0, 2, (0,), "learn")
     for side in (pair.home, pair.away):
         side.sit(seat)
-    pair.away.thing.set("left", 0.3)
+    pair.away.thing.set("remaining", 0.3)
     pair.back()
-    assert pair.home.thing.left == 0.3
+    assert pair.home.thing.remaining == 0.3
     pair.home.thing.set("learning_rate", 0.5)
     pair.out()
-    assert pair.away.thing.all() == {"learning_rate": 0.5, "left": 0.3}
+    assert pair.away.thing.all() == {"learning_rate": 0.5, "remaining": 0.3}
 
 
 def test_what_is_scheduled_is_its_learners_own():

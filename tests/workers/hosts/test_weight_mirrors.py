@@ -496,7 +496,7 @@ class Chance(Machines):
         else:
             self.lose()
 
-    def freeze_noise(self) -> None:
+    def hold(self) -> None:
         """Learner 0's side has what shards have, wherever these are."""
         side = self.sides[self.of_learners[0]]
         side.head[HOLD] |= 1
