@@ -195,8 +195,10 @@ class CountersMirror(ObjectMirror):
     def answers(self, item: int) -> str | None:
         """A learner's counters say which part it has written."""
         row, games = divmod(item, 2)
+        if games:  # they travel first
+            return None
         saved = float(self._sending[self.counters.columns["saved"]])
-        if games or saved == self._saved.get(row, 0.0):
+        if saved == self._saved.get(row, 0.0):
             return None
         self._saved[row] = saved
         return self._names[row]

@@ -166,6 +166,13 @@ class TestCounters:
         frames = [item for item, _ in pair.away.changes(np.inf)]
         assert frames == [5, 4], "one frame of games, then the counts"
 
+    def test_games_may_be_the_first_that_travels(self):
+        """Each frame is asked, once it has left, whether a part of a checkpoint was written."""
+        pair = Pair(CountersMirror(Counters(1)))
+        pair.seat(0)
+        pair.away.counters.row(0).episode(1.0, 1.0, 0)
+        assert [(item, pair.away.answers(item)) for item, _ in pair.away.changes(np.inf)] == [(1, None), (0, None)]
+
     def test_rows_of_workers_here_are_not_written(self):
         pair = Pair(CountersMirror(Counters(3)))
         pair.seat(0, row=1)
