@@ -31,7 +31,7 @@ BUDGET = {
     "acting": 1173,
     "search": 1508,
     "learning": 2313,
-    "workers": 3532,
+    "workers": 3534,
     "population": 2036,
     "systems": 1970,
     "runs": 4860,
