@@ -42,25 +42,9 @@ from polyplay.systems import league
 from polyplay.weights.params import FlatParams, Params
 from polyplay.workers.crew import Crew
 from tests.faults import injected
+from tests.systems.settings import BOARD
 
-SMALL: Any = {
-    "env": "game:tic_tac_toe",
-    "players": 1,
-    "games": 16,
-    "simulations": 12,
-    "temperature_plies": 6,
-    "noise_alpha": 1.0,
-}
-
-SMALL |= {
-    "blocks": 1,
-    "filters": 8,
-    "batch": 64,
-    "ratio": 2.0,
-    "capacity": 4_000,
-    "learning_starts": 400,
-    "learning_rate": 0.02,
-}
+SMALL: Any = {**BOARD, "players": 1}
 
 SMALL |= {"learners": 1, "leaves": 1, "tensorboard": False, "report_every": 0.5}
 

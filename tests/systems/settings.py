@@ -58,3 +58,6 @@ FREE: Any = {**GORILA, "unroll": 5, "actors": 2, "replay_workers": 2}
 R2D2: Any = {**QUIET, "env": "toy:memory", "unroll": 8, "pull": 8, "sequence": 8, "burn_in": 4, "n_step": 2}
 R2D2 |= {"core_size": 32, "gamma": 0.97, "actors": 1, "lanes": 8, "batch": 16, "ratio": 2.0, "capacity": 40_000}
 R2D2 |= {"learning_starts": 2_000, "target_update": 50, "learning_rate": 3e-3, "optimizer_eps": 1e-5}
+BOARD: Any = {"env": "game:tic_tac_toe", "games": 16, "simulations": 12, "temperature_plies": 6, "noise_alpha": 1.0}
+BOARD |= {"blocks": 1, "filters": 8, "batch": 64, "ratio": 2.0, "capacity": 4_000}
+BOARD |= {"learning_starts": 400, "learning_rate": 0.02}

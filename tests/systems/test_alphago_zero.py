@@ -39,26 +39,10 @@ from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
 from tests.faults import injected
 from tests.runs.test_run import end, start, wait_for
+from tests.systems.settings import BOARD
 from tests.weights.ends import finish, me
 
-SMALL: Any = {
-    "env": "game:tic_tac_toe",
-    "players": 2,
-    "games": 16,
-    "simulations": 12,
-    "temperature_plies": 6,
-    "noise_alpha": 1.0,
-}
-
-SMALL |= {
-    "blocks": 1,
-    "filters": 8,
-    "batch": 64,
-    "ratio": 2.0,
-    "capacity": 4_000,
-    "learning_starts": 400,
-    "learning_rate": 0.02,
-}
+SMALL: Any = {**BOARD, "players": 2}
 
 SMALL |= {"learners": 1, "leaves": 1, "evaluator": "torch", "tensorboard": False, "report_every": 0.5}
 
