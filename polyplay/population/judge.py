@@ -99,11 +99,8 @@ def judge(
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
-        while matches.games_played < matches.reign_ends:
-            due = gate.due_after(params.version)
-            time.sleep(min(ctx.patience, REST))
-            yield
-        while params.version < due:
+        while (reigns := matches.games_played < matches.reign_ends) or params.version < due:
+            due = gate.due_after(params.version) if reigns else due
             time.sleep(min(ctx.patience, REST))
             yield
         row = matches.play(params, best)

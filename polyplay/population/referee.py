@@ -29,7 +29,7 @@ from polyplay.core.worker import WorkerContext
 from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_log import LOG, SUMMARY, CopyRule, LeagueState, MatchLog
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
-from polyplay.population.store import LINEAGE, LeagueLineage
+from polyplay.population.store import LINEAGE, write_copies
 
 # Rules that draw the players of a table:
 #
@@ -198,9 +198,10 @@ class Referee:
         if not league.begun:
             self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
-        self.lineage, self._writes = LeagueLineage(ctx.directory), LogWrites(partial(ctx.log, "warning"))
-        self._write_lineage()
+        self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
+        self.copied = -1 if self.state.copies.made or (ctx.directory / LINEAGE).exists() else 0  # in lineage.jsonl
+        self._write_lineage()
         self._publish()
         self.saved = 0.0
         self._save()
@@ -384,7 +385,12 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ files
 
     def _write_lineage(self) -> None:
-        self._writes.attempt(LINEAGE, lambda: self.lineage.write(self.state.copies.made))
+        def write() -> None:
+            write_copies(self.log.directory, self.state.copies.made)
+            self.copied = len(self.state.copies.made)
+
+        if self.copied != len(self.state.copies.made):
+            self._writes.attempt(LINEAGE, write)
 
     def _save(self) -> None:
         self.saved = time.monotonic()

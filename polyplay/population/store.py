@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import math
 import os
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, is_number, parse_json, read_lines, read_object, write_json
+from polyplay.core.files import JsonLines, Row, is_number, read_lines, read_object, write_bytes, write_json
 from polyplay.core.machine import now
 from polyplay.population.rules import Standing
 
@@ -82,39 +83,11 @@ def _begins_segment(row: Row) -> bool:
     return row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
 
 
-class LeagueLineage:
-    """lineage.jsonl of a league: a line for each copy that the agents have made, in order."""
-
-    def __init__(self, directory: Path):
-        self.path = directory / LINEAGE
-        self.lines: int | None = None  # that are there; None: nobody has compared them yet
-
-    def write(self, copies: Sequence[Row]) -> None:
-        """Add the lines of new copies. At first also those that are missing, and without those of copies that were
-        undone. copies: as CopyHistory has made them. Raises OSError.
-        """
-        if self.lines is None:
-            self.lines = self._keep([_copy_line(copy) for copy in copies])
-        if len(copies) > self.lines:
-            lines = JsonLines(self.path)
-            try:
-                lines.write(*map(_copy_line, copies[self.lines :]))
-            finally:
-                lines.close()
-            self.lines = len(copies)
-
-    def _keep(self, rows: Sequence[Row]) -> int:
-        """Cut the file off where it is not `rows` any more; how many of these it has."""
-        if not self.path.exists():
-            return 0
-        same, end = 0, 0
-        with open(self.path, "r+b") as file:
-            for line in file:
-                if same == len(rows) or not line.endswith(b"\n") or parse_json(line) != rows[same]:
-                    break
-                same, end = same + 1, end + len(line)
-            os.ftruncate(file.fileno(), end)
-        return same
+def write_copies(directory: Path, copies: Sequence[Row]) -> None:
+    """Write lineage.jsonl of a league: a line for each copy that the agents have made, in order. copies: as CopyHistory
+    has made them. Raises OSError.
+    """
+    write_bytes(directory / LINEAGE, "".join(json.dumps(_copy_line(copy)) + "\n" for copy in copies).encode())
 
 
 def _copy_line(copy: Row) -> Row:

@@ -337,7 +337,7 @@ class PopulationSession:
             return
         once = kind in ("remark", "caution")
         if not once or not (self.said if kind == "remark" else text in self.said):
-            self.panel.warn(text)
+            self.panel.screen.warn(text)
         if once:
             self.said.add(text)
 

@@ -12,7 +12,8 @@ import pytest
 
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import RATED, League
-from polyplay.population.referee import ELO, TRUESKILL, Opponents, Referee
+from polyplay.population.league_log import CopyRule
+from polyplay.population.referee import ELO, NO_COPIES, TRUESKILL, Opponents, Referee
 
 DUEL = (0, 1)  # two teams of one seat each
 
@@ -24,11 +25,18 @@ def small(**more: Any) -> League:
 
 
 def employ(
-    directory: Path, league: League, rule: str = "latest", matches: int = 4, heard: list | None = None
+    directory: Path,
+    league: League,
+    rule: str = "latest",
+    matches: int = 4,
+    heard: list | None = None,
+    resume: Path | None = None,
+    copies: CopyRule = NO_COPIES,
 ) -> Referee:
     said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
-    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, log=said)
-    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL)
+    control = Counters(1), RunControl()
+    ctx = WorkerContext("referee", 0, 1, 0, 3, *control, directory, patience=0.0, log=said, resume=resume)
+    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL, copies)
 
 
 def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], players: Sequence[int] | None = None) -> None:

@@ -24,7 +24,6 @@ from polyplay.population.referee import (
     Candidates,
     Opponents,
     Referee,
-    draw_index,
     keep_seats,
     match_weight,
     quality_chances,
@@ -387,21 +386,20 @@ def test_who_stays_keeps_the_seat():
     assert keep_seats([0, 5], [0.0, 0.0], [0, 0]) == ([0, 5], [0.0, 0.0])
 
 
-def test_indices_are_drawn_by_shares():
-    assert [draw_index(np.array([1.0, 0.0, 3.0]), where) for where in (0.0, 0.249, 0.251, 1.0)] == [0, 0, 2, 2]
-
-
 class Scripted:
     """A run whose events are drawn by a seed: actors join, play and leave, learners post, the run stops and goes on."""
 
     def __init__(self, directory: Path, rng: np.random.Generator):
         self.directory, self.rng, self.sessions = directory, rng, 0
-        self.handed = list[tuple[int, int, tuple[int, ...]]]()  # every match: its actor, and what was reported
         self.versions = 0
+        self.reported: dict[int, list[tuple]] = {0: [], 1: [], 2: []}  # by actor: what was not lost with a memory
         self.begin()
 
     def begin(self) -> None:
-        """A session with memory of its own."""
+        """A session with memory of its own: of the one before stays what is in the log."""
+        if self.sessions:
+            written = Twin(self.directory).matches
+            self.reported = {a: rows[: len(written.get(a, []))] for a, rows in self.reported.items()}
         self.league = small(agents=3, actors=3, past=4, bots=("scripted",))
         self.sessions += 1
         self.office: Referee | None = None
@@ -421,7 +419,10 @@ class Scripted:
         if seated == draw and draw:
             n = int(self.rng.integers(1, 9))
             outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]
-            self.league.report(actor, np.array([self.rng.permutation(table) for _ in range(n)]), outcomes)
+            players = np.array([self.rng.permutation(table) for _ in range(n)])
+            named = ([name_of(self.league, p) for p in row] for row in players)
+            self.reported[actor] += zip(named, outcomes.tolist(), strict=True)
+            self.league.report(actor, players, outcomes)
         if self.rng.random() < 0.2:
             self.versions += 1
             self.league.post(int(self.rng.integers(3)), self.versions)
@@ -431,10 +432,7 @@ def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
     """Every match that was reported is rated once, in its actor's order, and by the formulas."""
     rng = np.random.default_rng(5)
     run, files = Scripted(tmp_path, rng), Files(monkeypatch, np.random.default_rng(6))
-    reports = Reports(monkeypatch)
-    events = 0
-    while events < 300:
-        events += 1
+    for events in range(1, 301):
         run.event()
         monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
         files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
@@ -443,7 +441,6 @@ def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
         except Killed:
             run.office = None
             if rng.random() < 0.1:  # the whole run: what nobody took is lost with the memory
-                reports.session_ends(tmp_path)
                 run.begin()
         files.left = -1
     run.turn()
@@ -452,36 +449,9 @@ def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
     assert files.kills > 30
     assert run.sessions > 3
     twin = Twin(tmp_path)
-    assert twin.matches == reports.taken()
+    assert twin.matches == run.reported
     assert len(run.office.state.history) > 5
     twin.agree(run.office.state)
-
-
-class Reports:
-    """What actors reported, as long as it was not lost with a run's memory."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.before: dict[int, list[tuple]] = {}
-        self.now: dict[int, list[tuple]] = {}
-        real = League.report
-
-        def report(league: League, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-            names = [name_of(league, p) for p in players.ravel()]
-            rows = np.array(names).reshape(players.shape).tolist()
-            self.now.setdefault(actor, []).extend(zip(rows, outcomes.tolist(), strict=True))
-            real(league, actor, players, outcomes)
-
-        monkeypatch.setattr(League, "report", report)
-
-    def session_ends(self, directory: Path) -> None:
-        """Of this session stays what is in the log."""
-        written = Twin(directory).session
-        for actor, rows in self.now.items():
-            self.before.setdefault(actor, []).extend(rows[: written.get(actor, 0)])
-        self.now = {}
-
-    def taken(self) -> dict[int, list[tuple]]:
-        return {a: [*self.before.get(a, []), *self.now.get(a, [])] for a in {*self.before, *self.now}}
 
 
 def name_of(league: League, player: int) -> str:
@@ -494,19 +464,15 @@ class Twin:
 
     def __init__(self, directory: Path):
         self.matches: dict[int, list[tuple]] = {}
-        self.session: Counter[int] = Counter()
         self.games: Counter[tuple[str, str]] = Counter()
         self.points: Counter[tuple[str, str]] = Counter()
         self.elo = dict.fromkeys(["0", "1", "2", "bot:scripted"], 1000.0)
         self.skill = dict.fromkeys(self.elo, (25.0, 25 / 3))
         for row in read_lines(directory / LOG):
-            if "begin" in row:
-                self.session.clear()
             if "post" in row:
                 agent, _ = row["post"].split("-")
                 self.elo[row["post"]], self.skill[row["post"]] = self.elo[agent], self.skill[agent]
             for i in row.get("played", ()):
-                self.session[row["actor"]] += 1
                 self.matches.setdefault(row["actor"], []).append(tuple(row["of"][i]))
                 self.rate(*row["of"][i])
 

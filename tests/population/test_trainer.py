@@ -76,12 +76,13 @@ def test_members_take_turns_and_decide_between(tmp_path):
     is_whole(store)
 
 
-def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> int:
-    """Killed at every so-manieth change of a file, and gone on with: the same to the bit. How many there are."""
+@pytest.mark.long
+def test_killed_at_any_moment_it_becomes_the_same(tmp_path, monkeypatch):
+    """At every change of a file, and gone on with."""
     evolution = evolution_of()
     whole = known(finished(tmp_path / "whole", evolution))
     kill = Kill(monkeypatch)
-    for n in range(1, 100_000, every):
+    for n in range(1, 100_000):
         store = begun(tmp_path / f"cut-{n}", evolution)
         kill.at(n)
         try:
@@ -91,20 +92,11 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> int:
             is_whole(store)
             train(store, evolution, FakeRun(store))
         else:
-            return n
+            break
         assert known(store) == whole, f"killed at change {n}"
         is_whole(store)
         shutil.rmtree(store.directory)
-    raise AssertionError("it never came to its end")
-
-
-def test_killed_at_many_moments_it_becomes_the_same(tmp_path, monkeypatch):
-    assert moments(tmp_path, monkeypatch, 101) > 300
-
-
-@pytest.mark.long
-def test_killed_at_any_moment_it_becomes_the_same(tmp_path, monkeypatch):
-    assert moments(tmp_path, monkeypatch, 1) > 300
+    assert n > 300
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
@@ -264,25 +256,6 @@ def test_a_copy_that_cannot_be_made_again_fails_its_member_alone(tmp_path):
     assert [m["state"] for m in store.read()["members"]] == [DONE] * 3
 
 
-def test_a_donor_without_a_whole_checkpoint_is_not_copied_and_the_line_says_why(tmp_path):
-    evolution = evolution_of(size=2)
-    store = begun(tmp_path / "run", evolution)
-    train(store, evolution, FakeRun(store), turns=3)
-    before = store.read()["members"]
-    shutil.rmtree(store.member(1) / "checkpoints")
-    better = before[1]["score"] - 100
-    with store.locked():
-        population = store.read()
-        population["members"][0] |= {"score": better, "games": [better] * 10, "pending": None}
-        evolution.decide(store, population, 0, lambda *copied: trainer._copy(store, 0, *copied))
-    row = read_lineage(store.directory)[-1]
-    assert row["donor"] is None
-    assert row["old"] == row["new"]
-    assert row["why"].startswith("not copied: RUN: ")
-    assert "no usable checkpoint" in row["why"]
-    assert store.read()["members"][0]["pending"] is None
-
-
 def test_a_full_disk_ends_the_trainer_with_one_line_and_loses_nobody(tmp_path, monkeypatch):
     evolution = evolution_of()
     whole = known(finished(tmp_path / "whole", evolution))
@@ -314,12 +287,6 @@ def test_members_that_another_trainer_has_are_left_alone(tmp_path):
     assert {i for i, _ in run.trained} == {1, 2}
     train(store, evolution, run, turns=1)
     assert run.trained[-1] == (0, EVERY)
-
-
-def test_checkpoints_of_these_tests_are_those_of_runs(tmp_path):
-    found = save(tmp_path, 3, [1.0], 20)
-    assert checkpoint.resume_flaw(found) is None
-    assert json.loads((found / "agents/0/learner.json").read_text())["learnt"] == 20.0
 
 
 SCORES = [1.0, 5.0, 3.0, 9.0, 4.0]
@@ -367,9 +334,7 @@ def test_one_of_the_worst_copies_one_of_the_best(tmp_path):
     assert copies.asked == [(3, "copy-5", True)]
     assert m["pending"] == {"copy": [3, "copy-5", True], "final": "000000000008-steps-40"}
     assert (m["score"], m["games"], m["copied"], m["since"], m["turns"]) == (None, [], EVERY, EVERY, 1)
-    assert m["values"]["rate"] == pytest.approx(before[3]["values"]["rate"] * 0.8) or m["values"][
-        "rate"
-    ] == pytest.approx(before[3]["values"]["rate"] * 1.2)
+    assert round(m["values"]["rate"] / before[3]["values"]["rate"], 6) in (0.8, 1.2)
     told = {"decision": 5, "member": 0, "donor": 3, "score": 1.0, "donor_score": 9.0, "steps": EVERY}
     told |= {"donor_steps": EVERY + 3, "old": before[0]["values"], "new": m["values"]}
     assert {k: row[k] for k in told} == told
@@ -529,23 +494,6 @@ def test_a_donor_may_remove_what_was_copied(runs):
     assert checkpoint.flaw(receiver / "checkpoints" / final) is None
 
 
-def test_a_donor_that_trains_on_meanwhile(runs, monkeypatch):
-    """Its newest checkpoint is removed after it was found whole; the next is taken."""
-    receiver, donor = runs
-    real, left = trainer._compose, [2]
-
-    def compose(part: Path, own: Path, given: Path, *how: Any) -> str:
-        if left[0]:
-            left[0] -= 1
-            save(donor, checkpoint.update_of(given) + 1, [7.0, left[0]], 500)
-            checkpoint.prune(donor, 1)
-            assert not given.exists()
-        return real(part, own, given, *how)
-
-    monkeypatch.setattr(trainer, "_compose", compose)
-    assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [7.0, 0.0]
-
-
 @pytest.mark.parametrize("at", ["while it is checked", "before it is checked"])
 def test_a_donor_whose_only_checkpoint_is_replaced_meanwhile(at, runs, monkeypatch):
     receiver, donor = runs
@@ -613,25 +561,6 @@ def test_of_a_damaged_receiver_the_checkpoint_before_goes_on(file, runs):
     assert (receiver / "checkpoints" / f"unused-{newest.name}").exists()
 
 
-def test_a_full_disk_leaves_both_as_they_were(runs, monkeypatch):
-    receiver, donor = runs
-    for n in (1, 2, 3):  # files that are written, not linked
-        real, left = os.replace, [n]
-
-        def replace(*args: Any, real: Any = real, left: list[int] = left) -> None:
-            left[0] -= 1
-            if not left[0]:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", replace)
-            with pytest.raises(OSError, match="No space left"):
-                trainer.prepare_copy(receiver, donor, "copy-17")
-        assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
-    copied(receiver, donor)
-
-
 def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
     def link(*args: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -645,15 +574,8 @@ def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
 
 BASE: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "serial": True, "tensorboard": False, "quiet": True}
 
-DQN = {
-    "lanes": 2,
-    "capacity": 600,
-    "learning_starts": 100,
-    "target_update": 10,
-    "optimizer": "adam",
-    "inputs": "normalize",
-}
-
+DQN = {"lanes": 2, "capacity": 600, "learning_starts": 100, "target_update": 10, "optimizer": "adam"}
+DQN["inputs"] = "normalize"
 IMPALA = {"actors": 1, "lanes": 2, "batch": 2, "unroll": 5, "core": "lstm"}
 
 
