@@ -142,8 +142,9 @@ def draw_trials(axes: Axes, population: Row, winner: Row, name: str) -> None:
     axes.xaxis.update_units(entries)
     for member in population["members"]:
         if member["score"] is not None:
-            look = {"color": WINNER, "markersize": 8} if member is winner else {"color": GREY, "markersize": 5}
-            axes.plot([_place(member["values"][name], entries)], [member["score"]], marker="o", **look)
+            color, size = (WINNER, 8) if member is winner else (GREY, 5)
+            x = _place(member["values"][name], entries)
+            axes.plot([x], [member["score"]], marker="o", color=color, markersize=size)
     dress(axes, name, up="score", from_zero=False)
     if str(population["vary"][name]).startswith("log:"):
         axes.set_xscale("log")

@@ -244,8 +244,8 @@ def _exploit(rule: str, standings: Sequence[Standing], mine: float, i: int, rng:
     t, p = welch_test(other, own)
     if t <= 0:
         return Choice(None, f"member {j} is no better")
-    better = p < LEVEL
-    return Choice(j if better else None, f"member {j} {'is better' if better else 'may be no better'}, p = {p:.2g}")
+    sure = p < LEVEL
+    return Choice(j if sure else None, f"member {j} {'is better' if sure else 'may be no better'}, p = {p:.2g}")
 
 
 def explore(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:

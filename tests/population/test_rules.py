@@ -117,19 +117,10 @@ def truncated(scores: list[float | None], i: int) -> set[int | None]:
 
 
 @given(SCORES)
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_truncation_is_the_twin_s(scores):
     for i in range(len(scores)):
         assert donors("truncation", scores, i) == truncated(scores, i)
-
-
-@pytest.mark.parametrize("n", [5, 10, 15, 35, 55])
-def test_a_fifth_is_a_fifth(n):
-    """Where 0.2 × n as a float is a little more than the whole number."""
-    scores = [float(k) for k in range(n)]
-    copying = [i for i in range(n) if donors("truncation", scores, i) != {None}]
-    assert copying == list(range(n // 5))
-    assert donors("truncation", scores, 0) == set(range(n - n // 5, n))
 
 
 @given(SCORES)
@@ -186,16 +177,6 @@ def test_what_is_said():
     assert exploit("tournament", members([1.0, None]), 0, Fixed(0)).why == "no other member has a score"
 
 
-@pytest.mark.parametrize(("rule", "among"), [("truncation", {8, 9}), ("tournament", set(range(1, 10)))])
-def test_donors_are_drawn_uniformly(rule, among):
-    rng, n = np.random.default_rng(0), 4_000
-    standings = members([float(k) for k in range(10)])
-    drawn = Counter(exploit(rule, standings, 0, rng).donor for _ in range(n))
-    p = 1 / len(among)
-    assert set(drawn) == among
-    assert all(abs(k - n * p) < 4 * math.sqrt(n * p * (1 - p)) for k in drawn.values())
-
-
 def one_against_one(own: list[float], other: list[float]) -> Choice:
     standings = [Standing(float(np.mean(own)), tuple(own)), Standing(float(np.mean(other)), tuple(other))]
     return exploit("ttest", standings, 0, Fixed(0))
@@ -228,7 +209,7 @@ PRIORS = {
 VALUES: dict[str, Any] = {"a": 1.0, "b": 2, "c": 5.0, "other": "kept"}
 
 
-def explored(rule: str, n: int = 4_000) -> list[dict[str, Any]]:
+def explored(rule: str, n: int = 2_000) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     return [explore(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
 
@@ -244,14 +225,10 @@ def test_what_has_no_prior_stays_and_nothing_is_changed_in_place(rule):
     assert explore(rule, given_values, {}, np.random.default_rng(0)) == VALUES
 
 
-def test_unchanged():
-    assert all(found == VALUES for found in explored("none", 20))
-
-
 def test_each_is_perturbed_by_itself():
     drawn = Counter((found["a"], found["b"], found["c"]) for found in explored("perturb"))
     assert set(drawn) == {(a, b, c) for a in (0.8, 1.2) for b in (1, 3) for c in (4.0, 6.0)}
-    assert all(abs(k - 500) < 4 * math.sqrt(500) for k in drawn.values())
+    assert all(abs(k - 250) < 4 * math.sqrt(250) for k in drawn.values())
 
 
 @pytest.mark.parametrize(("rule", "stays"), [("resample", {1.0}), ("both", {0.8, 1.2})])
@@ -318,7 +295,7 @@ def test_perturbations_stay_in_the_range(prior, seed):
     rng = np.random.default_rng(seed)
     value = prior.draw(rng)
     kind = type(value)
-    for _ in range(1_000):
+    for _ in range(200):
         assert within(prior, value)
         value = prior.perturb(value, rng)
         assert type(value) is kind
@@ -332,16 +309,6 @@ def test_a_number_becomes_eight_or_twelve_tenths_of_itself(prior, share, seed):
     held = {sorted((prior.low, factor * value, prior.high))[1] for factor in (0.8, 1.2)}
     rng = np.random.default_rng(seed)
     assert {prior.perturb(value, rng) for _ in range(50)} == held
-
-
-@given(ranges(True), st.floats(0, 1), st.integers(0, 2**32))
-@settings(deadline=None)
-def test_a_whole_number_is_never_stuck(prior, share, seed):
-    value = round(prior.low + share * (prior.high - prior.low))
-    rng = np.random.default_rng(seed)
-    for moved in (prior.perturb(value, rng) for _ in range(20)):
-        assert moved != value
-        assert abs(moved - value) <= max(1, round(0.2 * abs(value) + 0.5))
 
 
 @pytest.mark.parametrize(
@@ -371,24 +338,13 @@ def test_a_list_moves_to_a_neighbour(prior, seed):
         assert {prior.perturb(value, rng) for _ in range(50)} == near
 
 
-@pytest.mark.parametrize("kind", ["log", "uniform"])
-def test_draws_cover_the_range_evenly(kind):
-    """Quantiles of the draws are those of the range, of its logarithm under log."""
-    rng, prior = np.random.default_rng(0), Prior("x", kind, 1e-5, 1e-1)
-    share = np.linspace(0.05, 0.95, 19)
-    even = 10 ** (-5 + 4 * share) if kind == "log" else 1e-5 + (1e-1 - 1e-5) * share
-    found = np.quantile([prior.draw(rng) for _ in range(20_000)], share)
-    near = 0.15 if kind == "log" else 0.06
-    np.testing.assert_allclose(found, even, rtol=near)
-
-
 @given(st.floats(1e-6, 1e3), st.floats(1.1, 1e4), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_range_below_zero_under_log_is_one_of_sizes(least, times, seed):
     """It draws and perturbs what the range of the sizes does, from the other end."""
     rng, below = np.random.default_rng(seed), Prior("x", "log", -least * times, -least)
     value, above = below.draw(rng), Prior("x", "log", least, least * times)
-    for k in range(500):
+    for k in range(100):
         assert within(below, value)
         moved = below.perturb(value, np.random.default_rng(k))
         assert moved == -above.perturb(-value, np.random.default_rng(k))
@@ -396,22 +352,12 @@ def test_a_range_below_zero_under_log_is_one_of_sizes(least, times, seed):
 
 
 def test_every_agent_begins_with_its_own_draw():
-    priors = {
-        "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
-        "tagged": Prior("tagged", "log", -1.0, -0.1),
-        "period": Prior("period", "uniform", 5, 19, whole=True),
-    }
-    found = initial(priors, 500, seed=3)
-    assert found == initial(priors, 500, seed=3)
+    priors = {"rate": Prior("rate", "log", 1e-5, 5e-3), "period": Prior("period", "uniform", 5, 19, whole=True)}
+    found = initial(priors, 100, seed=3)
     assert found[:7] == initial(priors, 7, seed=3), "whoever else there is"
-    assert not any(a == b for a, b in zip(found, initial(priors, 500, seed=4), strict=True))
-    for name, prior in priors.items():
-        values = [own[name] for own in found]
-        assert all(type(x) is float and prior.low <= x <= prior.high for x in values)
-        assert len(set(values)) == (15 if prior.whole else 500)
-    rates, periods = (np.array([own[name] for own in found]) for name in ("learning_rate", "period"))
-    assert np.median(rates) == pytest.approx(math.sqrt(1e-5 * 5e-3), rel=0.3)
-    assert abs(np.corrcoef(np.log(rates), periods)[0, 1]) < 0.15
+    assert not any(a == b for a, b in zip(found, initial(priors, 100, seed=4), strict=True))
+    assert len({own["rate"] for own in found}) == 100
+    assert all(type(x) is float and within(priors[name], x) for own in found for name, x in own.items())
     assert initial({}, 2, seed=0) == [{}, {}]
 
 
@@ -424,7 +370,7 @@ def odds(kind: str, low: int, high: int) -> dict[int, float]:
 
 @pytest.mark.parametrize("kind", ["log", "uniform"])
 def test_every_whole_number_is_drawn_as_often_as_its_part(kind):
-    rng, n = np.random.default_rng(0), 20_000
+    rng, n = np.random.default_rng(0), 5_000
     drawn = Counter(Prior("x", kind, 1, 6, whole=True).draw(rng) for _ in range(n))
     for value, p in odds(kind, 1, 6).items():
         assert drawn[value] / n == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n))

@@ -20,6 +20,7 @@ from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
 from polyplay.runs.session import Session
 from polyplay.workers.autoscale import describe_decision, schedule
 from polyplay.workers.crew import Crew
+from tests.victims import until
 
 
 class World:
@@ -134,13 +135,6 @@ def busy(ctx):
         yield
 
 
-def until(crew: Crew, true, seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        crew.poll(0.01)
-    return bool(true())
-
-
 def test_a_role_is_scheduled_in_one_thread():
     """Time is a number of turns here, so this is the same every time."""
     turns = iter(range(10**9))
@@ -158,7 +152,7 @@ def test_a_role_is_scheduled_in_one_thread():
     how = {"interval": 40.0, "temperature": 0.0, "arrive": 1e12, "clock": lambda: float(next(turns))}
     crew.add(schedule, dials=[crew.dial(role, 1, 8)], **how)
     crew.start()
-    assert until(crew, lambda: len(said) > 12)
+    until(crew, None, lambda: len(said) > 12)
     crew.stop()
     assert [d["to"] for d in said if d["kept"]][-1] == {"together": 4}
 
@@ -180,7 +174,7 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     role.size.ask(1)
     crew._resize(role)
     assert role.n == 1
-    assert until(crew, lambda: role.size.get() == 1)
+    until(crew, None, lambda: role.size.get() == 1)
     assert sorted(left) == [1, 2]
     crew.stop()
 
@@ -205,8 +199,8 @@ def test_hundreds_of_changes_leave_nothing_behind():
         role.size.ask(rng.randint(1, 8))
         crew.poll(0.001)
     role.size.ask(3)
-    assert until(crew, lambda: role.size.get() == 3)
-    assert until(crew, lambda: len(set(threading.enumerate()) - before) == 3), "those that left have ended"
+    until(crew, None, lambda: role.size.get() == 3)
+    until(crew, None, lambda: len(set(threading.enumerate()) - before) == 3)  # those that left have ended
     crew.stop()
     assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
     assert len(set(began)) == len(began), "nobody repeats another one's past"
@@ -217,13 +211,13 @@ def test_a_process_that_leaves_is_not_lost():
     crew = Crew(log=lambda kind, text: said.append(text))
     role = crew.add(busy, n=2, on_loss="replace")
     crew.start()
-    assert until(crew, lambda: crew.counters.column("updates")[:2].all())
+    until(crew, None, lambda: crew.counters.column("updates")[:2].all())
     role.size.ask(1)
-    assert until(crew, lambda: role.size.get() == 1)
+    until(crew, None, lambda: role.size.get() == 1)
     role.size.ask(2)
     crew._resize(role)
     before = crew.counters.column("updates")[1]
-    assert until(crew, lambda: crew.counters.column("updates")[1] > before)
+    until(crew, None, lambda: crew.counters.column("updates")[1] > before)
     crew.stop()
     assert (said, role.lost) == ([], 0)
 
