@@ -213,22 +213,16 @@ def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
     """The line of lineage.jsonl about the next decision: what member `m` is after it. score: its own before."""
-    return {
+    own = {
         "decision": population["decisions"],
         "member": m["member"],
         "donor": donor and donor["member"],
         "score": score,
-        "donor_score": donor and donor["score"],
-        "steps": m["steps"],
-        "donor_steps": donor and donor["steps"],
-        "old": dict(old),
-        "new": dict(m["values"]),
-        "exploit": population["exploit"],
-        "explore": population["explore"],
-        "why": why,
-        "at": now(),
-        "wall_seconds": round(wall_seconds(population), 3),
     }
+    steps = {"donor_score": donor and donor["score"], "steps": m["steps"], "donor_steps": donor and donor["steps"]}
+    values = {"old": dict(old), "new": dict(m["values"]), "exploit": population["exploit"]}
+    when = {"why": why, "at": now(), "wall_seconds": round(wall_seconds(population), 3)}
+    return {**own, **steps, **values, "explore": population["explore"], **when}
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
