@@ -77,10 +77,7 @@ def test_a_search_is_a_plain_ranking(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert out.startswith("a2c · population of 6 · no copies\n")
     scores = [float(words[3]) for words in table(out)]
     assert scores == sorted(scores, reverse=True)
-
-
-def test_one_that_has_just_begun_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture):
-    out = printed(make_population(tmp_path / "run", turns=0, members=3, state="training"), capsys)
+    out = printed(make_population(tmp_path / "new", turns=0, members=3, state="training"), capsys)
     assert [words[1:4] for words in table(out)] == [["training", "0", "–"]] * 3
     assert out.splitlines()[-1] == "no member has a score yet"
 
@@ -218,20 +215,12 @@ def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
     assert list(lanes.xaxis.units._mapping) == ["64", "8", "16"], "in the order in which they were given"
 
 
-def test_a_lost_lineage_leaves_the_winner_its_own_line(tmp_path: Path):
+def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match=r"--picture: no member of .*new has a score yet: let the population go on"):
+        draw(make_population(tmp_path / "new", turns=0, members=2))
     run = make_population(tmp_path / "run", turns=12, members=4)
     (run / "lineage.jsonl").unlink()
-    scores = draw(run).axes[0]
-    assert len(of_winner(scores)) == 1
-
-
-def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = make_population(tmp_path / "run", turns=0, members=2)
-    with pytest.raises(UserError, match=r"--picture: no member of .*run has a score yet: let the population go on"):
-        draw(run)
-    contents = json.loads((run / "population.json").read_text())
-    contents["members"][0] |= {"score": 1.0}
-    (run / "population.json").write_text(json.dumps(contents))
+    assert len(of_winner(draw(run).axes[0])) == 1, "its own line"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"--picture needs matplotlib.*pip install 'polyplay\[plots\]'"):
         draw(run)
@@ -242,17 +231,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of three agents that copy each other often."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(league, "CopyRule", lambda every, configured: CopyRule(every, configured, sure=0.0))
-        given = {
-            "env": "toy:rps",
-            "agents": 3,
-            "exploit_every": 40,
-            "network": "mlp",
-            "lanes": 16,
-            "batch": 8,
-            "games_per_matchup": 10,
-        }
+        given: dict[str, Any] = {"env": "toy:rps", "agents": 3, "exploit_every": 40, "network": "mlp", "lanes": 16}
+        given |= {"batch": 8, "games_per_matchup": 10, "steps": 2000, "tensorboard": False}
         directory = tmp_path_factory.mktemp("runs") / "run"
-        polyplay.train("league", run=str(directory), steps=4000, serial=True, tensorboard=False, **given)
+        polyplay.train("league", run=str(directory), serial=True, **given)
     return directory
 
 
@@ -330,10 +312,5 @@ def test_table_and_picture_of_rated_versions(rated_run, tmp_path, capsys):
     assert axes.lines[0].get_xydata().tolist() == [[version.steps, version.skill[0]] for version in rated]
     assert [text.get_text() for text in axes.texts] == ["random", "focus"]
     assert axes.get_title(loc="left") == "3 versions, 7 matches · toy:catch"
-
-
-def test_levels_are_for_leagues(rated_run, tmp_path, capsys):
-    picture = str(tmp_path / "a.png")
-    assert "--levels random given, but versions of" in refused(
-        capsys, "population", rated_run, "--picture", picture, "--levels", "random"
-    )
+    words = "--picture", str(tmp_path / "a.png"), "--levels", "random"
+    assert "--levels random given, but versions of" in refused(capsys, "population", rated_run, *words)

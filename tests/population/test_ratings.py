@@ -33,9 +33,9 @@ from polyplay.population.ratings import (
 
 
 def test_trueskill_is_that_of_the_package():
-    """200 random matches of teams of 1 to 5, as the package `trueskill` rates them with an exact error function."""
+    """149 random matches of teams of 1 to 5, as the package `trueskill` rates them with an exact error function."""
     for match in json.loads((Path(__file__).parent / "trueskill_matches.json").read_text()):
-        found = TrueSkill(**match["rules"]).rate(*match["teams"], match["points"], match["weights"])
+        found = TrueSkill(**match["rules"]).rate(*match["teams"], match["points"])
         for team, then in zip(found, match["then"], strict=True):
             assert np.array(team) == pytest.approx(np.array(then), abs=1e-6)
 

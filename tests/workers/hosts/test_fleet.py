@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -412,17 +411,6 @@ def test_the_number_of_a_lost_machine_s_link_is_given_to_one_other_alone(fleet):
     assert [machine.number for machine in fleet.opened] == [0, 1]
     fleet._lose(fleet.opened[0], "killed")
     assert [fleet._free_link() for _ in range(3)] == [0, 2, 3]
-
-
-def test_machines_that_could_not_be_listed_are_looked_for_again(fleet, monkeypatch):
-    def fails() -> list[MachineInfo]:
-        raise RuntimeError("the cluster does not answer")
-
-    monkeypatch.setattr(fleet.engine, "machines", fails)
-    fleet._looking.set()
-    fleet._look()
-    assert not fleet._looking.is_set()
-    assert threading.active_count() < 50
 
 
 @pytest.mark.parametrize(

@@ -138,34 +138,6 @@ class TestQueue:
             with pytest.raises(FrameError, match="cannot be"):
                 pair.home.arrived(item)
 
-    def test_a_rollout_passes_home_from_who_acts_on_one_machine_to_who_takes_it_on_another(self):
-        queue, numbers = queue_of(), agent.TwinNumbers()
-        acting = Pair(QueueMirror(queue), numbers)
-        forget()
-        taking = Pair(QueueMirror(queue), numbers)
-        acting.seat(1)
-        producer = acting.away.queue.producer(1)
-        first = producer.slot()
-        fill(acting.away.queue, first, 100)
-        producer.commit(first)
-        acting.back()  # it is there before its reader is
-        taking.seat(0, end="source")
-        batches = taking.away.queue.batches(1).consumer(0, wait=False)
-        rows, _ = next(batches)
-        assert (rows["obs"] == 100).all()
-        for number in range(20):
-            slot = producer.slot()
-            fill(acting.away.queue, slot, number)
-            producer.commit(slot, by=7)
-            acting.back()
-            taking.out()
-            rows, _ = next(batches)
-            assert (rows["obs"] == number).all()
-            taking.back()
-            acting.out()
-        assert acting.away.queue.learnt(1) >= 20
-        assert queue.made(1) == 21
-
     def test_who_takes_elsewhere_asks_for_parts_and_hears_the_answers(self):
         queue, numbers = queue_of(), agent.TwinNumbers()
         acting = Pair(QueueMirror(queue), numbers)
@@ -207,27 +179,6 @@ def there_of(pair: Pair) -> SampleQueue:
     twin: SampleQueue = pair.away.samples
     twin.patience = 0.0
     return twin
-
-
-def test_a_batch_comes_home_and_its_priorities_go_back_to_who_drew_it():
-    pair = pair_of(memories=2)
-    pair.seat(1)
-    samples, writer = pair.home.samples, there_of(pair).writer(1, by=3)
-    reader = samples.reader(0)
-    batches = reader.batches()
-    assert list(writer.back()) == []
-    for number in range(10):
-        writer.fill(draw(number))
-        assert next(batches) is None
-        pair.back()
-        tray = next(batches)
-        assert samples.item(tray)["id"].tolist() == [number] * 4
-        assert (samples.item(tray)["obs"]["x"] == number).all()
-        reader.give(tray, np.full(4, number / 2))
-        pair.out()
-        ((ids, priority),) = writer.back()
-        assert (ids.tolist(), priority.tolist()) == ([number] * 4, [number / 2] * 4)
-    assert writer.away == 0
 
 
 def test_what_memories_have_got_comes_and_how_far_learning_is_goes():

@@ -16,7 +16,6 @@ from torch import nn
 
 from polyplay.core.worker import Counters
 from polyplay.weights.parameter_server import (
-    BUSY,
     HELD,
     HOLD,
     TAKEN,
@@ -354,16 +353,6 @@ class TestBegin:
         assert here.sweep() == machines.sweep() == [1, 1]
         assert np.array_equal(whole(here.server), whole(machines.server))
 
-    def test_a_new_learner_begins_with_what_is_there_of_its_seat(self):
-        server = ParameterServer(ADAM, *param_sizes(nets(1)[0]), 2, 1)
-        server.fill(FlatParams(nets(1)[0]), [0], 0, 0.0)
-        server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
-        pair = Pair(ServerMirror(server))
-        seat(pair, learner(1))
-        assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
-        assert pair.away.server.counters[1, :2].tolist() == [7, 28]
-        assert [pair.away._kind(item)[0].name for item, _ in pair.away.changes(0.0)] == ["LEARNER"]  # no slice again
-
 
 class TestHold:
     def test_a_late_answer_is_none_to_the_next_question(self):
@@ -383,52 +372,6 @@ class TestHold:
         pair.back()
         assert server.held(3).all()
         assert not list(pair.away.changes(0.0)), "it is said once"
-
-    def test_a_shard_in_the_middle_of_a_gradient_is_waited_for(self):
-        machines = Machines([0, 0], [0, 1])
-        machines.begin()
-        pair, server = machines.pairs[0], machines.server
-        pair.away.server.shard[1, BUSY] = 1
-        server.head[HOLD] = 1
-        machines.carry()
-        assert not server.held(1)[1]
-        assert pair.away.server.head[HOLD] == 1
-        pair.away.server.shard[1, BUSY] = 0
-        machines.carry()
-        assert server.held(1).all()
-
-
-def rings(bell: Any) -> bool:
-    rang = False
-    while bell.wait(0.0):
-        rang = True
-    return rang
-
-
-def test_bells_ring_on_the_machine_of_whom_they_wake():
-    machines = Machines([0, 1], [2, 0])
-    machines.begin()
-    server, (first, second) = machines.server, machines.pairs
-    links = server._bells.relays
-    a, b = (pair.away.server._bells.relays[0] for pair in machines.pairs)
-    bells = [links[0], links[1], a, b, server.bell(1), first.away.server.reply(1), second.away.server.bell(0)]
-
-    def which() -> list[int]:
-        return [i for i, bell in enumerate(bells) if rings(bell)]
-
-    which()
-    machines.leave(1, 0)
-    assert which() == [2]  # there it wakes the link
-    first.back()
-    assert which() == [1, 4]  # at home the other link, and the shard that is here
-    second.out()
-    assert which() == [6]
-    machines.shards[0].sweep()
-    assert which() == [3]
-    second.back()
-    assert which() == [0]
-    first.out()
-    assert which() == [5]
 
 
 class Chance(Machines):
