@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -69,22 +68,6 @@ def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):
     assert len(store.read()["members"]) == 2
 
 
-def test_a_line_whose_decision_was_not_made_is_cut_off(store, monkeypatch):
-    def killed(path: Path, value: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("polyplay.population.store.write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            decide(store, 1, "not made")
-    assert numbers(store) == [0, 1, 2, 3]
-    assert store.read()["decisions"] == 3
-    store.repair()
-    assert numbers(store) == [0, 1, 2]
-    store.repair()
-    assert numbers(store) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     "left", ['{"decision": 3, "member": 1', '{"decision": 3}\n', '{"decision": 3}\n{"decision": 4}\n{"d']
 )
@@ -94,23 +77,6 @@ def test_the_next_decision_has_the_number_of_one_that_was_not_made(left, store):
     decide(store, 2, "made")
     assert numbers(store) == [0, 1, 2, 3]
     assert read_lineage(store.directory)[-1]["why"] == "made"
-
-
-def test_a_full_disk_leaves_lines_and_decisions_as_they_were(store, monkeypatch):
-    before = (store.directory / LINEAGE).read_bytes(), store.read()
-    real = os.write
-
-    def write(fd: int, data: bytes) -> int:
-        real(fd, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(OSError, match="No space left"):
-            decide(store)
-    assert ((store.directory / LINEAGE).read_bytes(), store.read()) == before
-    decide(store)
-    assert numbers(store) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2, "members": []}', '{"schema": 1}'])

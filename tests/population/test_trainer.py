@@ -362,16 +362,6 @@ def test_what_lanes_cannot_go_on_with_says_so(tmp_path):
     assert m["values"]["lanes"] in (2, 4)
 
 
-def test_a_failed_member_copies_whomever_it_can(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 4, copies, state=FAILED, why="update 7: loss nan", falls=2, turns=1)
-    assert copies.asked[0][0] == 3
-    assert (m["state"], m["why"], m["falls"], m["turns"]) == (WAITING, "", 0, 1)
-    assert (row["score"], row["donor_score"]) == (None, 9.0)
-    assert row["why"] == "update 7: loss nan; its run failed; in the bottom 20 %"
-
-
 def test_a_failed_member_that_finds_no_donor_tries_again_without_a_line(tmp_path):
     evolution, copies = evolution_of(size=5), Copies("RUN: its disk is gone")
     store = scored(tmp_path / "run", evolution)

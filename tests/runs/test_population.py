@@ -49,7 +49,10 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
         ("--vary core=none,lstm", "--vary: core=lstm given, but it changes the network, whose weights members copy:"),
         ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
-        ("--over dqn --vary capacity=1000,2000", "--vary: capacity=2000 given, but it changes the replay,"),
+        (
+            "--over dqn --learning-starts 99 --vary capacity=1000,2000",
+            "capacity=2000 given, but it changes the replay,",
+        ),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
         ("--vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
         ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),

@@ -381,10 +381,7 @@ def test_a_machine_without_an_agent_keeps_no_other_waiting(fleet, clock):
     fleet.engine.infos.append(MachineInfo("c", "127.0.0.1", 2))
     clock.now += 2.0
     said = look(fleet)
-    assert sorted(said) == [
-        "machine a gets no agent; the next try is in 4 s: no agent on a",
-        "machine c has joined",
-    ]
+    assert sorted(said) == ["machine a gets no agent; the next try is in 4 s: no agent on a", "machine c has joined"]
     assert live(fleet) == ["b", "c"]
     assert look(fleet) == []
     clock.now += 4.0

@@ -10,13 +10,7 @@ from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import agent, weight_mirrors
-from polyplay.workers.hosts.mirrors import (
-    CellsMirror,
-    CountersMirror,
-    FrameError,
-    HyperparametersMirror,
-    RemoteSeat,
-)
+from polyplay.workers.hosts.mirrors import CellsMirror, CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
 

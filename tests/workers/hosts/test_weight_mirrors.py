@@ -15,15 +15,7 @@ import torch
 from torch import nn
 
 from polyplay.core.worker import Counters
-from polyplay.weights.parameter_server import (
-    HELD,
-    HOLD,
-    TAKEN,
-    VERSION,
-    WRITTEN,
-    ParameterServer,
-    ParameterShard,
-)
+from polyplay.weights.parameter_server import HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, RemoteSeat
