@@ -20,7 +20,7 @@ from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
 from polyplay.population.rules import Prior, initial
 from polyplay.population.store import LINEAGE, read_lineage
 from tests.population import leagues
-from tests.population.leagues import Files, Killed
+from tests.population.fake_members import Kill, Killed
 
 HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}
 
@@ -300,11 +300,11 @@ def rebuilt(directory: Path, league: League) -> LeagueState:
 def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, monkeypatch):
     """400 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
     rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
-    files, league, resume, office = Files(monkeypatch, rng), small(), None, None
+    kill, league, resume, office = Kill(monkeypatch), small(), None, None
     versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
     for _ in range(400):
         event = rng.random()
-        files.left = int(rng.integers(1, 8)) if rng.random() < 0.3 else -1
+        kill.at(int(rng.integers(1, 8)) if rng.random() < 0.3 else 10**9)
         try:
             office = office or employ(tmp_path, league, resume, rule)
             if event < 0.5 and league.table(0)[0]:
@@ -314,15 +314,16 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
                 league.copied(order.number, versions[str(order.agent)], versions[str(order.donor)])
                 answered.add((sessions, order.number))
             elif event < 0.83:
-                files.left = -1
+                kill.never()
                 resume = saved_run(tmp_path, {a: max(0, v - int(rng.integers(4))) for a, v in versions.items()})
                 league, office, sessions = small(), None, sessions + 1
                 office = employ(tmp_path, league, resume, rule)
             office.turn()
         except Killed:
+            kill.never()
             office = None
             continue
-        files.left = -1
+        kill.never()
         pending, order = office.state.copies.pending, league.order()
         assert order is None or (pending is not None and order.number == pending["copy"])
         assert [row["copy"] for row in lineage(tmp_path)] == [row["copy"] for row in office.state.copies.made]
@@ -337,7 +338,7 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
     assert len(made) == len(set(made)) > 15
     assert set(made) <= answered
     assert len({s for s, _ in made}) > 2
-    assert files.kills >= 20
+    assert kill.kills >= 20
 
 
 def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:

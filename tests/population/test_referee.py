@@ -30,7 +30,8 @@ from polyplay.population.referee import (
     quality_cost,
     referee,
 )
-from tests.population.leagues import Files, Killed, employ, play, small
+from tests.population.fake_members import Kill, Killed
+from tests.population.leagues import employ, play, small
 
 
 def test_results_are_rated_in_their_order(tmp_path):
@@ -431,22 +432,23 @@ class Scripted:
 def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
     """Every match that was reported is rated once, in its actor's order, and by the formulas."""
     rng = np.random.default_rng(5)
-    run, files = Scripted(tmp_path, rng), Files(monkeypatch, np.random.default_rng(6))
+    run, kill = Scripted(tmp_path, rng), Kill(monkeypatch)
     for events in range(1, 301):
         run.event()
         monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
-        files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
+        kill.at(int(rng.integers(1, 7)) if rng.random() < 0.5 else 10**9)
         try:
             run.turn()
         except Killed:
+            kill.never()
             run.office = None
             if rng.random() < 0.1:  # the whole run: what nobody took is lost with the memory
                 run.begin()
-        files.left = -1
+        kill.never()
     run.turn()
     while run.office and run.office.turn():
         pass
-    assert files.kills > 30
+    assert kill.kills > 30
     assert run.sessions > 3
     twin = Twin(tmp_path)
     assert twin.matches == run.reported
