@@ -177,21 +177,6 @@ REFERENCES = "references.json"
 RANDOM = "random"
 SEED, MATCHES = 0, 32  # of every two: of every run the same
 
-Pairs = Mapping[tuple[str, str], Sequence[float]]  # points of the first of two, match by match
-
-
-def rate_references(names: Sequence[str], pairs: Pairs, rules: TrueSkill = RULES) -> dict[str, Skill]:
-    """Skills of references by matches of every two of them, `random` among them, whose μ is 0. They are taken in
-    rounds: the first match of each two, the second of each, and so on.
-    """
-    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
-    for match in range(max((len(points) for points in pairs.values()), default=0)):
-        for (one, other), points in pairs.items():
-            if match < len(points):
-                (first,), (second,) = rules.rate([skills[one]], [skills[other]], points[match])
-                skills[one], skills[other] = first, second
-    return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
-
 
 @dataclass
 class ReferenceTable:
@@ -213,7 +198,15 @@ class ReferenceTable:
         return [(k, pair) for k, pair in enumerate(combinations(self.names, 2)) if pair not in self.pairs]
 
     def skills(self) -> dict[str, Skill]:
-        return rate_references(self.names, {pair: self.pairs[pair] for pair in combinations(self.names, 2)}, self.rules)
+        """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
+        two, the second of each, and so on.
+        """
+        skills: dict[str, Skill] = dict.fromkeys(self.names, (self.rules.mu, self.rules.sigma))
+        for match in range(MATCHES):
+            for one, other in combinations(self.names, 2):
+                points = self.pairs[one, other][match]
+                (skills[one],), (skills[other],) = self.rules.rate([skills[one]], [skills[other]], points)
+        return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
 
     def save(self) -> Row:
         """references.json."""

@@ -110,14 +110,6 @@ def test_what_plays_has_won_a_match(how, tmp_path):
     assert best["chosen_by"] == "match"
 
 
-def test_matches_are_due_at_multiples_in_one_thread(tmp_path):
-    run = trained(tmp_path / "run", steps=2_400, serial=True).directory
-    candidates = [row["candidate"] for row in matches(run)]
-    assert len(candidates) > 2
-    assert candidates == list(range(20, 20 * len(candidates) + 1, 20))
-    assert json.loads((run / "summary.json").read_text())["updates"] - candidates[-1] <= 20
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("part", [3_000, 1_700])
 def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path):

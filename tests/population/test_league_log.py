@@ -228,18 +228,6 @@ def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tm
     assert sum("copied" in line for line in log(tmp_path)) == len(lineage(tmp_path)) == made
 
 
-def test_a_copy_whose_line_was_not_written_gets_it_from_the_next_referee(tmp_path, monkeypatch):
-    league, office = decided(tmp_path)
-    league.copied(1, 31, 29)
-    with monkeypatch.context() as m:
-        m.setattr(Referee, "_write_lineage", lambda office: None)  # it is killed before
-        office.turn()
-    assert lineage(tmp_path) == []
-    employ(tmp_path, league)
-    (row,) = lineage(tmp_path)
-    assert (row["copy"], row["version"], row["matches"]) == (1, 31, 40)
-
-
 def test_a_copy_that_was_made_at_the_end_is_in_the_log(tmp_path):
     league, office = decided(tmp_path)
     league.copied(1, 31, 29)

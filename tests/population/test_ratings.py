@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.files import write_json
+from polyplay.population import ratings
 from polyplay.population.ratings import (
     MATCHES,
     RATINGS,
@@ -25,7 +26,6 @@ from polyplay.population.ratings import (
     next_reference,
     rate_against,
     rate_lines,
-    rate_references,
     read_rated,
     read_references,
     win_probability,
@@ -154,18 +154,16 @@ def test_who_is_near_and_was_played_least_comes_next(mu, played, wanted):
     assert next_reference(mu, played, FIVE) == wanted
 
 
-def test_the_first_match_of_every_two_comes_before_the_second_of_any():
-    pairs = {("random", "a"): [0.0, 1.0, 0.0], ("random", "b"): [0.0, 0.5], ("a", "b"): [0.0, 0.0, 1.0]}
-    skills = dict.fromkeys(("random", "a", "b"), (25.0, 25 / 3))
-    order = [("random", "a", 0.0), ("random", "b", 0.0), ("a", "b", 0.0)]
-    order += [("random", "a", 1.0), ("random", "b", 0.5), ("a", "b", 0.0)]
-    order += [("random", "a", 0.0), ("a", "b", 1.0)]
-    for one, other, points in order:
-        (skills[one],), (skills[other],) = TrueSkill().rate([skills[one]], [skills[other]], points)
-    found = rate_references(("random", "a", "b"), pairs)
-    assert found["random"][0] == 0
-    for name, (mu, sigma) in skills.items():
-        assert found[name] == pytest.approx((mu - skills["random"][0], sigma))
+def test_the_first_match_of_every_two_comes_before_the_second_of_any(monkeypatch):
+    monkeypatch.setattr(ratings, "MATCHES", 2)
+    table = ReferenceTable("toy:skirmish", ("random", "a", "b"))
+    table.pairs = {("random", "a"): [0.0, 1.0], ("random", "b"): [0.0, 0.5], ("a", "b"): [1.0, 0.0]}
+    skills = dict.fromkeys(table.names, (25.0, 25 / 3))
+    for match in (0, 1):
+        for (one, other), points in table.pairs.items():
+            (skills[one],), (skills[other],) = TrueSkill().rate([skills[one]], [skills[other]], points[match])
+    random = skills["random"][0]
+    assert table.skills() == {name: (mu - random, sigma) for name, (mu, sigma) in skills.items()}
 
 
 def whole() -> ReferenceTable:
