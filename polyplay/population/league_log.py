@@ -518,7 +518,9 @@ def read_history(directory: Path) -> LeagueHistory:
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")
     try:
-        state = _fresh(lines[0])
+        begin = lines[0]
+        held = (begin[name] for name in ("agents", "actors", "teams", "seated", "past", "bots"))
+        state = LeagueState(League(*held), Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
         total = sum(len(line.get("played", ())) for line in lines)
         rated, every, found = 0, max(1, total // POINTS), [(0, state.ratings.elo[: state.places.start].copy())]
         copies: list[Row] = []
@@ -533,12 +535,6 @@ def read_history(directory: Path) -> LeagueHistory:
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
-
-
-def _fresh(begin: Row) -> LeagueState:
-    """The state before the first line of a session."""
-    league = League(begin["agents"], begin["actors"], begin["teams"], begin["seated"], begin["past"], begin["bots"])
-    return LeagueState(league, Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
 
 
 def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:

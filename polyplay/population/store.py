@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, is_number, read_lines, read_object, write_bytes, write_json
+from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_bytes, write_json
 from polyplay.core.machine import now
 from polyplay.population.rules import Standing
 
@@ -46,13 +46,12 @@ class Segment:
 
 def read_lineage(directory: Path) -> list[Row]:
     """The rows of a population's lineage, in order; none if there is no file. A damaged line is left out."""
-    rows = read_lines(directory / LINEAGE, "decision", "member", "steps")
-    return [row for row in rows if _is_decision(row)]
 
+    def is_whole(row: Row) -> bool:
+        values = isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
+        return values and (row.get("donor") is None or is_row(row, ("donor", "donor_steps")))
 
-def _is_decision(row: Row) -> bool:
-    copied = row.get("donor") is None or (is_number(row["donor"]) and is_number(row.get("donor_steps")))
-    return copied and isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
+    return list(filter(is_whole, read_lines(directory / LINEAGE, "decision", "member", "steps")))
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
@@ -62,25 +61,17 @@ def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list
     that was copied and the receiver's begins at its own. Only the last segment may be empty. A member without a row has
     no line.
     """
-    end = _last_step(rows, member) if steps is None else steps
-    line: list[Segment] = []
+    known = [row["steps"] for row in rows if row["member"] == member]
+    known += [row["donor_steps"] for row in rows if row["donor"] == member]
+    end, line = max(known, default=0) if steps is None else steps, list[Segment]()
     for row in reversed(rows):  # what a donor did after it was copied comes before its copy here, and is another's
-        if row["member"] != member or row["steps"] > end or not _begins_segment(row):
+        begins = row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
+        if row["member"] != member or row["steps"] > end or not begins:
             continue
         if row["steps"] < end or not line:
             line.append(Segment(member, row["steps"], end, row["new"]))
         member, end = (member, row["steps"]) if row["donor"] is None else (row["donor"], row["donor_steps"])
     return line[::-1]
-
-
-def _last_step(rows: Sequence[Row], member: int) -> int:
-    own = [row["steps"] for row in rows if row["member"] == member]
-    given = [row["donor_steps"] for row in rows if row["donor"] == member]
-    return max(own + given, default=0)
-
-
-def _begins_segment(row: Row) -> bool:
-    return row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
 
 
 def write_copies(directory: Path, copies: Sequence[Row]) -> None:
