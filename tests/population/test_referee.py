@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,16 @@ from polyplay.population.referee import (
 )
 from tests.population.fake_members import Kill, Killed
 from tests.population.leagues import employ, play, small
+
+
+def at_work(
+    directory: Path, rule: str = "latest", matches: int = 4, heard: list | None = None, **more: Any
+) -> tuple[League, Referee]:
+    """A league, and its referee after a turn. more: of the league."""
+    league = small(**more)
+    office = employ(directory, league, rule, matches, heard)
+    office.turn()
+    return league, office
 
 
 def test_a_table_is_drawn_anew_once_it_was_acknowledged_and_has_played_enough(tmp_path):
@@ -70,9 +81,7 @@ def test_every_agent_comes_first_as_often(tmp_path):
 
 
 def test_a_past_self_is_as_good_as_its_agent_was_and_loses_quality_where_it_is_beaten(tmp_path):
-    league = small(agents=1, actors=1)
-    office = employ(tmp_path, league, rule="past:1", matches=2)
-    office.turn()
+    league, office = at_work(tmp_path, rule="past:1", matches=2, agents=1, actors=1)
     assert league.table(0)[1].tolist() == [0, 0]
     play(league, 0, [(1, 0)] * 2)  # against itself: not rated
     league.elo[0] = 1100
@@ -196,18 +205,14 @@ def test_teams_of_several_players(tmp_path):
 
 
 def test_each_against_each_other_where_there_are_more_teams(tmp_path):
-    league = small(agents=3, actors=1, teams=(0, 1, 2), seated=3)
-    office = employ(tmp_path, league)
-    office.turn()
+    league, office = at_work(tmp_path, agents=3, actors=1, teams=(0, 1, 2), seated=3)
     play(league, 0, [(3.5, 2, 2)], [2, 0, 1])
     office.turn()
     assert league.points[:3, :3].tolist() == [[0, 0.5, 0], [0.5, 0, 0], [1, 1, 0]]
 
 
 def test_bots_play_where_the_rule_has_anybody(tmp_path):
-    league = small(agents=1, actors=1, past=2, bots=("scripted",))
-    office = employ(tmp_path, league, rule="uniform")
-    office.turn()
+    league, office = at_work(tmp_path, rule="uniform", agents=1, actors=1, past=2, bots=("scripted",))
     bot = league.players - 1
     assert league.identity(bot) == (BOT, 0, 0)
     assert league.identity(0) == (AGENT, 0, 0)
@@ -220,9 +225,7 @@ def test_bots_play_where_the_rule_has_anybody(tmp_path):
 # ---------------------------------------------------------------------------------------------------- too fast, wrong
 def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     heard: list[tuple[str, str]] = []
-    league = small()
-    office = employ(tmp_path, league, heard=heard)
-    office.turn()
+    league, office = at_work(tmp_path, heard=heard)
     play(league, 1, [(1, 0)] * (RESULTS + 7))
     while office.turn():
         pass
@@ -232,9 +235,7 @@ def test_what_comes_too_fast_is_counted_and_said(tmp_path):
 
 
 def test_a_player_who_is_not_there_is_never_written(tmp_path):
-    league = small()
-    office = employ(tmp_path, league)
-    office.turn()
+    league, office = at_work(tmp_path)
     play(league, 0, [(1, 0)], [0, 3])
     with pytest.raises(RuntimeError, match="actor 0 reported a match of players"):
         office.turn()
@@ -243,9 +244,7 @@ def test_a_player_who_is_not_there_is_never_written(tmp_path):
 
 def test_while_the_disk_is_full_nothing_is_rated_and_nothing_lost(tmp_path, monkeypatch):
     heard: list[tuple[str, str]] = []
-    league = small()
-    office = employ(tmp_path, league, heard=heard)
-    office.turn()
+    league, office = at_work(tmp_path, heard=heard)
     play(league, 0, [(1, 0)] * 5)
     with monkeypatch.context() as m:
         m.setattr(office.log, "write", full)

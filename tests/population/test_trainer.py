@@ -20,7 +20,7 @@ from polyplay.core.files import Row
 from polyplay.population import trainer
 from polyplay.population.rules import parse_prior
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, ancestry, read_lineage
-from polyplay.population.trainer import DRAWS, Evolution, PreparedCopy, is_over, may_train
+from polyplay.population.trainer import DRAWS, PreparedCopy, is_over, may_train
 from tests.population.fake_members import (
     EVERY,
     HALF,
@@ -292,46 +292,40 @@ def test_members_that_another_trainer_has_are_left_alone(tmp_path):
 SCORES = [1.0, 5.0, 3.0, 9.0, 4.0]
 
 
-class Copies:
-    """Prepares nothing, and remembers what it was asked for."""
+class Scored:
+    """A population of which every member has had its first turn. Copies are not prepared: `asked` has them."""
 
-    def __init__(self, wrong: str = ""):
-        self.asked: list[tuple[int, str, bool]] = []
-        self.wrong = wrong
+    def __init__(self, directory: Path, wrong: str = "", **more: Any):
+        """wrong: why no donor can be copied."""
+        self.evolution, self.wrong, self.asked = evolution_of(size=5, **more), wrong, list[tuple[int, str, bool]]()
+        self.store = begun(directory, self.evolution)
+        population = self.store.read()
+        for m, score in zip(population["members"], SCORES, strict=True):
+            m |= {"steps": EVERY + m["member"], "frames": 4 * EVERY, "score": score, "games": [score] * 10}
+        self.store.write(population)
+        self.before = population["members"]
 
-    def __call__(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
+    def copy(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
         self.asked.append((donor, name, lanes))
         if self.wrong:
             raise UserError(self.wrong)
         return PreparedCopy("000000000008-steps-40", EVERY + donor)
 
-
-def scored(directory: Path, evolution: Evolution) -> Store:
-    """Every member has had its first turn."""
-    store = begun(directory, evolution)
-    population = store.read()
-    for m, score in zip(population["members"], SCORES, strict=True):
-        m |= {"steps": EVERY + m["member"], "frames": 4 * EVERY, "score": score, "games": [score] * 10}
-    store.write(population)
-    return store
-
-
-def decided(store: Store, evolution: Evolution, i: int, copies: Copies, **changed: Any) -> tuple[Row, Row]:
-    """The member afterwards, and the line about it."""
-    with store.locked():
-        population = store.read()
-        population["members"][i] |= changed
-        evolution.decide(store, population, i, copies)
-        store.write(population)
-    return store.read()["members"][i], read_lineage(store.directory)[-1]
+    def decided(self, i: int, **changed: Any) -> tuple[Row, Row]:
+        """The member afterwards, and the line about it."""
+        with self.store.locked():
+            population = self.store.read()
+            population["members"][i] |= changed
+            self.evolution.decide(self.store, population, i, self.copy)
+            self.store.write(population)
+        return self.store.read()["members"][i], read_lineage(self.store.directory)[-1]
 
 
 def test_one_of_the_worst_copies_one_of_the_best(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    before = store.read()["members"]
-    m, row = decided(store, evolution, 0, copies)
-    assert copies.asked == [(3, "copy-5", True)]
+    case = Scored(tmp_path / "run")
+    before = case.before
+    m, row = case.decided(0)
+    assert case.asked == [(3, "copy-5", True)]
     assert m["pending"] == {"copy": [3, "copy-5", True], "final": "000000000008-steps-40"}
     assert (m["score"], m["games"], m["copied"], m["since"], m["turns"]) == (None, [], EVERY, EVERY, 1)
     assert round(m["values"]["rate"] / before[3]["values"]["rate"], 6) in (0.8, 1.2)
@@ -339,45 +333,37 @@ def test_one_of_the_worst_copies_one_of_the_best(tmp_path):
     told |= {"donor_steps": EVERY + 3, "old": before[0]["values"], "new": m["values"]}
     assert {k: row[k] for k in told} == told
     assert row["why"] == "in the bottom 20 %"
-    assert [other for other in store.read()["members"] if other["member"]] == before[1:]
+    assert [other for other in case.store.read()["members"] if other["member"]] == before[1:]
 
 
 def test_others_go_on_as_they_are(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    before = store.read()["members"][2]
-    m, row = decided(store, evolution, 2, copies)
-    assert copies.asked == []
-    assert m == before | {"turns": 1, "since": EVERY + 2}
+    case = Scored(tmp_path / "run")
+    m, row = case.decided(2)
+    assert case.asked == []
+    assert m == case.before[2] | {"turns": 1, "since": EVERY + 2}
     assert (row["donor"], row["donor_score"], row["donor_steps"], row["old"]) == (None, None, None, row["new"])
     assert row["why"] == "not in the bottom 20 %"
 
 
 def test_what_lanes_cannot_go_on_with_says_so(tmp_path):
-    priors = {"lanes": parse_prior("lanes=2,4", int)}
-    evolution, copies = evolution_of(size=5, priors=priors, anew=frozenset({"lanes"})), Copies()
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 0, copies)
-    assert copies.asked[0][2] == (row["old"] == row["new"])
+    case = Scored(tmp_path / "run", priors={"lanes": parse_prior("lanes=2,4", int)}, anew=frozenset({"lanes"}))
+    m, row = case.decided(0)
+    assert case.asked[0][2] == (row["old"] == row["new"])
     assert m["values"]["lanes"] in (2, 4)
 
 
 def test_a_failed_member_that_finds_no_donor_tries_again_without_a_line(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies("RUN: its disk is gone")
-    store = scored(tmp_path / "run", evolution)
+    case = Scored(tmp_path / "run", wrong="RUN: its disk is gone")
     for n in range(1, DRAWS + 1):
-        assert may_train(store.read(), 0)
-        state = {"state": FAILED} if n == 1 else {}
-        m, row = decided(store, evolution, 0, copies, **state)
+        assert may_train(case.store.read(), 0)
+        m, row = case.decided(0, **({"state": FAILED} if n == 1 else {}))
         assert (m["state"], m["falls"], m["pending"]) == (FAILED, n, None)
         assert row["decision"] == 4
-    assert not may_train(store.read(), 0)
+    assert not may_train(case.store.read(), 0)
 
 
 def test_a_donor_that_cannot_be_read_is_told_in_the_line(tmp_path):
-    evolution = evolution_of(size=5)
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 0, Copies("RUN: its disk is gone"))
+    m, row = Scored(tmp_path / "run", wrong="RUN: its disk is gone").decided(0)
     assert (row["donor"], row["why"], row["old"]) == (None, "not copied: RUN: its disk is gone", row["new"])
     assert (m["score"], m["turns"], m["pending"], m["copied"]) == (1.0, 1, None, 0)
 
