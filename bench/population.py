@@ -26,7 +26,7 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 
 from polyplay.core.files import read_lines, read_object
 from polyplay.core.machine import cores
-from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, exploit, explore, parse_prior
+from polyplay.population.rules import Standing, exploit, explore, parse_prior
 from polyplay.population.store import ancestry, read_lineage
 
 TRAIN = "--over a2c --env ALE/Breakout-v5 --preset quick --population 8 --every 100k --steps 800k"
@@ -277,8 +277,8 @@ def run_population_rules() -> None:
     parser.add_argument("--every", type=int, default=50, help="steps from one decision to the next")
     parser.add_argument("--out", type=Path, default=RESULTS / "population_rules")
     asked = parser.parse_args()
-    copying = [name for name in EXPLOIT if name != "none"]
-    arms = [Arm("none", "none"), *(Arm(exploit, explore) for exploit in copying for explore in EXPLORE)]
+    copying, exploring = ("truncation", "tournament", "ttest"), ("perturb", "resample", "both", "none")
+    arms = [Arm("none", "none"), *(Arm(exploit, explore) for exploit in copying for explore in exploring)]
     kept = [Arm(exploit, "perturb", state) for exploit in copying for state in (True, False)]
     rows, states = ([measure(arm, n, asked) for n in asked.steps for arm in some] for some in (arms, kept))
     report(rows, states, asked)

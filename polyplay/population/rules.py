@@ -194,10 +194,6 @@ class Choice:
     why: str
 
 
-EXPLOIT = ("truncation", "tournament", "ttest", "none")
-EXPLORE = ("perturb", "resample", "both", "none")
-
-
 def exploit(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
     """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied.
 

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import Count, Positive, UserError
 from polyplay.population.rules import (
-    EXPLOIT,
-    EXPLORE,
     Choice,
     Prior,
     Standing,
@@ -76,6 +74,8 @@ def test_samples_that_do_not_vary():
 
 
 FAILED = -math.inf
+
+EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest", "none"), ("perturb", "resample", "both", "none")
 
 SCORES = st.lists(st.sampled_from([None, FAILED, 0.0, 1.0, 2.0, 3.0, 4.0]), min_size=1, max_size=16)
 
