@@ -26,7 +26,7 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 
 from polyplay.core.files import read_lines, read_object
 from polyplay.core.machine import cores
-from polyplay.population.rules import EXPLOIT, EXPLORE, Standing, is_ready, parse_prior
+from polyplay.population.rules import Standing, exploit, explore, parse_prior
 from polyplay.population.store import ancestry, read_lineage
 
 TRAIN = "--over a2c --env ALE/Breakout-v5 --preset quick --population 8 --every 100k --steps 800k"
@@ -157,7 +157,6 @@ class Member:
     theta: Pair = field(default_factory=lambda: [START, START])
     momentum: Pair = field(default_factory=lambda: [0.0, 0.0])
     steps: int = 0
-    since: int = 0
     standing: Standing = field(default_factory=lambda: Standing(None))
     quality: float = -math.inf  # true, mean of its last slice
 
@@ -198,10 +197,9 @@ def population(arm: Arm, seed: int, steps: int, asked: Any) -> tuple[list[Member
     copies = 0
     while (member := min(members, key=lambda m: m.steps)).steps < steps:
         member.train(asked.every)
-        if not is_ready(member.steps, member.since, asked.every) or member.steps >= steps:
+        if member.steps >= steps:
             continue  # what is copied last would not be trained
-        member.since = member.steps
-        choice = EXPLOIT[arm.exploit]([m.standing for m in members], members.index(member), rng)
+        choice = exploit(arm.exploit, [m.standing for m in members], members.index(member), rng)
         if choice.donor is not None:
             copies += 1
             copy(member, members[choice.donor], arm, rng)
@@ -211,7 +209,7 @@ def population(arm: Arm, seed: int, steps: int, asked: Any) -> tuple[list[Member
 def copy(member: Member, donor: Member, arm: Arm, rng: np.random.Generator) -> None:
     member.theta = list(donor.theta)
     member.momentum = list(donor.momentum) if arm.state else [0.0, 0.0]
-    member.values = EXPLORE[arm.explore](donor.values, PRIORS, rng)
+    member.values = explore(arm.explore, donor.values, PRIORS, rng)
     member.standing = Standing(None)
 
 
@@ -279,8 +277,8 @@ def run_population_rules() -> None:
     parser.add_argument("--every", type=int, default=50, help="steps from one decision to the next")
     parser.add_argument("--out", type=Path, default=RESULTS / "population_rules")
     asked = parser.parse_args()
-    copying = [name for name in EXPLOIT if name != "none"]
-    arms = [Arm("none", "none"), *(Arm(exploit, explore) for exploit in copying for explore in EXPLORE)]
+    copying, exploring = ("truncation", "tournament", "ttest"), ("perturb", "resample", "both", "none")
+    arms = [Arm("none", "none"), *(Arm(exploit, explore) for exploit in copying for explore in exploring)]
     kept = [Arm(exploit, "perturb", state) for exploit in copying for state in (True, False)]
     rows, states = ([measure(arm, n, asked) for n in asked.steps for arm in some] for some in (arms, kept))
     report(rows, states, asked)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,176 +33,121 @@ if TYPE_CHECKING:
 GAMES = 10  # of a mean, at least: as many as a score is of
 WINDOWS = 40  # means of a member's curve that have no game in common, at most
 POINTS = 400  # of a piece of a curve, at most
-FILES = {"games": ("episodes.jsonl", "episodic_return"), "evaluations": ("evaluations.jsonl", "episodic_return_mean")}
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a curve. x: agent steps of a member."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def between(self, begin: float, end: float) -> Piece:
-        """What of it lies there."""
-        inside = (self.x >= begin) & (self.x <= end)
-        return Piece(self.x[inside], self.y[inside])
-
-
-def score_pieces(directory: Path, population: Row, rows: Sequence[Row], member: int) -> list[Piece]:
-    """A member's scores, from each of its copies to the next: means of games, or its evaluations; where there are none,
-    those of its decisions.
+def score_pieces(directory: Path, population: Row, rows: Sequence[Row], member: int) -> list[np.ndarray]:
+    """A member's agent steps and scores, float64 [n, 2], from each of its copies to the next: means of games, or its
+    evaluations; where there are none, the scores of its decisions.
     """
     own = [row for row in rows if row["member"] == member]
-    file, column = FILES.get(population["score"], FILES["games"])
+    games = population["score"] != "evaluations"
+    column = "episodic_return" if games else "episodic_return_mean"
+    file = "episodes.jsonl" if games else "evaluations.jsonl"
     found = current_rows(Store(directory).member(member) / file, "steps", column)
-    games = bool(found) and population["score"] == "games"
     if not found:
-        found = [{"steps": row["steps"], column: row["score"]} for row in own if row.get("score") is not None]
-    x, y = (np.array([row[name] for row in found], float) for name in ("steps", column))
-    edges = [-1.0, *(float(row["steps"]) for row in own if row["donor"] is not None), np.inf]
-    pieces = [Piece(x, y).between(np.nextafter(begin, end), end) for begin, end in pairwise(edges)]
-    return [running_mean(piece, max(GAMES, len(x) // WINDOWS)) for piece in pieces] if games else pieces
+        games, column = False, "score"
+        found = [row for row in own if row.get("score") is not None]
+    curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
+    copies = [row["steps"] for row in own if row["donor"] is not None]
+    pieces = np.split(curve, np.searchsorted(curve[:, 0], copies, side="right"))
+    return [running_mean(piece, max(GAMES, len(curve) // WINDOWS)) for piece in pieces] if games else pieces
 
 
-def running_mean(piece: Piece, window: int) -> Piece:
+def running_mean(piece: np.ndarray, window: int) -> np.ndarray:
     """Means of the last `window` games, or of as many as there are from GAMES on (of all if there are fewer); one for
     games that ended at the same step.
     """
-    first = max(0, min(GAMES, len(piece.x)) - 1)
-    x, means = piece.x[first:], trailing_means(piece.y, window)[first:]
-    kept = thin(x, POINTS)
-    return Piece(x[kept], means[kept])
+    first = max(0, min(GAMES, len(piece)) - 1)
+    means = np.column_stack([piece[:, 0], trailing_means(piece[:, 1], window)])[first:]
+    return means[thin(means[:, 0], POINTS)]
 
 
-def value_steps(rows: Sequence[Row], member: Row, name: str) -> list[tuple[int, int, Any]]:
-    """A hyperparameter of a member: from which of its agent steps, to which, it had what value."""
+def value_steps(rows: Sequence[Row], member: Row, name: str) -> list[tuple[int, Any]]:
+    """A hyperparameter of a member: from which of its agent steps on it had what value."""
     own = [row for row in rows if row["member"] == member["member"] and name in row["new"]]
-    ends = [*(row["steps"] for row in own[1:]), member["steps"]]
-    parts = [(row["steps"], end, row["new"][name]) for row, end in zip(own, ends, strict=False)]
-    return [part for part in parts if part[0] < part[1]]
+    return [(row["steps"], row["new"][name]) for row in own]
 
 
 GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
 THIN, STRONG = 0.8, 2.2
-CLOSE = 0.01  # of the steps of who copies: the donor was there too
-
-Curves = Mapping[int, Sequence[Piece]]  # by member
 
 
-def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves: Curves) -> None:
-    """Scores of members over their agent steps, and who copied whom. line: the winner's."""
-    for pieces in curves.values():
-        for piece in pieces:
-            axes.plot(piece.x, piece.y, color=GREY, linewidth=THIN, zorder=1)
+def draw_scores(
+    axes: Axes, rows: Sequence[Row], line: Sequence[Segment], pieces: Mapping[int, Sequence[np.ndarray]]
+) -> None:
+    """Scores of members over their agent steps, and who copied whom. line: the winner's. pieces: by member."""
+    for curves in pieces.values():
+        for curve in curves:
+            axes.plot(*curve.T, color=GREY, linewidth=THIN, zorder=1)
     copies = [row for row in rows if row["donor"] is not None and row.get("donor_score") is not None]
-    joints = {(after.member, after.begin) for _, after in pairwise(line)}
+    arrow: dict[str, Any] = {"color": COPY, "linewidth": THIN, "marker": "^", "markersize": 5, "alpha": 0.6}
     for row in copies:
-        _draw_copy(axes, row, own=(row["member"], row["steps"]) in joints)
+        high = row["donor_score"]
+        low = high if row.get("score") is None else row["score"]
+        axes.plot([row["steps"]] * 2, [low, high], markevery=[1], zorder=2, **arrow)
     for segment in line:
-        parts = [piece.between(segment.begin, segment.end) for piece in curves[segment.member]]
-        for piece in parts:
-            axes.plot(piece.x, piece.y, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
-        _name_ancestor(axes, segment, parts)
-    _explain(axes, line, copies)
-
-
-def _draw_copy(axes: Axes, row: Row, own: bool) -> None:
-    """A vertical arrow from the score of who copies to the donor's, and dots from where the donor was. own: it is in
-    the winner's line.
-    """
-    high = row["donor_score"]
-    low = high if row.get("score") is None else row["score"]
-    look: dict[str, Any] = {"color": WINNER, "zorder": 3} if own else {"color": COPY, "zorder": 2, "alpha": 0.6}
-    width = 1.6 if own else THIN
-    axes.plot([row["donor_steps"], row["steps"]], [high, high], linestyle=":", linewidth=width, **look)
-    axes.plot([row["steps"]] * 2, [low, high], linewidth=width, **look)
-    axes.plot(row["steps"], high, marker="^", markersize=5, markeredgewidth=0, **look)
-    axes.plot(row["steps"], low, marker="o", markersize=3, markeredgewidth=0, **look)
-
-
-def _name_ancestor(axes: Axes, segment: Segment, parts: Sequence[Piece]) -> None:
-    """The member's number above its part of the winner's line."""
-    from matplotlib.patheffects import withStroke
-
-    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    if len(x):
-        at = (float(x[len(x) // 2]), float(y[len(x) // 2]))
-        text = axes.annotate(member_name(segment.member), at, (0, 7), textcoords="offset points", ha="center")
-        text.set(color=WINNER, fontsize=9, fontweight="bold", zorder=5)
-        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
-
-
-def _explain(axes: Axes, line: Sequence[Segment], copies: Sequence[Row]) -> None:
-    """The legend, between the panel and its title."""
-    ancestors = len({segment.member for segment in line}) > 1
-    label = f"{member_name(line[-1].member)}, the winner"
-    axes.plot([], [], color=WINNER, linewidth=STRONG, label=f"{label}{', through its ancestors' * ancestors}")
+        curve = np.concatenate(pieces[segment.member])
+        x, y = curve[(curve[:, 0] > segment.begin) & (curve[:, 0] <= segment.end)].T
+        axes.plot(x, y, color=WINNER, linewidth=STRONG, zorder=4)
+        if len(x):
+            middle, name = len(x) // 2, member_name(segment.member)
+            text = axes.annotate(name, (x[middle], y[middle]), (0, 7), textcoords="offset points", ha="center")
+            text.set(color=WINNER, fontweight="bold", zorder=5)
+    ancestors = ", through its ancestors" * (len({segment.member for segment in line}) > 1)
+    label = f"{member_name(line[-1].member)}, the winner{ancestors}"
+    axes.plot([], [], color=WINNER, linewidth=STRONG, label=label)
     axes.plot([], [], color=GREY, linewidth=THIN, label="other members")
     if copies:
-        arrow: dict[str, Any] = {"color": COPY, "marker": "^", "markersize": 5, "linewidth": THIN}
-        apart = any(abs(row["donor_steps"] - row["steps"]) > CLOSE * row["steps"] for row in copies)
-        axes.plot([], [], label=f"copies another's weights{' (dots: of another step)' * apart}", **arrow)
-    place: dict[str, Any] = {"ncols": 3, "loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0.2}
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9, columnspacing=1.5, **place)
+        axes.plot([], [], label="copies another's weights", **arrow)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
 
-class ValueAxis:
-    """Where values of a hyperparameter are on an axis: themselves, or the number of the entry of a list."""
-
-    def __init__(self, population: Row, rows: Sequence[Row], name: str):
-        prior = str(population["vary"][name])
-        self.log = prior.startswith("log:")
-        found = {str(row["new"][name]): row["new"][name] for row in rows if name in row["new"]}
-        order = [] if prior.startswith(("log:", "uniform:")) else prior.split(",")
-        self.entries = [word for word in order if word in found] + [w for w in found if order and w not in order]
-
-    def place(self, value: Any) -> float:
-        return self.entries.index(str(value)) if self.entries else float(value)
-
-    def mark(self, axis: Any, scale: Any, limit: Any) -> None:
-        """axis: x or y of axes; scale and limit: what sets its scale, and its limits."""
-        if self.entries:
-            axis.set_ticks(range(len(self.entries)), self.entries)
-            limit(-0.5, len(self.entries) - 0.5)
-        elif self.log:
-            scale("log")
+def _draw_steps(
+    axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
+) -> None:
+    """parts: from where on there was what value."""
+    if parts:
+        begins, values = zip(*parts, strict=True)
+        x, y = [*begins, end], [*values, values[-1]]
+        axes.plot(x, y, color=color, linewidth=width, drawstyle="steps-post", zorder=up)
 
 
 def draw_values(axes: Axes, population: Row, rows: Sequence[Row], line: Sequence[Segment], name: str) -> None:
     """A hyperparameter over agent steps: every member thin, the winner's line strong."""
-    values = ValueAxis(population, rows, name)
+    entries = _entries(population["vary"][name])
+    axes.yaxis.update_units(entries)
     for member in population["members"]:
-        parts = value_steps(rows, member, name)
-        _draw_steps(axes, [(begin, end, values.place(value)) for begin, end, value in parts], GREY, THIN)
-    own = [(segment.begin, segment.end, values.place(segment.values[name])) for segment in line]
-    for begin, end, value in own:
-        axes.plot([begin, end], [value] * 2, color=WINNER, linewidth=STRONG, solid_capstyle="round", zorder=4)
-    for (_, end, before), (begin, _, value) in pairwise(own):
-        style = "-" if abs(begin - end) < CLOSE * begin else ":"
-        axes.plot([end, begin], [before, value], color=WINNER, linewidth=1.2, linestyle=style, zorder=3)
+        parts = [(begin, _place(value, entries)) for begin, value in value_steps(rows, member, name)]
+        _draw_steps(axes, parts, member["steps"], GREY, THIN)
+    own = [(segment.begin, _place(segment.values[name], entries)) for segment in line]
+    _draw_steps(axes, own, line[-1].end, WINNER, STRONG, up=4)
     dress(axes, "", up=name)
-    values.mark(axes.yaxis, axes.set_yscale, axes.set_ylim)
+    if str(population["vary"][name]).startswith("log:"):
+        axes.set_yscale("log")
 
 
-def _draw_steps(axes: Axes, parts: Sequence[tuple[int, int, float]], color: str, width: float) -> None:
-    """parts: from where to where there was what value."""
-    if parts:
-        begins, ends, values = zip(*parts, strict=True)
-        axes.hlines(values, begins, ends, color=color, linewidth=width, zorder=1)
-        axes.vlines(ends[:-1], values[:-1], values[1:], color=color, linewidth=THIN, alpha=0.35, zorder=1)
+def _entries(prior: object) -> list[str] | None:
+    """Of a list, as it is written; None: it is a range."""
+    return None if str(prior).startswith(("log:", "uniform:")) else str(prior).split(",")
 
 
-def draw_trials(axes: Axes, population: Row, rows: Sequence[Row], winner: Row, name: str) -> None:
+def _place(value: Any, entries: list[str] | None) -> Any:
+    """Where a value is on an axis: an entry of a list by its name."""
+    return value if entries is None else str(value)
+
+
+def draw_trials(axes: Axes, population: Row, winner: Row, name: str) -> None:
     """Scores over a hyperparameter that never changes: a point for every member that has a score."""
-    values = ValueAxis(population, rows, name)
+    entries = _entries(population["vary"][name])
+    axes.xaxis.update_units(entries)
     for member in population["members"]:
         if member["score"] is not None:
-            best = member["member"] == winner["member"]
-            (point,) = axes.plot(values.place(member["values"][name]), member["score"], marker="o", markeredgewidth=0)
-            point.set(color=WINNER if best else GREY, markersize=8 if best else 5, zorder=4 if best else 1)
+            color, size = (WINNER, 8) if member is winner else (GREY, 5)
+            x = _place(member["values"][name], entries)
+            axes.plot([x], [member["score"]], marker="o", color=color, markersize=size)
     dress(axes, name, up="score", from_zero=False)
-    values.mark(axes.xaxis, axes.set_xscale, axes.set_xlim)
+    if str(population["vary"][name]).startswith("log:"):
+        axes.set_xscale("log")
 
 
 HIGH, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
@@ -225,16 +170,20 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
             axes.sharex(scores)
             draw_values(axes, population, rows, line, name)
         else:
-            draw_trials(axes, population, rows, winner, name)
+            draw_trials(axes, population, winner, name)
     what = "evaluations" if population["score"] == "evaluations" else "running mean of games"
-    env = read_config(directory, population=True)["config"].get("env", "")
     dress(scores, "", up=f"score ({what})", counts=True)
-    scores.set_title(f"{population_title(population)} · {env}", loc="left", color=INK, fontsize=11, pad=24)
+    title = f"{population_title(population)} · {_env(directory)}"
+    scores.set_title(title, loc="left", color=INK, fontsize=11, pad=24)
     stacked = [scores, *panels] if changed else [scores]
     stacked[-1].set_xlabel("agent steps of a member", color=INK)
     for axes in stacked[:-1]:
         axes.tick_params(labelbottom=False)
     return figure
+
+
+def _env(directory: Path) -> str:
+    return str(read_config(directory, population=True)["config"].get("env", ""))
 
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
@@ -266,16 +215,15 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], l
     draw_levels(ratings, levels)
     if agents <= FEW:
         ratings.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
-    env = read_config(directory)["config"].get("env", "")
-    title = f"{agents} agents, {len(history.copies)} copies (dotted) · {env}"
+    title = f"{agents} agents, {len(history.copies)} copies (dotted) · {_env(directory)}"
     dress(ratings, "matches", title, "Elo", from_zero=False, counts=True)
     for axes, name in zip(panels, names, strict=True):
         found = list[float]()
         for agent, row in enumerate(first):
-            parts = values_over(history.copies, agent, row, end)
-            steps = [(begin, until, float({**row, **values}[name])) for begin, until, values in parts]
-            _draw_steps(axes, steps, colours[agent], 1.5)
-            found += [value for _, _, value in steps]
+            values = values_over(history.copies, agent, row)
+            parts = [(begin, float({**row, **had}[name])) for begin, had in values]
+            _draw_steps(axes, parts, end, colours[agent], 1.5)
+            found += [value for _, value in parts]
         dress(axes, "", name, from_zero=False, counts=True)
         if min(found) > 0 and max(found) > 4 * min(found):
             axes.set_yscale("log")
@@ -300,8 +248,7 @@ def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Map
     axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLOURS[0], alpha=0.18, linewidth=0)
     axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
     draw_levels(axes, references)
-    matches, env = sum(version.matches for version in rated), read_config(directory)["config"].get("env", "")
-    title = f"{len(rated)} versions, {matches:,} matches · {env}"
+    title = f"{len(rated)} versions, {_matches(rated):,} matches · {_env(directory)}"
     dress(axes, "agent steps", title, "TrueSkill, ± 2σ", counts=True)
     return figure
 
@@ -329,55 +276,63 @@ class RankingOptions:
             raise UserError(f"--levels {' '.join(self.levels)} given, allowed: with --picture FILE, which shows them")
 
 
+Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # a title, what is below it, the picture
+
+
 def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
     if rated := read_rated(directory):
-        _show_ratings(directory, rated, options)
-        return
-    if has_league(directory):
-        _show_league(directory, options)
-        return
-    population, rows = read_population(directory), read_lineage(directory)
-    console = default_console()
-    print_all(console, [Text(population_title(population), style="bold")])
-    print_all(console, population_report(directory, population, rows))
+        title, lines, draw = _show_ratings(directory, rated, options.levels)
+    elif has_league(directory):
+        title, lines, draw = _show_league(directory, options.levels)
+    else:
+        population, rows = read_population(directory), read_lineage(directory)
+        title, lines = population_title(population), population_report(directory, population, rows)
+        draw = lambda: draw_population(directory, population, rows)  # noqa: E731
+    print_all(default_console(), [Text(title, style="bold"), *lines])
     if options.picture is not None:
-        print_picture(draw_population(directory, population, rows), Path(options.picture), "--picture")
+        print_picture(draw(), Path(options.picture), "--picture")
 
 
-def _show_ratings(directory: Path, rated: Sequence[RatedVersion], options: RankingOptions) -> None:
-    if options.levels:
-        given = f"--levels {' '.join(options.levels)} given, but versions of {directory} are rated against references"
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def _matches(rated: Sequence[RatedVersion]) -> int:
+    return sum(version.matches for version in rated)
+
+
+def _show_ratings(directory: Path, rated: Sequence[RatedVersion], levels: tuple[str, ...]) -> Shown:
+    if levels:
+        given = f"--levels {' '.join(levels)} given, but versions of {directory} are rated against references"
         raise UserError(f"{given}, which the picture shows: leave it out")
-    references, console, last = read_references(directory), default_console(), rated[-1]
-    (mu, sigma), matches = last.skill, sum(version.matches for version in rated)
+    references, last = read_references(directory), rated[-1]
+    mu, sigma = last.skill
     newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
-    print_all(console, [Text(f"{newest} · {len(rated)} versions · {matches:,} matches", style="bold")])
-    table = Table("reference", "TrueSkill", "points of that version", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table("reference", "TrueSkill", "points of that version")
     for name, skill in sorted(references.items(), key=lambda found: -found[1]):
         points = last.points.get(name, [])
         table.add_row(name, f"{skill:.1f}", f"{sum(points):g} of {len(points)}" if points else "not played")
-    print_all(console, [table])
-    if options.picture is not None:
-        print_picture(draw_ratings(directory, rated, references), Path(options.picture), "--picture")
+    title = f"{newest} · {len(rated)} versions · {_matches(rated):,} matches"
+    return title, [table], lambda: draw_ratings(directory, rated, references)
 
 
-def _show_league(directory: Path, options: RankingOptions) -> None:
-    history, console = read_history(directory), default_console()
+def _show_league(directory: Path, levels: tuple[str, ...]) -> Shown:
+    history = read_history(directory)
     agents, rated = history.elo.shape[1], int(history.matches[-1])
-    print_all(console, [Text(f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", style="bold")])
-    table = Table("agent", "Elo", "copied", "was copied", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table("agent", "Elo", "copied", "was copied")
     for agent in history.elo[-1].argsort()[::-1].tolist():
         made = [copy["donor"] for copy in history.copies if copy["agent"] == agent]
         last = f"{len(made)} times, agent {made[-1]} last" if made else "nobody"
         times = sum(copy["donor"] == agent for copy in history.copies)
         table.add_row(str(agent), f"{history.elo[-1, agent]:,.0f}", last, f"{times} times")
-    print_all(console, [table])
-    if options.picture is not None:
-        levels = _levels(directory, history, options.levels) if options.levels else {}
-        figure = draw_league(directory, history, _first_values(directory, history), levels)
-        print_picture(figure, Path(options.picture), "--picture")
+
+    def draw() -> Figure:
+        shown = _levels(directory, history, levels) if levels else {}
+        return draw_league(directory, history, _first_values(directory, history), shown)
+
+    return f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", [table], draw
 
 
 def _levels(directory: Path, history: LeagueHistory, names: tuple[str, ...]) -> dict[str, float]:

@@ -99,11 +99,8 @@ def judge(
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
-        while matches.games_played < matches.reign_ends:
-            due = gate.due_after(params.version)
-            time.sleep(min(ctx.patience, REST))
-            yield
-        while params.version < due:
+        while (reigns := matches.games_played < matches.reign_ends) or params.version < due:
+            due = gate.due_after(params.version) if reigns else due
             time.sleep(min(ctx.patience, REST))
             yield
         row = matches.play(params, best)
@@ -147,8 +144,7 @@ class Matches:
         """Publish the champion that there is: the saved one, what the judge before this one published, or the learner's
         weights; its version.
         """
-        saved = checkpoint.champions(self.ctx.directory) if self.ctx.directory is not None else []
-        if saved:
+        if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
             checkpoint.load_into(self.champion.network, arrays)
             counters = checkpoint.manifest(saved[-1])["counters"]
@@ -171,8 +167,7 @@ class Matches:
         row |= {name: int((points == x).sum()) for name, x in (("wins", 1), ("draws", 0.5), ("losses", 0))}
         row |= {"points": float(points.sum()), "openings": distinct}
         if passed:
-            self.champion, self.candidate = self.candidate, self.champion
-            before = self.games_played
+            self.champion, self.candidate, before = self.candidate, self.champion, self.games_played
             self.reign_ends = before + self.gate.reign
             self._save({"updates": version, "games_before": before, **row})
             best.publish(self.champion.vector, version, best.round + 1)
@@ -307,7 +302,7 @@ class Rater:
         self.vector = FlatParams(self.net)
         self.file = JsonLines(directory / RATINGS)
         self.rated = ratings.read_rated(directory, rules)
-        self.version, self.warned = -1, False
+        self.version = -1
         self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
         reports = [row["wall_seconds"] for row in read_lines(directory / "metrics.jsonl", "wall_seconds")]
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
@@ -327,10 +322,9 @@ class Rater:
         """Whether the newest weights are to be rated, or matches of theirs are left: then they are taken."""
 
         def wanted(version: int) -> bool:
-            last = self.rated[-1] if self.rated else None
-            if last is None or version >= last.version + every:
+            if not self.rated or version >= self.rated[-1].version + every:
                 return True
-            return version == last.version and last.matches < matches
+            return version == self.rated[-1].version and self.rated[-1].matches < matches
 
         if self.params.round < 0 or not wanted(self.params.version):
             return False
@@ -370,15 +364,15 @@ class Rater:
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
         """Until it can be written, nothing is played."""
+        warned = False
         while True:
             try:
                 write()
-                self.warned = False
                 return
             except OSError as e:
-                if not self.warned:
+                if not warned:
                     later = "versions are rated once it can be written again"
                     self.ctx.log("warning", f"{name}: {refusal_text(e)}; {later}")
-                self.warned = True
+                warned = True
                 time.sleep(self.ctx.patience)
             yield

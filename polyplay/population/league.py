@@ -114,10 +114,7 @@ class League(SharedObject):
         self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
         one, pairs = (self.players, np.float64), (self.players, self.players)
         super().__init__(
-            elo=one,
-            mu=one,
-            sigma=one,
-            quality=one,
+            **dict.fromkeys(("elo", "mu", "sigma", "quality"), one),
             games=(pairs, np.int64),
             points=(pairs, np.float64),
             kind=(self.players, np.int8),
@@ -125,15 +122,13 @@ class League(SharedObject):
             version=(self.players, np.int64),
             hyper=((agents, len(self.varied)), np.float64),
             values=(len(self.varied), np.float64),
-            _order=(LINE // 8, np.int64),
-            _copied=(LINE // 8, np.int64),
+            **dict.fromkeys(("_order", "_copied", "_run"), (LINE // 8, np.int64)),
             _tables=((actors, 2, seated), np.int32),
             _actors=((actors, 5 * LINE // 8), np.int64),
             _agents=((agents, 4 * LINE // 8), np.int64),
             _draws=((actors, RESULTS), np.int64),
             _players=((actors, RESULTS, self.blocks), np.int32),
             _outcomes=((actors, RESULTS, len(self.sides)), np.float32),
-            _run=(LINE // 8, np.int64),
         )
         self._agents[:, _RESERVE] = -1
         self.hyper[:] = np.nan

@@ -30,7 +30,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
-from polyplay.population.rules import Choice, Prior, Standing, Values
+from polyplay.population.rules import Prior, Values
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
@@ -227,19 +227,6 @@ RANGE = 10.0  # hyperparameters without a prior stay between what was configured
 SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
 
 
-def outplayed(standings: Sequence[Standing], i: int, rng: np.random.Generator, sure: float = SURE) -> Choice:
-    """Agent i copies a peer drawn at random that beats it with probability `sure` or more; scores are Elo ratings. Who
-    has none has not played enough: it neither copies nor is copied.
-    """
-    mine = standings[i].score
-    peers = [(j, s.score) for j, s in enumerate(standings) if j != i and s.score is not None]
-    if mine is None or not peers:
-        return Choice(None, "it has not played enough" if mine is None else "no other agent has played enough")
-    j, score = peers[rng.integers(len(peers))]
-    chance = win_probability(score, mine)
-    return Choice(j if chance >= sure else None, f"agent {j} beats it with probability {chance:.2f}")
-
-
 @dataclass(frozen=True)
 class CopyRule:
     """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
@@ -292,18 +279,21 @@ class CopyRule:
         return longest if history.matches[longest] - history.looked[longest] >= self.every else None
 
     def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
-        """The line of an agent's look. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in
-        use, in the order of `configured`.
+        """The line of the look of an agent that is due: it copies a peer drawn at random that beats it with probability
+        `sure` or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
+        `configured`.
         """
         rng = np.random.default_rng([seed, agent, history.looks])
-        enough = [history.matches[a] >= self.every for a in range(len(hyper))]
-        standings = [Standing(float(elo[a]) if played else None) for a, played in enumerate(enough)]
-        choice = outplayed(standings, agent, rng, self.sure)
-        if choice.donor is None:
-            return {"look": agent, "why": choice.why}
-        old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, choice.donor))
-        line = {"copy": history.copies + 1, "look": agent, "donor": choice.donor, "why": choice.why}
-        return {**line, "old": old, "values": self.explore(copied, rng)}
+        peers = [a for a in range(len(hyper)) if a != agent and history.matches[a] >= self.every]
+        if not peers:
+            return {"look": agent, "why": "no other agent has played enough"}
+        donor = peers[rng.integers(len(peers))]
+        chance = win_probability(float(elo[donor]), float(elo[agent]))
+        line = {"look": agent, "why": f"agent {donor} beats it with probability {chance:.2f}"}
+        if chance < self.sure:
+            return line
+        old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, donor))
+        return {"copy": history.copies + 1, **line, "donor": donor, "old": old, "values": self.explore(copied, rng)}
 
 
 @dataclass
@@ -528,7 +518,9 @@ def read_history(directory: Path) -> LeagueHistory:
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")
     try:
-        state = _fresh(lines[0])
+        begin = lines[0]
+        held = (begin[name] for name in ("agents", "actors", "teams", "seated", "past", "bots"))
+        state = LeagueState(League(*held), Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
         total = sum(len(line.get("played", ())) for line in lines)
         rated, every, found = 0, max(1, total // POINTS), [(0, state.ratings.elo[: state.places.start].copy())]
         copies: list[Row] = []
@@ -545,17 +537,8 @@ def read_history(directory: Path) -> LeagueHistory:
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
 
 
-def _fresh(begin: Row) -> LeagueState:
-    """The state before the first line of a session."""
-    league = League(begin["agents"], begin["actors"], begin["teams"], begin["seated"], begin["past"], begin["bots"])
-    return LeagueState(league, Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
-
-
-def values_over(copies: list[Row], agent: int, first: Row, end: int) -> list[tuple[int, int, Row]]:
-    """(begin, end, hyperparameters) of an agent in order, by matches rated. first: those it began with."""
-    found, begin, values = list[tuple[int, int, Row]](), 0, first
-    for copy in copies:
-        if copy["agent"] == agent:
-            found.append((begin, copy["match"], copy["old"] or values))
-            begin, values = copy["match"], copy["values"]
-    return [*found, (begin, end, values)]
+def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:
+    """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
+    own = [copy for copy in copies if copy["agent"] == agent]
+    values = [*(copy["old"] for copy in own), own[-1]["values"] if own else first]
+    return list(zip([0, *(copy["match"] for copy in own)], values, strict=True))

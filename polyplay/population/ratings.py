@@ -46,36 +46,22 @@ class TrueSkill:
     tau: float = 0.0  # of what a player's skill changes by before each match
     draw: float = 0.02  # probability of a draw between equals
 
-    def rate(
-        self,
-        first: Sequence[Skill],
-        second: Sequence[Skill],
-        points: float,
-        weights: tuple[Sequence[float], Sequence[float]] | None = None,
-    ) -> tuple[list[Skill], list[Skill]]:
-        """Both teams after a match. points: of the first: 1 won, ½ drawn, 0 lost. weights: of each player, the share of
-        the match that it played, 1 if they are not given.
-        """
-        shares = weights or ([1.0] * len(first), [1.0] * len(second))
-        noise, tau, mean, variance = self.beta**2, self.tau**2, 0.0, 0.0
-        for team, share, sign in ((first, shares[0], 1.0), (second, shares[1], -1.0)):
-            for (mu, sigma), w in zip(team, share, strict=True):
-                mean += sign * w * mu
-                variance += w * w * (sigma * sigma + tau + noise)
-        c = math.sqrt(variance)
+    def rate(self, first: Sequence[Skill], second: Sequence[Skill], points: float) -> tuple[list[Skill], list[Skill]]:
+        """Both teams after a match. points: of the first: 1 won, ½ drawn, 0 lost."""
+        tau, noise, mean, variance = self.tau**2, self.beta**2, 0.0, 0.0
+        for mu, sigma in (*first, *((-mu, sigma) for mu, sigma in second)):
+            mean += mu
+            variance += sigma * sigma + tau + noise
+        c, lost = math.sqrt(variance), points < 0.5
         margin = self.beta * _margin(self.draw, len(first) + len(second)) / c
-        lost = points < 0.5
         x = (-mean if lost else mean) / c
-        v, w2 = _drawn(x, margin) if points == 0.5 else _won(x - margin)
+        v, w = _drawn(x, margin) if points == 0.5 else _won(x - margin)
         v = (-v if lost else v) / c
-        return self._moved(first, shares[0], v, w2 / variance), self._moved(second, shares[1], -v, w2 / variance)
+        return self._moved(first, v, w / variance), self._moved(second, -v, w / variance)
 
-    def _moved(self, team: Sequence[Skill], shares: Sequence[float], v: float, w: float) -> list[Skill]:
-        tau, moved = self.tau**2, []
-        for (mu, sigma), share in zip(team, shares, strict=True):
-            variance = sigma * sigma + tau
-            moved.append((mu + share * variance * v, math.sqrt(variance * (1 - share * share * variance * w))))
-        return moved
+    def _moved(self, team: Sequence[Skill], v: float, w: float) -> list[Skill]:
+        own = [(mu, sigma * sigma + self.tau**2) for mu, sigma in team]
+        return [(mu + variance * v, math.sqrt(variance * (1 - variance * w))) for mu, variance in own]
 
 
 @cache
@@ -191,21 +177,6 @@ REFERENCES = "references.json"
 RANDOM = "random"
 SEED, MATCHES = 0, 32  # of every two: of every run the same
 
-Pairs = Mapping[tuple[str, str], Sequence[float]]  # points of the first of two, match by match
-
-
-def rate_references(names: Sequence[str], pairs: Pairs, rules: TrueSkill = RULES) -> dict[str, Skill]:
-    """Skills of references by matches of every two of them, `random` among them, whose μ is 0. They are taken in
-    rounds: the first match of each two, the second of each, and so on.
-    """
-    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
-    for match in range(max((len(points) for points in pairs.values()), default=0)):
-        for (one, other), points in pairs.items():
-            if match < len(points):
-                (first,), (second,) = rules.rate([skills[one]], [skills[other]], points[match])
-                skills[one], skills[other] = first, second
-    return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
-
 
 @dataclass
 class ReferenceTable:
@@ -227,7 +198,15 @@ class ReferenceTable:
         return [(k, pair) for k, pair in enumerate(combinations(self.names, 2)) if pair not in self.pairs]
 
     def skills(self) -> dict[str, Skill]:
-        return rate_references(self.names, {pair: self.pairs[pair] for pair in combinations(self.names, 2)}, self.rules)
+        """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
+        two, the second of each, and so on.
+        """
+        skills: dict[str, Skill] = dict.fromkeys(self.names, (self.rules.mu, self.rules.sigma))
+        for match in range(MATCHES):
+            for one, other in combinations(self.names, 2):
+                points = self.pairs[one, other][match]
+                (skills[one],), (skills[other],) = self.rules.rate([skills[one]], [skills[other]], points)
+        return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
 
     def save(self) -> Row:
         """references.json."""

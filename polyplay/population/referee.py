@@ -29,7 +29,7 @@ from polyplay.core.worker import WorkerContext
 from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_log import LOG, SUMMARY, CopyRule, LeagueState, MatchLog
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
-from polyplay.population.store import LINEAGE, LeagueLineage
+from polyplay.population.store import LINEAGE, write_copies
 
 # Rules that draw the players of a table:
 #
@@ -86,6 +86,8 @@ class Opponents:
         random: float [seated, 2], uniform in (0, 1). Nobody sits twice while there are others, but for past agents
         that were drawn by quality.
         """
+        everybody = [*among.agents, *among.past, *among.bots]
+        pool = everybody if self.rule in (UNIFORM, BY_ELO) else list(among.agents)
         players, costs = [first], [0.0]
         for which, where in random[1:].tolist():
             if among.past and which < self.share:
@@ -94,7 +96,6 @@ class Opponents:
                 players.append(among.past[at])
                 costs.append(quality_cost(float(chances[at]), len(chances)))
                 continue
-            pool = self._pool(among)
             left = [p for p in pool if p not in players] or pool
             weights = np.ones(len(left))
             if self.rule == BY_ELO:
@@ -102,10 +103,6 @@ class Opponents:
             players.append(left[draw_index(weights, where)])
             costs.append(0.0)
         return players, costs
-
-    def _pool(self, among: Candidates) -> list[int]:
-        everybody = self.rule in (UNIFORM, BY_ELO)
-        return [*among.agents, *among.past, *among.bots] if everybody else list(among.agents)
 
 
 def match_weight(chance: float) -> float:
@@ -198,9 +195,10 @@ class Referee:
         if not league.begun:
             self.log.write([line := self.state.beginning(_versions(ctx))])
             self.state.apply(line)
-        self.lineage, self._writes = LeagueLineage(ctx.directory), LogWrites(partial(ctx.log, "warning"))
-        self._write_lineage()
+        self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
+        self.copied = -1 if self.state.copies.made or (ctx.directory / LINEAGE).exists() else 0  # in lineage.jsonl
+        self._write_lineage()
         self._publish()
         self.saved = 0.0
         self._save()
@@ -251,7 +249,7 @@ class Referee:
             self._make_room(acknowledged)
             if (looks := [*self._looks()]) and self._take(looks):
                 self._ask()
-            drawn = self._draws(acknowledged)
+            drawn = [*self._draws(acknowledged)]
             if self._take(drawn):
                 for line in drawn:
                     table = self.state.tables[line["actor"]]
@@ -363,14 +361,12 @@ class Referee:
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 
-    def _draws(self, acknowledged: list[int]) -> list[Row]:
+    def _draws(self, acknowledged: list[int]) -> Iterator[Row]:
         """A line for each actor that has no table yet, or has played long enough with the one it has."""
-        lines = []
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
-                lines.append(self._draw(actor, table.draw + 1, table.players))
-        return lines
+                yield self._draw(actor, table.draw + 1, table.players)
 
     def _draw(self, actor: int, draw: int, before: list[int]) -> Row:
         league, names = self.league, self.state.names
@@ -384,7 +380,12 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ files
 
     def _write_lineage(self) -> None:
-        self._writes.attempt(LINEAGE, lambda: self.lineage.write(self.state.copies.made))
+        def write() -> None:
+            write_copies(self.log.directory, self.state.copies.made)
+            self.copied = len(self.state.copies.made)
+
+        if self.copied != len(self.state.copies.made):
+            self._writes.attempt(LINEAGE, write)
 
     def _save(self) -> None:
         self.saved = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import math
 import os
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, is_number, parse_json, read_lines, read_object, write_json
+from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_bytes, write_json
 from polyplay.core.machine import now
 from polyplay.population.rules import Standing
 
@@ -45,13 +46,12 @@ class Segment:
 
 def read_lineage(directory: Path) -> list[Row]:
     """The rows of a population's lineage, in order; none if there is no file. A damaged line is left out."""
-    rows = read_lines(directory / LINEAGE, "decision", "member", "steps")
-    return [row for row in rows if _is_decision(row)]
 
+    def is_whole(row: Row) -> bool:
+        values = isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
+        return values and (row.get("donor") is None or is_row(row, ("donor", "donor_steps")))
 
-def _is_decision(row: Row) -> bool:
-    copied = row.get("donor") is None or (is_number(row["donor"]) and is_number(row.get("donor_steps")))
-    return copied and isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
+    return list(filter(is_whole, read_lines(directory / LINEAGE, "decision", "member", "steps")))
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
@@ -61,10 +61,12 @@ def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list
     that was copied and the receiver's begins at its own. Only the last segment may be empty. A member without a row has
     no line.
     """
-    end = _last_step(rows, member) if steps is None else steps
-    line: list[Segment] = []
+    known = [row["steps"] for row in rows if row["member"] == member]
+    known += [row["donor_steps"] for row in rows if row["donor"] == member]
+    end, line = max(known, default=0) if steps is None else steps, list[Segment]()
     for row in reversed(rows):  # what a donor did after it was copied comes before its copy here, and is another's
-        if row["member"] != member or row["steps"] > end or not _begins_segment(row):
+        begins = row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
+        if row["member"] != member or row["steps"] > end or not begins:
             continue
         if row["steps"] < end or not line:
             line.append(Segment(member, row["steps"], end, row["new"]))
@@ -72,49 +74,11 @@ def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list
     return line[::-1]
 
 
-def _last_step(rows: Sequence[Row], member: int) -> int:
-    own = [row["steps"] for row in rows if row["member"] == member]
-    given = [row["donor_steps"] for row in rows if row["donor"] == member]
-    return max(own + given, default=0)
-
-
-def _begins_segment(row: Row) -> bool:
-    return row["donor"] is not None or row["steps"] == 0 or row["new"] != row["old"]
-
-
-class LeagueLineage:
-    """lineage.jsonl of a league: a line for each copy that the agents have made, in order."""
-
-    def __init__(self, directory: Path):
-        self.path = directory / LINEAGE
-        self.lines: int | None = None  # that are there; None: nobody has compared them yet
-
-    def write(self, copies: Sequence[Row]) -> None:
-        """Add the lines of new copies. At first also those that are missing, and without those of copies that were
-        undone. copies: as CopyHistory has made them. Raises OSError.
-        """
-        if self.lines is None:
-            self.lines = self._keep([_copy_line(copy) for copy in copies])
-        if len(copies) > self.lines:
-            lines = JsonLines(self.path)
-            try:
-                lines.write(*map(_copy_line, copies[self.lines :]))
-            finally:
-                lines.close()
-            self.lines = len(copies)
-
-    def _keep(self, rows: Sequence[Row]) -> int:
-        """Cut the file off where it is not `rows` any more; how many of these it has."""
-        if not self.path.exists():
-            return 0
-        same, end = 0, 0
-        with open(self.path, "r+b") as file:
-            for line in file:
-                if same == len(rows) or not line.endswith(b"\n") or parse_json(line) != rows[same]:
-                    break
-                same, end = same + 1, end + len(line)
-            os.ftruncate(file.fileno(), end)
-        return same
+def write_copies(directory: Path, copies: Sequence[Row]) -> None:
+    """Write lineage.jsonl of a league: a line for each copy that the agents have made, in order. copies: as CopyHistory
+    has made them. Raises OSError.
+    """
+    write_bytes(directory / LINEAGE, "".join(json.dumps(_copy_line(copy)) + "\n" for copy in copies).encode())
 
 
 def _copy_line(copy: Row) -> Row:
@@ -240,22 +204,16 @@ def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
     """The line of lineage.jsonl about the next decision: what member `m` is after it. score: its own before."""
-    return {
+    own = {
         "decision": population["decisions"],
         "member": m["member"],
         "donor": donor and donor["member"],
         "score": score,
-        "donor_score": donor and donor["score"],
-        "steps": m["steps"],
-        "donor_steps": donor and donor["steps"],
-        "old": dict(old),
-        "new": dict(m["values"]),
-        "exploit": population["exploit"],
-        "explore": population["explore"],
-        "why": why,
-        "at": now(),
-        "wall_seconds": round(wall_seconds(population), 3),
     }
+    steps = {"donor_score": donor and donor["score"], "steps": m["steps"], "donor_steps": donor and donor["steps"]}
+    values = {"old": dict(old), "new": dict(m["values"]), "exploit": population["exploit"]}
+    when = {"why": why, "at": now(), "wall_seconds": round(wall_seconds(population), 3)}
+    return {**own, **steps, **values, "explore": population["explore"], **when}
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:

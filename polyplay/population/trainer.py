@@ -27,7 +27,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
 from polyplay.core.worker import Arrow, WorkerContext
-from polyplay.population.rules import EXPLOIT, EXPLORE, Prior
+from polyplay.population.rules import Prior, exploit, explore
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, standing, wall_seconds
 
 # A copy: a checkpoint of one member with the agent of another.
@@ -59,15 +59,10 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
     checkpoint.set_aside(member, own)  # so the copy is the newest, and its name is free
-    for last in [False] * (TRIES - 1) + [True]:
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            given = checkpoint.newest(donor, _silent, agent_flaw)
-            return _compose(part, own, given, lanes)
-        except (FileNotFoundError, UserError):
-            if last:
-                raise
-    raise AssertionError
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(FileNotFoundError, UserError):
+            return _compose(part, own, checkpoint.newest(donor, _silent, agent_flaw), lanes)
+    return _compose(part, own, checkpoint.newest(donor, _silent, agent_flaw), lanes)
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
@@ -85,6 +80,7 @@ def agent_flaw(path: Path) -> str | None:
 
 
 def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
+    shutil.rmtree(part, ignore_errors=True)
     mine, theirs = checkpoint.manifest(own), checkpoint.manifest(given)
     version, files = mine["update"] + 1, dict[str, Row]()
     if not theirs["update"]:
@@ -128,8 +124,6 @@ def _link(source: Path, target: Path) -> None:
     """Another name of a file, which is never written again; a copy where the file system has none."""
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
     except OSError:
         shutil.copyfile(source, target)
 
@@ -193,13 +187,13 @@ class Evolution:
         members = population["members"]
         m = members[i]
         rng = np.random.default_rng([self.seed, i, m["turns"] + 1, m["falls"]])
-        choice = EXPLOIT[self.exploit]([standing(other) for other in members], i, rng)
+        choice = exploit(self.exploit, [standing(other) for other in members], i, rng)
         donor, why, old, score = None, choice.why, m["values"], m["score"] if m["state"] != FAILED else None
         failure = f"{m['why']}; " * (m["state"] == FAILED)
         if choice.donor is not None:
             name = f"copy-{population['decisions']}"
             try:
-                new = EXPLORE[self.explore](members[choice.donor]["values"], dict(self.priors), rng)
+                new = explore(self.explore, members[choice.donor]["values"], self.priors, rng)
                 copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
                 prepared = copy(*copied)
                 m["pending"] = {"copy": copied, "final": prepared.final}
@@ -304,8 +298,8 @@ def _train(ctx: WorkerContext, store: Store, evolution: Evolution, i: int, run: 
     if m["state"] == FAILED:  # it found nobody to copy
         time.sleep(REST)
         return
-    stopping = partial(_stopping, ctx)
-    session = run(m, evolution.until(m), stopping, ctx.log)
+    stopping = "stopped with its population"
+    session = run(m, evolution.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
     if session.ended == "ready" and evolution.until(m) >= evolution.total:
         session = replace(session, ended="done", why=DONE)
     with store.locked():
@@ -316,10 +310,6 @@ def _train(ctx: WorkerContext, store: Store, evolution: Evolution, i: int, run: 
         store.write(population)
 
 
-def _stopping(ctx: WorkerContext) -> str:
-    return "stopped with its population" if ctx.control.finishing else ""
-
-
 def _begin(store: Store, evolution: Evolution, i: int) -> Row:
     """Bring the member's run to what was decided about it; its row then."""
     with store.locked():
@@ -327,25 +317,24 @@ def _begin(store: Store, evolution: Evolution, i: int) -> Row:
         m: Row = population["members"][i]
         if m["state"] == FAILED:
             evolution.decide(store, population, i, partial(_copy, store, i))
-        if (pending := m["pending"]) is not None:
-            _complete(store, m, pending["copy"], pending["final"])
-        m["pending"] = None
-        m["state"] = m["state"] if m["state"] == FAILED else TRAINING
+        wrong = _complete(store, i, **m["pending"]) if m["pending"] else ""
+        if wrong:
+            m |= {"state": FAILED, "why": wrong, "lost": True}
+        m |= {"pending": None, "state": FAILED if m["state"] == FAILED else TRAINING}
         store.write(population)
         return m
 
 
-def _complete(store: Store, m: Row, copy: tuple[int, str, bool], final: str) -> None:
-    """The member goes on from its copy, which is made again if somebody deleted it."""
-    i, name, wrong = m["member"], copy[1], ""
+def _complete(store: Store, i: int, copy: tuple[int, str, bool], final: str) -> str:
+    """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
+    member, (donor, name, _) = store.member(i), copy
     try:
-        if not complete_copy(store.member(i), name, final):
-            complete_copy(store.member(i), name, final := _copy(store, i, *copy).final)
-            wrong = agent_flaw(checkpoint.checkpoints_dir(store.member(i)) / final) or ""
+        if complete_copy(member, name, final) or complete_copy(member, name, final := _copy(store, i, *copy).final):
+            return ""
+        wrong = agent_flaw(checkpoint.checkpoints_dir(member) / final)
     except UserError as e:
         wrong = str(e)
-    if wrong:
-        m |= {"state": FAILED, "why": f"its copy of member {copy[0]:02d} is gone: {wrong}", "lost": True}
+    return f"its copy of member {donor:02d} is gone: {wrong}"
 
 
 def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
@@ -357,17 +346,15 @@ def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
     """Write into a member's row how its session ended."""
     m["wall_seconds"] = round(m["wall_seconds"] + session.seconds, 3)
     m |= {"steps": session.steps, "frames": session.frames}
-    m["falls"] = m["falls"] + 1 if session.ended == "lost" else 0
+    m |= {"why": session.why, "lost": session.ended == "lost"}
     if session.ended in ("failed", "lost"):
-        lost = session.ended == "lost" and m["falls"] <= FALLS
-        m |= {"state": WAITING if lost else FAILED, "why": session.why, "lost": session.ended == "lost"}
-        m["falls"] = m["falls"] if lost else 0
-        ctx.log("warning", f"member {m['member']:02d}: {session.why}" + "; it is tried again" * lost)
+        again = m["lost"] and m["falls"] < FALLS
+        m |= {"state": WAITING if again else FAILED, "falls": m["falls"] + 1 if again else 0}
+        ctx.log("warning", f"member {m['member']:02d}: {session.why}" + "; it is tried again" * again)
         return
     enough = len(session.games) >= GAMES
-    m |= {"games": list(session.games), "why": session.why}
-    m["score"] = sum(session.games) / len(session.games) if enough else None
-    m |= {"state": DONE if session.ended == "done" else WAITING, "lost": False}
+    m |= {"games": list(session.games), "score": sum(session.games) / len(session.games) if enough else None}
+    m |= {"state": DONE if session.ended == "done" else WAITING, "falls": 0}
     if session.ended == "ready" and not enough:
         few = f"{len(session.games)} of {GAMES} games have ended in the steps between two decisions"
         ctx.log("remark", f"member {m['member']:02d} has no score yet: {few}; a larger --every gives it more")

@@ -1,7 +1,4 @@
-"""A population of runs.
-
-A population of runs, from its options to its end: plan, train, resume.
-"""
+"""A population of runs, from its options to its end: plan, train, resume."""
 
 from __future__ import annotations
 
@@ -48,10 +45,10 @@ FIXED["seed"] = "every member has its own, which follows from --seed"
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raises UserError: an option of runs, which all members have alike."""
+    """Raises UserError: an option that all members have alike."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
-        if name in flags.option_types(RunOptions):
+        if name in FIXED or name in flags.option_types(RunOptions):
             why = FIXED.get(name, "members differ in options of their system alone")
             raise UserError(f"--vary: {name} given, which can't be varied, since {why}: leave it out")
 
@@ -62,8 +59,6 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
     """
     anew = set[str]()
     for name, prior in priors.items():
-        if name in FIXED:
-            raise UserError(f"--vary: {name} given, but {FIXED[name]}: leave it out")
         values = prior.choices or (prior.low, prior.high)
         checked = [flags.check_value(f"--vary {name}", value, types[name]) for value in values]
         first, *others = (_built(settings, crew, {name: value}) for value in checked)
@@ -83,13 +78,10 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = [layout(role.held_replay) for role in other.roles if role.held_replay]
-    lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T, _rollout(r.out)) for r in other.roles]
+    rollouts = [[getattr(r.out, name, None) for name in ("T", "lanes", "slots")] for r in other.roles]
+    lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T) for r in other.roles], rollouts
     optimizer = (spec.update.optim.name, spec.update.optim.statistics)
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": lanes}
-
-
-def _rollout(out: object) -> tuple[Any, ...]:
-    return tuple(getattr(out, name, None) for name in ("T", "lanes", "slots"))
 
 
 def _refuse(what: str, own: dict[str, Any], other: dict[str, Any]) -> None:
@@ -143,17 +135,16 @@ class MemberRunner:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, RunSegment(until, stopping))
         except (NotFinite, EnvFailure, WorkerLost) as e:
-            first, *rest = str(e).rstrip().split("\n")  # a traceback's last line says what it was
+            first, *others = str(e).rstrip().split("\n")  # a traceback's last line says what it was
             ended = "failed" if isinstance(e, NotFinite) else "lost"
-            why = " ".join([first, *(line for line in rest[-1:] if line not in first)])
+            why = " ".join([first, *(line for line in others[-1:] if line not in first)])
         except UserError as e:
             raise UserError(f"{name}: {e}") from None
         except OSError as e:
             raise WorkerLost(f"{name}: {refusal_text(e)}") from None
         counters = _newest_counters(directory)
         games = last_returns(directory, m["copied"], self.score)
-        seconds = time.monotonic() - begun
-        return MemberSession(ended, why, counters["steps"], counters["frames"], games, seconds)  # type: ignore[arg-type]
+        return MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
         """How a session ended, and why."""
@@ -250,33 +241,31 @@ PATIENCE = 60.0  # seconds that members get to save and end once the population 
 class PopulationSession:
     """One session of a population, from the start of its trainers to their end."""
 
-    def __init__(
-        self, crew: Crew, directory: Path, evolution: Evolution, lines: Sequence[tuple[str, str]], quiet: bool
-    ):
-        self.crew, self.directory, self.evolution = crew, directory, evolution
-        self.store = states.Store(directory)
+    def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
+        self.crew, self.directory, self.store = crew, directory, states.Store(directory)
         self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
         self.exit_code, self.reason = 0, "done"
         self.finishing_since, self.waiting, self.dropping = 0.0, False, False
         self.shown, self.said = 0.0, set[str]()
-        self.decisions = 0
         crew.log = self.log
-        self._set_clock()
-        self.panel.begin([("run", str(directory)), *lines])
-
-    def _set_clock(self) -> None:
-        """Seconds of decisions count on from the session before."""
         with self.store.locked():
             population = self.store.read()
-            self.decisions = population["decisions"]
-            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}
+            self.decisions: int = population["decisions"]
+            population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # it counts on
             self.store.write(population)
+        self.panel.begin([("run", str(directory)), *lines])
 
     def go(self) -> Row:
         """Returns the summary. Raises what ended the population, after all members have been stopped."""
         with processes.handled(self._receive):
             try:
-                self._run()
+                self.crew.start()
+                while not self._poll():
+                    self._look()
+                    if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
+                        self.exit_code = 1
+                        self.reason += f"; members did not end within {PATIENCE:.0f} s"
+                        break
             except Closed:
                 self.reason += " while it was starting"
             except processes.Stopped:
@@ -288,15 +277,6 @@ class PopulationSession:
             finally:
                 summary = self._close()
         return summary
-
-    def _run(self) -> None:
-        self.crew.start()
-        while not self._poll():
-            self._look()
-            if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
-                self.exit_code = 1
-                self.reason += f"; members did not end within {PATIENCE:.0f} s"
-                return
 
     def _poll(self) -> bool:
         self.waiting = True
@@ -333,13 +313,11 @@ class PopulationSession:
 
     def log(self, kind: str, text: str) -> None:
         """A trainer's message; a remark is made once, a note not at all."""
-        if kind == "note":
-            return
-        once = kind in ("remark", "caution")
-        if not once or not (self.said if kind == "remark" else text in self.said):
-            self.panel.warn(text)
-        if once:
+        said = bool(self.said) if kind == "remark" else text in self.said
+        if kind in ("remark", "caution"):
             self.said.add(text)
+        if kind != "note" and not (said and kind in ("remark", "caution")):
+            self.panel.screen.warn(text)
 
     def _close(self) -> Row:
         """Stop the trainers, write the summary."""
@@ -347,8 +325,7 @@ class PopulationSession:
         with contextlib.suppress(Exception):
             self._look(last=True)
         totals = self._totals()
-        about = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory)}
-        summary = about | totals
+        summary = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory), **totals}
         with contextlib.suppress(OSError):
             write_json(self.directory / "summary.json", summary)
         self.panel.end(summary)
@@ -367,10 +344,9 @@ class PopulationSession:
         best = states.best_member(members)
         if self.reason == "done" and all(m["state"] == states.FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
-        totals = {k: sum(m[k] for m in members) for k in ("steps", "frames")}
         return {
             "wall_seconds": round(population["wall_seconds"], 3),
-            **totals,
+            **{k: sum(m[k] for m in members) for k in ("steps", "frames")},
             "decisions": population["decisions"],
             "failed": sum(m["state"] == states.FAILED for m in members),
             "best_member": best and best["member"],
@@ -389,32 +365,26 @@ def train(
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
-    settings = replace(settings, over=run_options.name_of(page.OVER))
+    settings, title = replace(settings, over=run_options.name_of(page.OVER)), run_options.name_of(page)
     reporter.check_wandb(options.wandb)
     settings, (crew, evolution, lines), left = run_options.fitted(
         settings, sources, lambda other: _wire(page, other, options)
     )
-    lines = left + lines
-    _check_given(evolution, options, sources)
-    directory = run_options.new_directory(run_options.name_of(page), f"{settings.over}-{settings.env}", options)
-    result = RunResult(directory, 0, "dry run", {}, settings)
-    if options.dry_run:
-        _print_plan(directory, lines)
-        return result
-    description = {
-        "system": run_options.name_of(page),
-        "config": run_options.to_json(settings),
-        "options": run_options.to_json(options),
-    }
-    environment = wire_member(settings, crew)[1].envs.spec.describe
-    with closing(run_files.DirectoryLock(directory)) as lock:
+    for name in evolution.priors:
+        if sources.get(name, "").partition(" ")[0] in load.GIVEN:
+            raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
+    directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
+
+    def begin() -> None:
         run_options.refuse_begun(directory)
-        store = states.Store(directory)
-        store.begin(evolution.about(), evolution.founders())
-        run_files.write_config(directory, {**description, "sources": sources, "environment": environment})  # type: ignore[typeddict-item]
+        states.Store(directory).begin(evolution.about(), evolution.founders())
+        about = {"system": title, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
+        about |= {"sources": sources, "environment": wire_member(settings, crew)[1].envs.spec.describe}
+        run_files.write_config(directory, about)  # type: ignore[arg-type]
         load.remember(directory, settings)
-        runner = _runner(directory, settings, options, sources)
-        return _go(result, crew, evolution, runner, lines, lock, options)
+
+    runner = _runner(directory, settings, options, sources, {})
+    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, left + lines, options, begin)
 
 
 def resume(
@@ -432,19 +402,18 @@ def resume(
     _check_code(store, config)
     options = run_options.override(options, {"run": str(directory), **changes})
     crew, evolution, lines = _wire(page, settings, options)
-    result = RunResult(directory, 0, "dry run", {}, settings)
-    if options.dry_run:
-        _print_plan(directory, lines)
-        return result
-    with closing(run_files.DirectoryLock(directory)) as lock:
+    sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
+
+    def begin() -> None:
         store.repair()
-        description = {k: config[k] for k in ("system", "config", "environment")}
-        sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
-        run_files.amend_config(directory, {**description, "sources": sources, "options": run_options.to_json(options)})  # type: ignore[typeddict-item]
+        about = {k: config[k] for k in ("system", "config", "environment")}
+        about |= {"sources": sources, "options": run_options.to_json(options)}
+        run_files.amend_config(directory, about)  # type: ignore[arg-type]
         _extend(store, evolution, changes)
-        changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
-        runner = _runner(directory, settings, options, sources, changed)
-        return _go(result, crew, evolution, runner, lines, lock, options)
+
+    changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
+    runner = _runner(directory, settings, options, sources, changed)
+    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, lines, options, begin)
 
 
 def _check_code(store: states.Store, config: Row) -> None:
@@ -453,13 +422,6 @@ def _check_code(store: states.Store, config: Row) -> None:
         run_files.check_named(store.directory / states.FILE, {"config": m["values"]}, config)
         if (store.member(m["member"]) / "config.json").exists():
             run_files.check_named(store.member(m["member"]), run_files.read_config(store.member(m["member"])), config)
-
-
-def _check_given(evolution: Evolution, options: RunOptions, sources: Sources) -> None:
-    """Raises UserError: an option with two values, or one that a population does not take."""
-    for name in evolution.priors:
-        if sources.get(name, "").partition(" ")[0] in load.GIVEN:
-            raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
 
 
 def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
@@ -516,35 +478,33 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
 
 
 def _runner(
-    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any] | None = None
+    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
     own: Settings = member_settings(settings)
-    names = flags.option_types(type(own), RunOptions)
+    names, options = flags.option_types(type(own), RunOptions), replace(options, **OWN)
     kept = {name: source for name, source in sources.items() if name in names}
-    return MemberRunner(
-        directory, settings.over, own, replace(options, **OWN), kept, settings.score, dict(changes or {})
-    )
-
-
-def _print_plan(directory: Path, lines: list[tuple[str, str]]) -> None:
-    console = terminal.default_console()
-    shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
-    terminal.print_all(console, terminal.fact_lines(shown, console))
+    return MemberRunner(directory, settings.over, own, options, kept, settings.score, changes)
 
 
 def _go(
     result: RunResult,
     crew: Crew,
-    evolution: Evolution,
     runner: MemberRunner,
     lines: list[tuple[str, str]],
-    lock: run_files.DirectoryLock,
     options: RunOptions,
+    begin: Callable[[], None],
 ) -> RunResult:
-    crew.roles[0].settings["run"] = runner
-    crew.directory = result.directory
-    lines = lines if options.verbose else terminal.short_facts(lines)
-    summary = PopulationSession(crew, result.directory, evolution, lines, options.quiet).go()
+    """begin: writes what the population begins or goes on with, under the lock of its directory."""
+    if options.dry_run:
+        console = terminal.default_console()
+        shown = [("run", f"{result.directory} (dry run: nothing is written)"), *lines]
+        terminal.print_all(console, terminal.fact_lines(shown, console))
+        return result
+    with closing(run_files.DirectoryLock(result.directory)):
+        begin()
+        crew.roles[0].settings["run"], crew.directory = runner, result.directory
+        lines = lines if options.verbose else terminal.short_facts(lines)
+        summary = PopulationSession(crew, result.directory, lines, options.quiet).go()
     return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
 
 

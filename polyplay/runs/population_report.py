@@ -1,6 +1,4 @@
-"""A population as a terminal shows it.
-
-A population as a terminal shows it while it trains: a live panel, or lines where standard output is no terminal.
+"""A population as a terminal shows it: tables, and while it trains a live panel, or lines where it is no terminal.
 
 Imports no torch.
 """
@@ -19,16 +17,14 @@ from typing import Any
 from rich import box
 from rich.console import Console, RenderableType
 from rich.panel import Panel
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from polyplay.core.files import Row
 from polyplay.population import store
 from polyplay.runs.terminal import Fact, Screen, clock_text, fact_lines, progress_line, short_count, value_text
 
-# A population as tables and lines: its members, best first, its decisions, and the winner's ancestors.
-#
-# Imports no torch.
+# Tables and lines: members, best first, their decisions, and the winner's ancestors.
 
 
 MANY = 10  # columns that 80 characters do not hold with wide gaps
@@ -49,7 +45,8 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
-            yield Text(f"{member_name(member['member'])} failed: {_one_line(member.get('why'))}", style="bold red")
+            why = " ".join(str(member.get("why", "")).split())
+            yield Text(f"{member_name(member['member'])} failed: {why}", style="bold red")
     winner = store.best_member(population["members"])
     if winner is None:
         yield Text("no member has a score yet")
@@ -60,32 +57,34 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
-    copies = last_copies(rows)
-    columns = member_columns(name.replace("_", "\n") for name in population["vary"])
-    columns += [Column("min", justify="right", no_wrap=True, vertical="bottom")]
-    columns += [Column("copied", no_wrap=True, vertical="bottom")] if copies else []
-    gap = 1 if len(columns) < MANY else 0  # besides the one that every column has
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
-    for member in store.rank_members(population["members"]):
-        minutes, copy = f"{member['wall_seconds'] / 60:.1f}", copies.get(member["member"], "–")
-        cells = [*member_cells(member, population["vary"]), Text(minutes), *([Text(copy)] if copies else [])]
-        table.add_row(*cells)
+    copies, members = last_copies(rows), store.rank_members(population["members"])
+    more = {"min": [f"{member['wall_seconds'] / 60:.1f}" for member in members]}
+    if copies:
+        more["copied"] = [copies.get(member["member"], "–") for member in members]
+    gap = 1 if len(population["vary"]) + len(more) + 4 < MANY else 0  # besides the one that every column has
+    return members_table(members, population["vary"], more, box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0))
+
+
+def members_table(
+    members: Iterable[Row], names: Iterable[str], more: Mapping[str, Iterable[str]], box: box.Box | None, **look: Any
+) -> Table:
+    """A line for each member. names: of what varies, whose columns are cut first where a terminal is narrow. more:
+    other columns, as lists of cells.
+    """
+    table = Table(box=box, pad_edge=False, **look)
+    for name in ("member", "state", "steps", "score"):
+        right: Any = "left" if name in ("member", "state") else "right"
+        table.add_column(name, justify=right, no_wrap=True, vertical="bottom")
+    for name in names:
+        table.add_column(_cut(name.replace("_", "\n") if box else name), justify="right", vertical="bottom")
+    for name in more:
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for member, *cells in zip(members, *more.values(), strict=True):
+        state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
+        numbers = short_count(member["steps"]), score_text(member["score"])
+        values = (_cut(value_text(member["values"].get(name))) for name in names)
+        table.add_row(member_name(member["member"]), state, *numbers, *values, *cells)
     return table
-
-
-def member_columns(headings: Iterable[str]) -> list[Column]:
-    """Of `member_cells`. headings: of what varies; these columns are cut first where a terminal is narrow."""
-    left = [Column(name, no_wrap=True, vertical="bottom") for name in ("member", "state")]
-    right = [Column(name, justify="right", no_wrap=True, vertical="bottom") for name in ("steps", "score")]
-    return [*left, *right, *(Column(_cut(name), justify="right", vertical="bottom") for name in headings)]
-
-
-def member_cells(member: Row, names: Iterable[str]) -> list[Text]:
-    """Member, state, steps, score, and the values of what varies."""
-    state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
-    values = (value_text(member["values"].get(name)) for name in names)
-    numbers = (short_count(member["steps"]), score_text(member["score"]))
-    return [Text(member_name(member["member"])), state, *map(Text, numbers), *map(_cut, values)]
 
 
 def last_copies(rows: Iterable[Row]) -> dict[int, str]:
@@ -142,17 +141,13 @@ def _cut(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def _one_line(text: Any) -> str:
-    return " ".join(str(text or "").split())
-
-
 SUMMARY = 60.0  # seconds between two summaries, where there is no panel
 AROUND = 7  # lines of the panel that are no members, and the cursor's
 
 
 class PopulationPanel:
-    """`begin`, then `show` and `decision` as they come, `warn` when needed, `end`. quiet: only warnings and the last
-    line. live: a panel (default: if standard output is a terminal).
+    """`begin`, then `show` and `decision` as they come, `screen.warn` when needed, `end`. quiet: only warnings and the
+    last line. live: a panel (default: if standard output is a terminal).
     """
 
     def __init__(
@@ -172,9 +167,8 @@ class PopulationPanel:
 
     def begin(self, lines: Iterable[Fact]) -> None:
         """The first lines."""
-        if not self.quiet:
-            for line in fact_lines(lines, self.screen.console):
-                self.screen.print(line)
+        for line in () if self.quiet else fact_lines(lines, self.screen.console):
+            self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, Row]) -> None:
         """Call it from any loop. population: population.json. training: the last lines of metrics.jsonl of members that
@@ -194,40 +188,30 @@ class PopulationPanel:
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
-    def warn(self, text: str) -> None:
-        """A line that stays; the panel keeps the last one in view."""
-        self.screen.warn(text)
-
     def end(self, summary: Row) -> None:
         """The table, and the last line. summary: reason, exit_code, wall_seconds, failed and directory of the
         population."""
+        directory = Path(summary["directory"])
         if self.population:
             self.screen.draw(self.panel, at_once=True)
         self.screen.close()
-        directory = Path(summary["directory"])
         if self.population and not self.quiet:
             for line in population_report(directory, self.population, store.read_lineage(directory)):
                 self.screen.print(line)
-        where = shlex.quote(str(directory))
         verb = "resume" if summary["exit_code"] else "population"
-        parts = [
-            str(summary["reason"]),
-            f"{short_count(self._steps()[0])} steps in {clock_text(summary['wall_seconds'])}",
-            *([f"{failed} of {len(self._members())} members failed"] if (failed := summary["failed"]) else []),
-        ]
-        self.screen.print(Text(" · ".join([*parts, f"next: polyplay {verb} {where}"]), no_wrap=True))
+        last = f"{summary['reason']} · {short_count(self._steps()[0])} steps in {clock_text(summary['wall_seconds'])}"
+        failed = f" · {summary['failed']} of {len(self._members())} members failed" if summary["failed"] else ""
+        last += f"{failed} · next: polyplay {verb} {shlex.quote(str(directory))}"
+        self.screen.print(Text(last, no_wrap=True))
 
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def _members(self) -> list[Row]:
-        """Best first, with the steps that those who train have made since."""
-        return store.rank_members(self._now(member) for member in self.population.get("members", ()))
-
-    def _now(self, member: Row) -> Row:
-        report = self.training.get(member["member"])
-        if report is None:
-            return member
-        return {**member, "state": store.TRAINING, "steps": max(member["steps"], report.get("steps", 0))}
+        """Best first, with the steps that those that train have made since."""
+        members = {member["member"]: dict(member) for member in self.population.get("members", ())}
+        for i, report in self.training.items():
+            members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], report.get("steps", 0))}
+        return store.rank_members(members.values())
 
     def _steps(self) -> tuple[int, int]:
         """Of all members, and how many there are to be; those that failed make no more."""
@@ -271,24 +255,17 @@ class PopulationPanel:
         best = [m["member"] for m in members if m["member"] not in self.training]
         kept = set(list(self.training) + best[: max(0, room - len(self.training))])
         shown = [member for member in members if member["member"] in kept][:room]
-        live = [Column(name, no_wrap=True, justify="right") for name in ("return", "steps/s")]
-        table = Table(*member_columns(names), *live, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for member in shown:
-            table.add_row(*member_cells(member, names), *self._live_cells(member["member"]))
-        yield table
-        if rest := [member for member in members if member not in shown]:
-            yield Text(_count_rest(rest), style="bright_black")
-
-    def _live_cells(self, member: int) -> tuple[str, str]:
-        """Of one that trains: its return now (of the last 100 games), and its speed."""
-        report = self.training.get(member, {})
-        mean, speed = report.get("episodic_return_mean"), report.get("sps")
-        return "" if mean is None else score_text(mean), "" if speed is None else f"{speed:,.0f}"
+        reports = [self.training.get(member["member"], {}) for member in shown]
+        means, speeds = ([report.get(name) for report in reports] for name in ("episodic_return_mean", "sps"))
+        live = {"return": ["" if mean is None else score_text(mean) for mean in means]}
+        live["steps/s"] = ["" if speed is None else f"{speed:,.0f}" for speed in speeds]
+        yield members_table(shown, names, live, box=None, padding=(0, 2, 0, 0))
+        if hidden := [member for member in members if member not in shown]:
+            yield Text(_count_hidden(hidden), style="bright_black")
 
 
-def _count_rest(members: Iterable[Row]) -> str:
-    rest = list(members)
-    states = ", ".join(f"{n} {state}" for state, n in Counter(str(m["state"]) for m in rest).items())
-    scores = [m["score"] for m in rest if m["score"] is not None]
+def _count_hidden(members: Sequence[Row]) -> str:
+    states = ", ".join(f"{n} {state}" for state, n in Counter(str(m["state"]) for m in members).items())
+    scores = [m["score"] for m in members if m["score"] is not None]
     between = f"; scores {score_text(min(scores))} to {score_text(max(scores))}" if scores else ""
-    return f"{len(rest)} more: {states}{between}"
+    return f"{len(members)} more: {states}{between}"

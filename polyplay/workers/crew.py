@@ -147,7 +147,7 @@ class Crew:
         self.roles, self.control = list[Role](), RunControl()
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
-        self._rows = itertools.count()  # of the counters that are free
+        self._rows, self._starting = itertools.count(), True  # of the counters that are free
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
     def total(self, envs: Envs, budget: int) -> float:
@@ -218,8 +218,9 @@ class Crew:
             self.fleet.prepare(self)
         for role in self.roles:
             for index in range(role.n):
-                self._read_control()
-                self._begin(role, index, self._read_control)
+                self._check_start()
+                self._begin(role, index)
+        self._starting = False
 
     def poll(self, timeout: float) -> bool:
         """Watch (or, serial, run) for about `timeout` seconds; True once every learner is done.
@@ -325,12 +326,12 @@ class Crew:
             elif what != "close" and hasattr(thing, what):
                 setattr(thing, what, value)
 
-    def _begin(self, role: Role, index: int, check: Callable[[], None] = lambda: None) -> None:
+    def _begin(self, role: Role, index: int) -> None:
         """Start a worker here or elsewhere."""
         if self.fleet is not None and self.fleet.goes(role) and not self.fleet.stays(role, index):
             self._seat(role, index, time.monotonic())
         else:
-            self._start(role, index, check)
+            self._start(role, index)
 
     def _seat(self, role: Role, index: int, since: float) -> None:
         """Start a worker that has to wait where no machine has room for it."""
@@ -338,7 +339,7 @@ class Crew:
         machine = self.fleet.place(role, index)
         if machine is not None:
             self._unseated.pop((role.name, index), None)
-            self._start(role, index, machine=machine)
+            self._start(role, index, machine)
         elif time.monotonic() > since + self.host_wait:
             many = f"waited {self.host_wait:g} s for a machine"
             raise WorkerLost(f"worker {role.name} {index} {many}; `polyplay resume` goes on with those that there are")
@@ -346,13 +347,7 @@ class Crew:
             self._unseated[role.name, index] = role, since
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
-    def _start(
-        self,
-        role: Role,
-        index: int,
-        check: Callable[[], None] = lambda: None,
-        machine: Machine | None = None,
-    ) -> None:
+    def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
         """machine: another one, on which it is to be."""
         assert self.counters is not None
         old = role.past.get(index)
@@ -390,16 +385,16 @@ class Crew:
             else:
                 title = f"{role.name} {index}{processes.label}"
                 runs = ForkedProcess(process.SERVER, process.as_process, (process.CloudPickled(call), theirs), title)
-                runs.start(check)
+                runs.start(self._check_start)
                 theirs.close()
         except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
             role.workers.pop(index, None)
             raise _refused(role, index, e) from None
         role.workers[index] = WorkerHandle(ctx, role, runs, pipe)
 
-    def _read_control(self) -> None:
+    def _check_start(self) -> None:
         """While the first workers start: the run may have to end."""
-        if self.control.finishing:
+        if self._starting and self.control.finishing:
             raise Closed
 
     def _run_serial(self, seconds: float) -> bool:

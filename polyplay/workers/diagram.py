@@ -19,15 +19,17 @@ def draw_diagram(crew: Crew) -> str:
         lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
     for machine, who in crew.fleet.plan(crew).items() if crew.fleet is not None else ():
         lines += [*_box(machine, [who]), ""]
-    arrows = _arrows(crew)
     shared = any(edge.nbytes for role in crew.roles for edge in role.edges().values())
+    arrows = [
+        f"{' + '.join(givers)} ──► {arrow.label} ──► {' + '.join(takers)}" for arrow, givers, takers in _shared(crew)
+    ]
     lines += arrows or ["nothing crosses between workers but the gradients" if shared else "nothing crosses"]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _holds(role: Role) -> list[str]:
     """What one worker of the role does and holds, in its wiring's words."""
-    rows: list[str] = []
+    rows, held = list[str](), role.settings
     if role.envs is not None:
         groups = f" in {role.envs.groups} groups" if role.envs.groups > 1 else ""
         groups = f" at a table of {role.envs.agents} players" if role.envs.agents > 1 else groups
@@ -43,24 +45,17 @@ def _holds(role: Role) -> list[str]:
         rows.append(f"rollout {role.T} steps, {_lag(role)}")
     if role.held_replay is not None:
         rows += role.held_replay.describe()
-    if role.settings.get("trim"):
-        rows.append(f"trims   every {role.settings['trim']:,} updates")
-    if "references" in role.settings:
-        held = role.settings
+    if held.get("trim"):
+        rows.append(f"trims   every {held['trim']:,} updates")
+    if "references" in held:
         rows.append(f"games   {held['games'].title} against {', '.join(held['references'])}")
         rows.append(f"rates   every {held['every']:,} updates, by {held['matches']} matches")
     if role.explore is not None:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:
         rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
-    for thing in (
-        role.spec and role.source,
-        role.server,
-        role.spec,
-        role.settings.get("evolution"),
-        role.settings.get("opponents"),
-        role.settings.get("copies"),
-    ):
+    others = (held.get(name) for name in ("evolution", "opponents", "copies"))
+    for thing in (role.spec and role.source, role.server, role.spec, *others):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]
 
@@ -82,23 +77,15 @@ def _name(policy: object) -> str:
 
 def describe_wiring(crew: Crew) -> Row:
     """The same as plain data: the roles, and the arrows between them by the roles' names."""
-    roles = [{"name": role.name, "n": role.n, "acts": _acts(role), "learns": role.learner} for role in crew.roles]
-    described = [{**row, "holds": _holds(role)} for row, role in zip(roles, crew.roles, strict=True)]
+    roles = [
+        {"name": r.name, "n": r.n, "acts": bool(r.envs or r.agents), "learns": r.learner, "holds": _holds(r)}
+        for r in crew.roles
+    ]
     arrows = [
         {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
         for arrow, givers, takers in _shared(crew)
     ]
-    return {"roles": described, "arrows": arrows}
-
-
-def _acts(role: Role) -> bool:
-    return bool(role.envs or role.agents)
-
-
-def _arrows(crew: Crew) -> list[str]:
-    """A line for each arrow of each thing that roles share."""
-    shared = _shared(crew)
-    return [f"{' + '.join(givers)} ──► {arrow.label} ──► {' + '.join(takers)}" for arrow, givers, takers in shared]
+    return {"roles": roles, "arrows": arrows}
 
 
 def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:

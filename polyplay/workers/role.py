@@ -90,19 +90,8 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    FIELDS: ClassVar[tuple[str, ...]] = (
-        "envs",
-        "agents",
-        "policy",
-        "source",
-        "out",
-        "params",
-        "spec",
-        "replay",
-        "T",
-        "lag",
-    )
-    FIELDS += "explore", "server", "best", "league"
+    FIELDS: ClassVar[tuple[str, ...]] = "envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T"
+    FIELDS += "lag", "explore", "server", "best", "league"
 
     def arguments(self, index: int) -> dict[str, Any]:
         """What worker `index` is called with."""

@@ -126,13 +126,14 @@ class Killed(BaseException):
 class Kill:
     """Ends the process at the n-th change of a file from now on; nothing is changed after that."""
 
-    NAMES = ("os.replace", "os.rename", "os.write", "os.link", "os.truncate", "os.unlink", "os.rmdir", "os.mkdir")
+    NAMES = "replace", "rename", "write", "link", "truncate", "ftruncate", "unlink", "rmdir", "mkdir"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.changes, self.last, self.dead = 0, 10**9, False
+        self.kills = 0
+        self.never()
         monkeypatch.setattr(os, "fsync", lambda fd: None)
         for name in self.NAMES:
-            monkeypatch.setattr(name, self._deadly(getattr(os, name.removeprefix("os."))))
+            monkeypatch.setattr(os, name, self._deadly(getattr(os, name)))
 
     def _deadly(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -140,6 +141,7 @@ class Kill:
             if self.dead or self.changes >= self.last:
                 if not self.dead and real is WRITE:
                     real(args[0], args[1][: len(args[1]) // 2])  # a torn line
+                self.kills += not self.dead
                 self.dead = True
                 raise Killed
             return real(*args, **kwargs)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import RATED, League
-from polyplay.population.referee import ELO, TRUESKILL, Opponents, Referee
+from polyplay.population.league_log import CopyRule
+from polyplay.population.referee import ELO, NO_COPIES, TRUESKILL, Opponents, Referee
 
 DUEL = (0, 1)  # two teams of one seat each
 
@@ -24,11 +23,18 @@ def small(**more: Any) -> League:
 
 
 def employ(
-    directory: Path, league: League, rule: str = "latest", matches: int = 4, heard: list | None = None
+    directory: Path,
+    league: League,
+    rule: str = "latest",
+    matches: int = 4,
+    heard: list | None = None,
+    resume: Path | None = None,
+    copies: CopyRule = NO_COPIES,
 ) -> Referee:
     said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
-    ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), directory, patience=0.0, log=said)
-    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL)
+    control = Counters(1), RunControl()
+    ctx = WorkerContext("referee", 0, 1, 0, 3, *control, directory, patience=0.0, log=said, resume=resume)
+    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL, copies)
 
 
 def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], players: Sequence[int] | None = None) -> None:
@@ -40,32 +46,3 @@ def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], player
 
 def everything(league: League) -> dict[str, Any]:
     return {name: getattr(league, name).tolist() for name in (*RATED, "kind", "agent", "version")}
-
-
-class Killed(BaseException):
-    """The referee's process ends here."""
-
-
-class Files:
-    """Its file operations: `left` of them are made before one is stopped, some only in part."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator):
-        self.rng, self.left, self.kills = rng, -1, 0
-        for name in ("write", "fsync", "replace", "ftruncate"):
-            real = getattr(os, name) if name != "fsync" else lambda fd: None  # a kill is no power cut
-            monkeypatch.setattr(os, name, self._watched(real, name))
-
-    def _watched(self, real: Callable, name: str) -> Callable:
-        def operation(*args: Any, **more: Any) -> Any:
-            self.left -= 1
-            if self.left != 0:
-                return real(*args, **more)
-            self.kills += 1
-            how = self.rng.integers(3)
-            if how == 1 and name == "write":
-                real(args[0], args[1][: int(self.rng.integers(len(args[1])))])
-            elif how == 2:
-                real(*args, **more)
-            raise Killed
-
-        return operation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,13 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.population.store import DONE, TRAINING, Store, ancestry, read_lineage
 from polyplay.runs.load import weights_digest
-from polyplay.runs.session import Session
 from tests.population.fake_members import CLOCKS
 from tests.reports import rows
 
@@ -104,39 +101,6 @@ def test_in_turns_it_becomes_the_same_to_the_bit_wherever_it_is_cut(tmp_path):
         assert status == (-number if number == signal.SIGKILL else 128 + number), said
     status, said = end(begin(cut, SERIAL))
     assert status == 0, said
-    is_whole(cut, 2)
-    assert known(cut) == known(whole)
-
-
-@pytest.fixture
-def stops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """After how many ticks, each counted from the one before, this process gets SIGTERM."""
-    due = list[int]()
-    real = Session._tick
-
-    def tick(self: Session) -> None:
-        real(self)
-        if due:
-            due[0] -= 1
-            if not due[0]:
-                due.pop(0)
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Session, "_tick", tick)
-    monkeypatch.setattr("polyplay.runs.session.TICK", 0.02)
-    return due
-
-
-@pytest.mark.long
-def test_in_turns_it_becomes_the_same_to_the_bit_where_it_was_stopped(tmp_path, stops):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert polyplay.train("pbt", run=str(whole), **SERIAL).exit_code == 0
-    is_whole(whole, 2)
-    stops += [1, 5, 4]
-    results = [polyplay.train("pbt", run=str(cut), **SERIAL).exit_code]
-    while results[-1]:
-        results.append(polyplay.resume(cut).exit_code)
-    assert results == [143, 143, 143, 0]
     is_whole(cut, 2)
     assert known(cut) == known(whole)
 

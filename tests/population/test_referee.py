@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,47 +19,38 @@ from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population import referee as referees
 from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.population.league_log import LOG, SUMMARY, LeagueState
-from polyplay.population.ratings import Elo, TrueSkill, win_probability
+from polyplay.population.ratings import TrueSkill, win_probability
 from polyplay.population.referee import (
     RATE,
     Candidates,
     Opponents,
     Referee,
-    draw_index,
     keep_seats,
     match_weight,
     quality_chances,
     quality_cost,
     referee,
 )
-from tests.population.leagues import Files, Killed, employ, play, small
+from tests.population.fake_members import Kill, Killed
+from tests.population.leagues import employ, play, small
 
 
-def test_results_are_rated_in_their_order(tmp_path):
-    league = small()
-    office = employ(tmp_path, league)
-    assert office.turn() is False
-    assert league.table(0)[1].tolist() == [1, 0], "actor 0's first table begins with agent 1"
-    play(league, 0, [(1, 0), (0, 1), (0.5, 0.5), (1, 0)])
-    assert office.turn() is True
-    elo, skill = [1000.0, 1000.0], [(25.0, 25 / 3)] * 2
-    for points in (0.0, 1.0, 0.5, 0.0):  # of agent 0
-        change = Elo().change(*elo, points)
-        elo = [elo[0] + change, elo[1] - change]
-        moving = [(mu, float(np.hypot(sigma, 25 / 300))) for mu, sigma in skill]
-        (first,), (second,) = TrueSkill().rate([moving[0]], [moving[1]], points)
-        skill = [first, second]
-    assert league.elo[:2].tolist() == pytest.approx(elo)
-    assert np.stack([league.mu[:2], league.sigma[:2]], 1) == pytest.approx(np.array(skill))
-    assert league.games[:2, :2].tolist() == [[0, 4], [4, 0]]
-    assert league.points[:2, :2].tolist() == [[0, 1.5], [2.5, 0]]
+def at_work(
+    directory: Path, rule: str = "latest", matches: int = 4, heard: list | None = None, **more: Any
+) -> tuple[League, Referee]:
+    """A league, and its referee after a turn. more: of the league."""
+    league = small(**more)
+    office = employ(directory, league, rule, matches, heard)
+    office.turn()
+    return league, office
 
 
 def test_a_table_is_drawn_anew_once_it_was_acknowledged_and_has_played_enough(tmp_path):
     league = small(agents=3)
     office = employ(tmp_path, league, matches=3)
-    office.turn()
+    assert office.turn() is False
     assert [league.table(a)[0] for a in range(2)] == [1, 1]
+    assert league.table(0)[1][0] == 1, "actor 0's first table begins with agent 1"
     assert league.acknowledged(0) == 0
     play(league, 0, [(1, 0)] * 2)
     office.turn()
@@ -89,9 +81,7 @@ def test_every_agent_comes_first_as_often(tmp_path):
 
 
 def test_a_past_self_is_as_good_as_its_agent_was_and_loses_quality_where_it_is_beaten(tmp_path):
-    league = small(agents=1, actors=1)
-    office = employ(tmp_path, league, rule="past:1", matches=2)
-    office.turn()
+    league, office = at_work(tmp_path, rule="past:1", matches=2, agents=1, actors=1)
     assert league.table(0)[1].tolist() == [0, 0]
     play(league, 0, [(1, 0)] * 2)  # against itself: not rated
     league.elo[0] = 1100
@@ -215,18 +205,14 @@ def test_teams_of_several_players(tmp_path):
 
 
 def test_each_against_each_other_where_there_are_more_teams(tmp_path):
-    league = small(agents=3, actors=1, teams=(0, 1, 2), seated=3)
-    office = employ(tmp_path, league)
-    office.turn()
+    league, office = at_work(tmp_path, agents=3, actors=1, teams=(0, 1, 2), seated=3)
     play(league, 0, [(3.5, 2, 2)], [2, 0, 1])
     office.turn()
     assert league.points[:3, :3].tolist() == [[0, 0.5, 0], [0.5, 0, 0], [1, 1, 0]]
 
 
 def test_bots_play_where_the_rule_has_anybody(tmp_path):
-    league = small(agents=1, actors=1, past=2, bots=("scripted",))
-    office = employ(tmp_path, league, rule="uniform")
-    office.turn()
+    league, office = at_work(tmp_path, rule="uniform", agents=1, actors=1, past=2, bots=("scripted",))
     bot = league.players - 1
     assert league.identity(bot) == (BOT, 0, 0)
     assert league.identity(0) == (AGENT, 0, 0)
@@ -239,9 +225,7 @@ def test_bots_play_where_the_rule_has_anybody(tmp_path):
 # ---------------------------------------------------------------------------------------------------- too fast, wrong
 def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     heard: list[tuple[str, str]] = []
-    league = small()
-    office = employ(tmp_path, league, heard=heard)
-    office.turn()
+    league, office = at_work(tmp_path, heard=heard)
     play(league, 1, [(1, 0)] * (RESULTS + 7))
     while office.turn():
         pass
@@ -251,9 +235,7 @@ def test_what_comes_too_fast_is_counted_and_said(tmp_path):
 
 
 def test_a_player_who_is_not_there_is_never_written(tmp_path):
-    league = small()
-    office = employ(tmp_path, league)
-    office.turn()
+    league, office = at_work(tmp_path)
     play(league, 0, [(1, 0)], [0, 3])
     with pytest.raises(RuntimeError, match="actor 0 reported a match of players"):
         office.turn()
@@ -262,9 +244,7 @@ def test_a_player_who_is_not_there_is_never_written(tmp_path):
 
 def test_while_the_disk_is_full_nothing_is_rated_and_nothing_lost(tmp_path, monkeypatch):
     heard: list[tuple[str, str]] = []
-    league = small()
-    office = employ(tmp_path, league, heard=heard)
-    office.turn()
+    league, office = at_work(tmp_path, heard=heard)
     play(league, 0, [(1, 0)] * 5)
     with monkeypatch.context() as m:
         m.setattr(office.log, "write", full)
@@ -387,21 +367,20 @@ def test_who_stays_keeps_the_seat():
     assert keep_seats([0, 5], [0.0, 0.0], [0, 0]) == ([0, 5], [0.0, 0.0])
 
 
-def test_indices_are_drawn_by_shares():
-    assert [draw_index(np.array([1.0, 0.0, 3.0]), where) for where in (0.0, 0.249, 0.251, 1.0)] == [0, 0, 2, 2]
-
-
 class Scripted:
     """A run whose events are drawn by a seed: actors join, play and leave, learners post, the run stops and goes on."""
 
     def __init__(self, directory: Path, rng: np.random.Generator):
         self.directory, self.rng, self.sessions = directory, rng, 0
-        self.handed = list[tuple[int, int, tuple[int, ...]]]()  # every match: its actor, and what was reported
         self.versions = 0
+        self.reported: dict[int, list[tuple]] = {0: [], 1: [], 2: []}  # by actor: what was not lost with a memory
         self.begin()
 
     def begin(self) -> None:
-        """A session with memory of its own."""
+        """A session with memory of its own: of the one before stays what is in the log."""
+        if self.sessions:
+            written = Twin(self.directory).matches
+            self.reported = {a: rows[: len(written.get(a, []))] for a, rows in self.reported.items()}
         self.league = small(agents=3, actors=3, past=4, bots=("scripted",))
         self.sessions += 1
         self.office: Referee | None = None
@@ -421,7 +400,10 @@ class Scripted:
         if seated == draw and draw:
             n = int(self.rng.integers(1, 9))
             outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]
-            self.league.report(actor, np.array([self.rng.permutation(table) for _ in range(n)]), outcomes)
+            players = np.array([self.rng.permutation(table) for _ in range(n)])
+            named = ([name_of(self.league, p) for p in row] for row in players)
+            self.reported[actor] += zip(named, outcomes.tolist(), strict=True)
+            self.league.report(actor, players, outcomes)
         if self.rng.random() < 0.2:
             self.versions += 1
             self.league.post(int(self.rng.integers(3)), self.versions)
@@ -430,58 +412,28 @@ class Scripted:
 def test_kills_joins_and_leaves_lose_no_rating(tmp_path, monkeypatch):
     """Every match that was reported is rated once, in its actor's order, and by the formulas."""
     rng = np.random.default_rng(5)
-    run, files = Scripted(tmp_path, rng), Files(monkeypatch, np.random.default_rng(6))
-    reports = Reports(monkeypatch)
-    events = 0
-    while events < 300:
-        events += 1
+    run, kill = Scripted(tmp_path, rng), Kill(monkeypatch)
+    for events in range(1, 301):
         run.event()
         monkeypatch.setattr(referees, "SAVE", -1.0 if events % 5 == 0 else 30.0)  # league.json now, or not
-        files.left = int(rng.integers(1, 7)) if rng.random() < 0.5 else -1
+        kill.at(int(rng.integers(1, 7)) if rng.random() < 0.5 else 10**9)
         try:
             run.turn()
         except Killed:
+            kill.never()
             run.office = None
             if rng.random() < 0.1:  # the whole run: what nobody took is lost with the memory
-                reports.session_ends(tmp_path)
                 run.begin()
-        files.left = -1
+        kill.never()
     run.turn()
     while run.office and run.office.turn():
         pass
-    assert files.kills > 30
+    assert kill.kills > 30
     assert run.sessions > 3
     twin = Twin(tmp_path)
-    assert twin.matches == reports.taken()
+    assert twin.matches == run.reported
     assert len(run.office.state.history) > 5
     twin.agree(run.office.state)
-
-
-class Reports:
-    """What actors reported, as long as it was not lost with a run's memory."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.before: dict[int, list[tuple]] = {}
-        self.now: dict[int, list[tuple]] = {}
-        real = League.report
-
-        def report(league: League, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-            names = [name_of(league, p) for p in players.ravel()]
-            rows = np.array(names).reshape(players.shape).tolist()
-            self.now.setdefault(actor, []).extend(zip(rows, outcomes.tolist(), strict=True))
-            real(league, actor, players, outcomes)
-
-        monkeypatch.setattr(League, "report", report)
-
-    def session_ends(self, directory: Path) -> None:
-        """Of this session stays what is in the log."""
-        written = Twin(directory).session
-        for actor, rows in self.now.items():
-            self.before.setdefault(actor, []).extend(rows[: written.get(actor, 0)])
-        self.now = {}
-
-    def taken(self) -> dict[int, list[tuple]]:
-        return {a: [*self.before.get(a, []), *self.now.get(a, [])] for a in {*self.before, *self.now}}
 
 
 def name_of(league: League, player: int) -> str:
@@ -494,19 +446,15 @@ class Twin:
 
     def __init__(self, directory: Path):
         self.matches: dict[int, list[tuple]] = {}
-        self.session: Counter[int] = Counter()
         self.games: Counter[tuple[str, str]] = Counter()
         self.points: Counter[tuple[str, str]] = Counter()
         self.elo = dict.fromkeys(["0", "1", "2", "bot:scripted"], 1000.0)
         self.skill = dict.fromkeys(self.elo, (25.0, 25 / 3))
         for row in read_lines(directory / LOG):
-            if "begin" in row:
-                self.session.clear()
             if "post" in row:
                 agent, _ = row["post"].split("-")
                 self.elo[row["post"]], self.skill[row["post"]] = self.elo[agent], self.skill[agent]
             for i in row.get("played", ()):
-                self.session[row["actor"]] += 1
                 self.matches.setdefault(row["actor"], []).append(tuple(row["of"][i]))
                 self.rate(*row["of"][i])
 

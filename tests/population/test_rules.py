@@ -14,81 +14,68 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import Count, Positive, UserError
 from polyplay.population.rules import (
-    EXPLOIT,
-    EXPLORE,
     Choice,
     Prior,
     Standing,
-    Welch,
+    exploit,
+    explore,
     initial,
     parse_prior,
     prior_name,
+    two_sided,
     welch_test,
 )
 from polyplay.runs.flags import Word, check_value
 
-
-def density(x: float, freedom: float) -> float:
-    front = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(math.pi * freedom)
-    return front * (1 + x * x / freedom) ** (-(freedom + 1) / 2)
-
-
-def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
-    """Sums as in a textbook, and Student's density integrated by Simpson's rule."""
-    means = [math.fsum(x) / len(x) for x in (a, b)]
-    errors = [math.fsum((v - m) ** 2 for v in x) / (len(x) - 1) / len(x) for x, m in zip((a, b), means, strict=True)]
-    t = (means[0] - means[1]) / math.sqrt(sum(errors))
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(x) - 1) for x, e in zip((a, b), errors, strict=True))
-    n, h = 2_000, abs(t) / 2_000
-    inner = sum((4 if k % 2 else 2) * density(k * h, freedom) for k in range(1, n))
-    return t, freedom, 1 - 2 * h / 3 * (density(0, freedom) + inner + density(t, freedom))
-
-
-GAMES = st.lists(st.integers(-20, 20).map(float), min_size=2, max_size=10)
-
-# scipy 1.17.1: ttest_ind(a, b, equal_var=False), its statistic, df and pvalue
+# scipy 1.17.1: ttest_ind(a, b, equal_var=False), its statistic and pvalue
 SCIPY = [
-    ([-1.179, -1.148], [0.669, -2.294], -0.23690907265721947, 1.0002189223367843, 0.8519027395773883),
+    ([-1.179, -1.148], [0.669, -2.294], -0.23690907265721947, 0.8519027395773883),
     (
         [1.697, 1.058, 0.59, 3.189, 1.058, 0.413, 1.16, 0.477, 0.615, 0.65],
         [2.025, 0.023, 0.176, 0.674, 2.017, -0.224, -0.624, 2.475, -1.46, -0.367],
         1.265473943900443,
-        15.337088752597495,
         0.22458932284209113,
     ),
     (
         [4.904, 4.671, 5.212, 4.966, 4.998, 3.069, 6.749, 5.199, 4.123, 5.98],
         [0.154, 0.009, 0.524, 1.13, 0.277, 0.793, 1.079, -0.51, -0.262, 0.388],
         13.028908769105206,
-        13.994615648865233,
         3.24631278379691e-09,
     ),
     (
         [18.994, 20.288, 22.091, 20.763, 21.142, 20.238, 20.279, 19.551, 19.719, 17.57],
         [-36.075, -38.61],
         43.29555870745567,
-        1.196286188083162,
         0.007377268639382546,
     ),
 ]
 
 
-@pytest.mark.parametrize(("a", "b", "t", "freedom", "p"), SCIPY)
-def test_welch_is_scipy_s(a, b, t, freedom, p):
-    found = welch_test(a, b)
-    assert (found.t, found.freedom, found.p) == tuple(pytest.approx(x, rel=1e-9) for x in (t, freedom, p))
+@pytest.mark.parametrize(("a", "b", "t", "p"), SCIPY)
+def test_welch_is_scipy_s(a, b, t, p):
+    assert welch_test(a, b) == pytest.approx((t, p), rel=1e-9)
+    assert welch_test(b, a) == pytest.approx((-t, p), rel=1e-9)
+
+
+@given(st.floats(0, 50))
+def test_student_s_distribution_where_it_has_a_closed_form(t):
+    for freedom, p in (
+        (1.0, 1 - 2 / math.pi * math.atan(t)),
+        (2.0, 1 - t / math.sqrt(2 + t * t)),
+        (3.0, 1 - 2 / math.pi * (math.atan(t / math.sqrt(3)) + t / math.sqrt(3) / (1 + t * t / 3))),
+    ):
+        assert two_sided(t, freedom) == pytest.approx(p, abs=1e-12)
 
 
 def test_samples_that_do_not_vary():
-    assert welch_test([0.1] * 10, [0.1] * 9) == Welch(0.0, 17.0, 1.0)
-    assert welch_test([2.0] * 10, [1.0] * 5) == Welch(math.inf, 13.0, 0.0)
-    assert welch_test([1.0] * 2, [2.0] * 2) == Welch(-math.inf, 2.0, 0.0)
-    one = welch_test([1.0, 2.0, 3.0], [5.0] * 4)  # one of them varies: its degrees of freedom
-    assert one.freedom == pytest.approx(2.0)
-    assert one.p == pytest.approx(1 - 3 * math.sqrt(3) / math.sqrt(2 + 27))  # t = -3 √3; for ν = 2 1 − t / √(2 + t²)
+    assert welch_test([0.1] * 10, [0.1] * 9) == (0.0, 1.0)
+    assert welch_test([2.0] * 10, [1.0] * 5) == (math.inf, 0.0)
+    assert welch_test([1.0] * 2, [2.0] * 2) == (-math.inf, 0.0)
 
 
 FAILED = -math.inf
+
+EXPLOIT, EXPLORE = ("truncation", "tournament", "ttest", "none"), ("perturb", "resample", "both", "none")
 
 SCORES = st.lists(st.sampled_from([None, FAILED, 0.0, 1.0, 2.0, 3.0, 4.0]), min_size=1, max_size=16)
 
@@ -113,7 +100,7 @@ def donors(rule: str, scores: list[float | None], i: int) -> set[int | None]:
 
 def choices(rule: str, standings: list[Standing], i: int) -> list[Choice]:
     """What a rule says, whichever donor is drawn."""
-    return [EXPLOIT[rule](standings, i, Fixed(k)) for k in range(len(standings))]
+    return [exploit(rule, standings, i, Fixed(k)) for k in range(len(standings))]
 
 
 def truncated(scores: list[float | None], i: int) -> set[int | None]:
@@ -130,19 +117,10 @@ def truncated(scores: list[float | None], i: int) -> set[int | None]:
 
 
 @given(SCORES)
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_truncation_is_the_twin_s(scores):
     for i in range(len(scores)):
         assert donors("truncation", scores, i) == truncated(scores, i)
-
-
-@pytest.mark.parametrize("n", [5, 10, 15, 35, 55])
-def test_a_fifth_is_a_fifth(n):
-    """Where 0.2 × n as a float is a little more than the whole number."""
-    scores = [float(k) for k in range(n)]
-    copying = [i for i in range(n) if donors("truncation", scores, i) != {None}]
-    assert copying == list(range(n // 5))
-    assert donors("truncation", scores, 0) == set(range(n - n // 5, n))
 
 
 @given(SCORES)
@@ -163,8 +141,8 @@ def test_what_holds_for_every_rule(scores, rule, seed):
     ]
     standings = [Standing(score, own) for score, own in zip(scores, games, strict=True)]
     for i, score in enumerate(scores):
-        found = EXPLOIT[rule](standings, i, np.random.default_rng(seed))
-        assert found == EXPLOIT[rule](standings, i, np.random.default_rng(seed))
+        found = exploit(rule, standings, i, np.random.default_rng(seed))
+        assert found == exploit(rule, standings, i, np.random.default_rng(seed))
         if score is None:
             assert found == Choice(None, "no score since its last copy")
         if found.donor is not None:
@@ -180,12 +158,12 @@ def test_what_holds_for_every_rule(scores, rule, seed):
 def test_a_member_that_failed_copies_any_that_has_not(rule):
     standings = [Standing(FAILED), Standing(FAILED), Standing(1.0, (1.0,) * 10), Standing(None)]
     assert {c.donor for c in choices(rule, standings, 0)} == {2}
-    assert EXPLOIT[rule](standings[:2], 0, Fixed(0)).donor is None
+    assert exploit(rule, standings[:2], 0, Fixed(0)).donor is None
 
 
 def test_what_is_said():
     scores = [FAILED, 1.0, 2.0, None]
-    said = {rule: [c.why for c in (EXPLOIT[rule](members(scores), i, Fixed(1)) for i in range(4))] for rule in EXPLOIT}
+    said = {rule: [c.why for c in (exploit(rule, members(scores), i, Fixed(1)) for i in range(4))] for rule in EXPLOIT}
     none = "no score since its last copy"
     assert said["truncation"] == ["its run failed; in the bottom 20 %", *["not in the bottom 20 %"] * 2, none]
     assert said["tournament"] == [
@@ -195,35 +173,13 @@ def test_what_is_said():
         none,
     ]
     assert said["none"] == ["its run failed; nothing is copied", "nothing is copied", "nothing is copied", none]
-    assert EXPLOIT["truncation"](members([1.0]), 0, Fixed(0)).why == "no member is better"
-    assert EXPLOIT["tournament"](members([1.0, None]), 0, Fixed(0)).why == "no other member has a score"
+    assert exploit("truncation", members([1.0]), 0, Fixed(0)).why == "no member is better"
+    assert exploit("tournament", members([1.0, None]), 0, Fixed(0)).why == "no other member has a score"
 
 
-@pytest.mark.parametrize(("rule", "among"), [("truncation", {8, 9}), ("tournament", set(range(1, 10)))])
-def test_donors_are_drawn_uniformly(rule, among):
-    rng, n = np.random.default_rng(0), 4_000
-    standings = members([float(k) for k in range(10)])
-    drawn = Counter(EXPLOIT[rule](standings, 0, rng).donor for _ in range(n))
-    p = 1 / len(among)
-    assert set(drawn) == among
-    assert all(abs(k - n * p) < 4 * math.sqrt(n * p * (1 - p)) for k in drawn.values())
-
-
-# The t-test: Welch's is tested in test_welch.py
 def one_against_one(own: list[float], other: list[float]) -> Choice:
     standings = [Standing(float(np.mean(own)), tuple(own)), Standing(float(np.mean(other)), tuple(other))]
-    return EXPLOIT["ttest"](standings, 0, Fixed(0))
-
-
-@given(GAMES, GAMES)
-@settings(deadline=None)
-def test_the_t_test_copies_what_the_twin_says(own, other):
-    if len(set(own)) == len(set(other)) == 1:
-        expected = other[0] > own[0]
-    else:
-        t, _, p = welch(other, own)
-        expected = t > 0 and p < 0.05
-    assert one_against_one(own, other).donor == (1 if expected else None)
+    return exploit("ttest", standings, 0, Fixed(0))
 
 
 @pytest.mark.parametrize(
@@ -243,12 +199,6 @@ def test_the_t_test_by_hand(own, other, donor, why):
     assert one_against_one(own, other) == Choice(donor, why)
 
 
-def test_an_equal_peer_is_copied_in_one_look_of_forty():
-    rng, n = np.random.default_rng(0), 1_500
-    copied = sum(one_against_one(*rng.normal(size=(2, 10)).tolist()).donor is not None for _ in range(n))
-    assert copied / n == pytest.approx(0.025, abs=4 * math.sqrt(0.025 * 0.975 / n))
-
-
 # Explore
 PRIORS = {
     "a": Prior("a", "log", 1e-3, 1e3),
@@ -259,30 +209,26 @@ PRIORS = {
 VALUES: dict[str, Any] = {"a": 1.0, "b": 2, "c": 5.0, "other": "kept"}
 
 
-def explored(rule: str, n: int = 4_000) -> list[dict[str, Any]]:
+def explored(rule: str, n: int = 2_000) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    return [EXPLORE[rule](dict(VALUES), PRIORS, rng) for _ in range(n)]
+    return [explore(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
 
 
 @pytest.mark.parametrize("rule", sorted(EXPLORE))
 def test_what_has_no_prior_stays_and_nothing_is_changed_in_place(rule):
     given_values = dict(VALUES)
-    found = EXPLORE[rule](given_values, PRIORS, np.random.default_rng(0))
+    found = explore(rule, given_values, PRIORS, np.random.default_rng(0))
     assert given_values == VALUES
     assert found is not given_values
     assert list(found) == list(VALUES)
     assert found["other"] == "kept"
-    assert EXPLORE[rule](given_values, {}, np.random.default_rng(0)) == VALUES
-
-
-def test_unchanged():
-    assert all(found == VALUES for found in explored("none", 20))
+    assert explore(rule, given_values, {}, np.random.default_rng(0)) == VALUES
 
 
 def test_each_is_perturbed_by_itself():
     drawn = Counter((found["a"], found["b"], found["c"]) for found in explored("perturb"))
     assert set(drawn) == {(a, b, c) for a in (0.8, 1.2) for b in (1, 3) for c in (4.0, 6.0)}
-    assert all(abs(k - 500) < 4 * math.sqrt(500) for k in drawn.values())
+    assert all(abs(k - 250) < 4 * math.sqrt(250) for k in drawn.values())
 
 
 @pytest.mark.parametrize(("rule", "stays"), [("resample", {1.0}), ("both", {0.8, 1.2})])
@@ -321,6 +267,10 @@ LISTS = st.lists(st.integers(-5, 5), min_size=2, max_size=6, unique=True).map(
 ANY = st.one_of(ranges(False), ranges(True), LISTS)
 
 
+def within(prior: Prior, value: Any) -> bool:
+    return value in prior.choices or prior.low <= value <= prior.high
+
+
 def test_what_the_words_say():
     assert of("learning_rate=log:1e-5:1e-2") == Prior("learning_rate", "log", 1e-5, 1e-2)
     assert of("entropy_cost=uniform:0:1") == Prior("entropy_cost", "uniform", 0.0, 1.0)
@@ -345,11 +295,11 @@ def test_perturbations_stay_in_the_range(prior, seed):
     rng = np.random.default_rng(seed)
     value = prior.draw(rng)
     kind = type(value)
-    for _ in range(1_000):
-        assert prior.contains(value)
+    for _ in range(200):
+        assert within(prior, value)
         value = prior.perturb(value, rng)
         assert type(value) is kind
-    assert prior.contains(value)
+    assert within(prior, value)
 
 
 @given(ranges(False), st.floats(0, 1), st.integers(0, 2**32))
@@ -359,16 +309,6 @@ def test_a_number_becomes_eight_or_twelve_tenths_of_itself(prior, share, seed):
     held = {sorted((prior.low, factor * value, prior.high))[1] for factor in (0.8, 1.2)}
     rng = np.random.default_rng(seed)
     assert {prior.perturb(value, rng) for _ in range(50)} == held
-
-
-@given(ranges(True), st.floats(0, 1), st.integers(0, 2**32))
-@settings(deadline=None)
-def test_a_whole_number_is_never_stuck(prior, share, seed):
-    value = round(prior.low + share * (prior.high - prior.low))
-    rng = np.random.default_rng(seed)
-    for moved in (prior.perturb(value, rng) for _ in range(20)):
-        assert moved != value
-        assert abs(moved - value) <= max(1, round(0.2 * abs(value) + 0.5))
 
 
 @pytest.mark.parametrize(
@@ -398,48 +338,26 @@ def test_a_list_moves_to_a_neighbour(prior, seed):
         assert {prior.perturb(value, rng) for _ in range(50)} == near
 
 
-@pytest.mark.parametrize("kind", ["log", "uniform"])
-def test_draws_cover_the_range_evenly(kind):
-    """Quantiles of the draws are those of the range, of its logarithm under log."""
-    rng, prior = np.random.default_rng(0), Prior("x", kind, 1e-5, 1e-1)
-    share = np.linspace(0.05, 0.95, 19)
-    even = 10 ** (-5 + 4 * share) if kind == "log" else 1e-5 + (1e-1 - 1e-5) * share
-    found = np.quantile([prior.draw(rng) for _ in range(20_000)], share)
-    near = 0.15 if kind == "log" else 0.06
-    np.testing.assert_allclose(found, even, rtol=near)
-
-
 @given(st.floats(1e-6, 1e3), st.floats(1.1, 1e4), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_range_below_zero_under_log_is_one_of_sizes(least, times, seed):
     """It draws and perturbs what the range of the sizes does, from the other end."""
     rng, below = np.random.default_rng(seed), Prior("x", "log", -least * times, -least)
     value, above = below.draw(rng), Prior("x", "log", least, least * times)
-    for k in range(500):
-        assert below.contains(value)
-        assert above.contains(-value)
+    for k in range(100):
+        assert within(below, value)
         moved = below.perturb(value, np.random.default_rng(k))
         assert moved == -above.perturb(-value, np.random.default_rng(k))
         value = moved
 
 
 def test_every_agent_begins_with_its_own_draw():
-    priors = {
-        "learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3),
-        "tagged": Prior("tagged", "log", -1.0, -0.1),
-        "period": Prior("period", "uniform", 5, 19, whole=True),
-    }
-    found = initial(priors, 500, seed=3)
-    assert found == initial(priors, 500, seed=3)
+    priors = {"rate": Prior("rate", "log", 1e-5, 5e-3), "period": Prior("period", "uniform", 5, 19, whole=True)}
+    found = initial(priors, 100, seed=3)
     assert found[:7] == initial(priors, 7, seed=3), "whoever else there is"
-    assert not any(a == b for a, b in zip(found, initial(priors, 500, seed=4), strict=True))
-    for name, prior in priors.items():
-        values = [own[name] for own in found]
-        assert all(type(x) is float and prior.low <= x <= prior.high for x in values)
-        assert len(set(values)) == (15 if prior.whole else 500)
-    rates, periods = (np.array([own[name] for own in found]) for name in ("learning_rate", "period"))
-    assert np.median(rates) == pytest.approx(math.sqrt(1e-5 * 5e-3), rel=0.3)
-    assert abs(np.corrcoef(np.log(rates), periods)[0, 1]) < 0.15
+    assert not any(a == b for a, b in zip(found, initial(priors, 100, seed=4), strict=True))
+    assert len({own["rate"] for own in found}) == 100
+    assert all(type(x) is float and within(priors[name], x) for own in found for name, x in own.items())
     assert initial({}, 2, seed=0) == [{}, {}]
 
 
@@ -452,18 +370,10 @@ def odds(kind: str, low: int, high: int) -> dict[int, float]:
 
 @pytest.mark.parametrize("kind", ["log", "uniform"])
 def test_every_whole_number_is_drawn_as_often_as_its_part(kind):
-    rng, n = np.random.default_rng(0), 20_000
+    rng, n = np.random.default_rng(0), 5_000
     drawn = Counter(Prior("x", kind, 1, 6, whole=True).draw(rng) for _ in range(n))
     for value, p in odds(kind, 1, 6).items():
         assert drawn[value] / n == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n))
-
-
-def test_what_a_prior_contains():
-    real, whole, words = of("x=log:0.1:10"), of("x=uniform:1:9", int), of("x=a,b", str)
-    assert all(real.contains(v) for v in (0.1, 1, 10.0))
-    assert not any(real.contains(v) for v in (0.09, 10.1, math.nan, True, "1", None))
-    assert [whole.contains(v) for v in (1, 9, 0, 10, 2.5, True)] == [True, True, False, False, False, False]
-    assert [words.contains(v) for v in ("a", "b", "c", None)] == [True, True, False, False]
 
 
 SMALL = Annotated[float, Positive.__metadata__[0]]
@@ -521,96 +431,3 @@ def test_the_name_comes_before_the_prior():
     assert prior_name("kwargs=a=1,a=2") == "kwargs"
     with pytest.raises(UserError, match="--vary: 'learning_rate' given"):
         prior_name("learning_rate")
-
-
-EVERY, RATE, STEPS = 5, 0.02, 800  # between decisions; of the gradient; of both workers together
-
-SURROGATE_PRIORS = {name: parse_prior(f"{name}=uniform:0:1", float) for name in ("h0", "h1")}
-
-SEEDS = range(20)
-
-COPYING = ["truncation", "tournament", "ttest"]
-
-Theta = tuple[float, float]
-
-
-def quality(theta: Theta) -> float:
-    return 1.2 - (theta[0] ** 2 + theta[1] ** 2)  # a sum in brackets: two mirrored workers tie to the last bit
-
-
-def follow(theta: Theta, h: dict[str, float]) -> Theta:
-    """A step up the surrogate's gradient."""
-    return theta[0] - 2 * RATE * h["h0"] * theta[0], theta[1] - 2 * RATE * h["h1"] * theta[1]
-
-
-class Worker:
-    def __init__(self, h0: float, h1: float):
-        self.theta: Theta = (0.9, 0.9)
-        self.h = {"h0": h0, "h1": h1}
-        self.steps = self.since = 0
-        self.score: float | None = None
-
-
-class Pair:
-    """The two workers, their decisions and their lineage. varied: a copy takes h too, and it is explored."""
-
-    def __init__(self, exploit: str, explore: str = "none", varied: bool = False, seed: int = 0):
-        self.exploit, self.explore, self.varied = EXPLOIT[exploit], EXPLORE[explore], varied
-        self.rng = np.random.default_rng(seed)
-        self.workers = [Worker(1.0, 0.0), Worker(0.0, 1.0)]
-        self.rows = [self.row(i, None, {}, w.h) for i, w in enumerate(self.workers)]
-        self.copies = 0
-
-    def run(self, in_step: bool = False) -> Pair:
-        """In step: with a barrier, each sees the other as it was there. Else one makes a step, drawn at random."""
-        for _ in range(STEPS // 2 if in_step else STEPS):
-            turn = [0, 1] if in_step else [int(self.rng.integers(2))]
-            for i in turn:
-                self.train(self.workers[i])
-            self.decide([i for i in turn if self.workers[i].steps - self.workers[i].since >= EVERY])
-        return self
-
-    def train(self, worker: Worker) -> None:
-        worker.theta = follow(worker.theta, worker.h)
-        worker.steps += 1
-
-    def decide(self, ready: list[int]) -> None:
-        for worker in (self.workers[i] for i in ready):
-            worker.score, worker.since = quality(worker.theta), worker.steps
-        standings = [Standing(w.score, (w.score,) * 2 if w.score is not None else ()) for w in self.workers]
-        found = [(i, self.exploit(standings, i, self.rng).donor) for i in ready]
-        for i, donor in found:
-            if donor is not None:
-                self.copy(i, donor)
-
-    def copy(self, i: int, donor: int) -> None:
-        receiver, giver, old = self.workers[i], self.workers[donor], self.workers[i].h
-        self.copies += 1
-        receiver.theta, receiver.score = giver.theta, None
-        if self.varied:
-            receiver.h = self.explore(dict(giver.h), SURROGATE_PRIORS, self.rng)
-        self.rows.append(self.row(i, donor, old, receiver.h))
-
-    def row(self, i: int, donor: int | None, old: dict[str, float], new: dict[str, float]) -> dict[str, Any]:
-        at = None if donor is None else self.workers[donor].steps
-        return {"member": i, "steps": self.workers[i].steps, "donor": donor, "donor_steps": at, "old": old, "new": new}
-
-    @property
-    def best(self) -> float:
-        return max(quality(w.theta) for w in self.workers)
-
-
-@pytest.mark.parametrize("in_step", [False, True])
-def test_without_copying_and_exploring(in_step):
-    assert all(Pair("none", seed=s).run(in_step).best == pytest.approx(0.39, abs=1e-9) for s in SEEDS)
-
-
-@pytest.mark.parametrize("rule", COPYING)
-def test_copying_alone(rule):
-    assert min(Pair(rule, seed=s).run().best for s in SEEDS) >= 1.1
-
-
-@pytest.mark.parametrize("explore", ["resample", "both"])
-@pytest.mark.parametrize("rule", COPYING)
-def test_copying_and_exploring(rule, explore):
-    assert [s for s in SEEDS if Pair(rule, explore, varied=True, seed=s).run().best >= 1.19] == list(SEEDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -18,13 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines
 from polyplay.population.store import (
     DONE,
     FAILED,
     LINEAGE,
     WAITING,
-    LeagueLineage,
     Segment,
     Store,
     ancestry,
@@ -71,22 +68,6 @@ def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):
     assert len(store.read()["members"]) == 2
 
 
-def test_a_line_whose_decision_was_not_made_is_cut_off(store, monkeypatch):
-    def killed(path: Path, value: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("polyplay.population.store.write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            decide(store, 1, "not made")
-    assert numbers(store) == [0, 1, 2, 3]
-    assert store.read()["decisions"] == 3
-    store.repair()
-    assert numbers(store) == [0, 1, 2]
-    store.repair()
-    assert numbers(store) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     "left", ['{"decision": 3, "member": 1', '{"decision": 3}\n', '{"decision": 3}\n{"decision": 4}\n{"d']
 )
@@ -96,23 +77,6 @@ def test_the_next_decision_has_the_number_of_one_that_was_not_made(left, store):
     decide(store, 2, "made")
     assert numbers(store) == [0, 1, 2, 3]
     assert read_lineage(store.directory)[-1]["why"] == "made"
-
-
-def test_a_full_disk_leaves_lines_and_decisions_as_they_were(store, monkeypatch):
-    before = (store.directory / LINEAGE).read_bytes(), store.read()
-    real = os.write
-
-    def write(fd: int, data: bytes) -> int:
-        real(fd, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(OSError, match="No space left"):
-            decide(store)
-    assert ((store.directory / LINEAGE).read_bytes(), store.read()) == before
-    decide(store)
-    assert numbers(store) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2, "members": []}', '{"schema": 1}'])
@@ -243,21 +207,6 @@ def test_a_line_is_what_its_weights_were_trained_for(members, decisions, seed):
         assert steps_of(ancestry(twin.rows, i, member.steps)) == member.past
 
 
-@given(*POPULATIONS)
-@settings(deadline=None, max_examples=30)
-def test_a_line_as_it_was_earlier(members, decisions, seed):
-    """At every moment of the run the rows up to then say what is said later for the member's steps of then."""
-    twin = Population(members, np.random.default_rng(seed))
-    for _ in range(decisions):
-        i = int(twin.rng.integers(members))
-        twin.train(i, 2)
-        past, steps = list(twin.members[i].past), twin.members[i].steps
-        rows = list(twin.rows)
-        twin.decide(i)
-        assert steps_of(ancestry(rows, i, steps)) == past
-        assert steps_of(ancestry(twin.rows, i, steps - 1)) == past[:-1]
-
-
 def first_row(member: int, **values: Any) -> dict[str, Any]:
     return {"decision": member, "member": member, "donor": None, "steps": 0, "donor_steps": None} | {
         "old": {},
@@ -302,78 +251,6 @@ def test_rows_of_a_file(tmp_path):
     lines = [json.dumps(row) for row in [*BY_HAND, *bad]] + ["{torn", json.dumps(BY_HAND[0])]
     (tmp_path / LINEAGE).write_text("\n".join(lines))  # the last has no end yet
     assert read_lineage(tmp_path) == BY_HAND
-
-
-# ------------------------------------------------------------------------------------------------ of a league
-def copies(*numbers: int) -> list[dict[str, Any]]:
-    """As CopyHistory has made them."""
-    about = {"agent": 0, "donor": 1, "version": 31, "donor_version": 29, "donor_elo": 1100.5, "matches": 40}
-    values = {"old": {"rate": 1.0}, "values": {"rate": 0.8}, "before": {"elo": 900.25, "mu": 25.0, "sigma": 8.0}}
-    return [{"copy": number, **about, **values, "at": "2026-01-01T00:00:00+0000"} for number in numbers]
-
-
-def written(directory: Path) -> list[int]:
-    """The numbers of the copies of its lines, all of them whole."""
-    return [json.loads(line)["copy"] for line in (directory / LINEAGE).read_bytes().splitlines()]
-
-
-def test_a_league_has_a_line_for_each_copy_and_no_file_without_one(tmp_path):
-    lineage = LeagueLineage(tmp_path)
-    lineage.write([])
-    assert not (tmp_path / LINEAGE).exists()
-    for n in (1, 1, 3):
-        lineage.write(copies(*range(1, n + 1)))
-    assert written(tmp_path) == [1, 2, 3]
-    assert json.loads((tmp_path / LINEAGE).read_text().splitlines()[0]) == {
-        **{"copy": 1, "agent": 0, "donor": 1, "version": 31, "donor_version": 29},
-        **{"elo": 900.25, "donor_elo": 1100.5, "matches": 40, "at": "2026-01-01T00:00:00+0000"},
-        **{"old": {"rate": 1.0}, "new": {"rate": 0.8}},
-    }
-
-
-@pytest.mark.parametrize(
-    ("was", "torn", "now"),
-    [
-        ([1, 2], "", [1, 2]),
-        ([1, 2], "", [1, 2, 3]),
-        ([1, 2], '{"copy": 3, "ag', [1, 2, 3]),
-        ([1, 2, 3], '{"copy": 4, "ag', [1, 2]),
-        ([1, 2, 3, 4], "", [1, 3, 5]),
-        ([1, 2], "", []),
-        ([1], "\xff\n[]\n", [1, 2]),
-    ],
-)
-def test_who_writes_next_leaves_no_line_out_and_has_none_of_a_copy_that_was_undone(was, torn, now, tmp_path):
-    LeagueLineage(tmp_path).write(copies(*was))
-    with open(tmp_path / LINEAGE, "a", encoding="latin-1") as file:
-        file.write(torn)
-    lineage = LeagueLineage(tmp_path)
-    lineage.write(copies(*now))
-    assert written(tmp_path) == now
-    lineage.write(copies(*now, 9))
-    assert written(tmp_path) == [*now, 9]
-
-
-def test_a_line_that_found_no_room_is_written_later(tmp_path, monkeypatch):
-    lineage = LeagueLineage(tmp_path)
-    lineage.write(copies(1))
-    with monkeypatch.context() as m:
-        m.setattr(JsonLines, "write", no_room)
-        with pytest.raises(OSError, match="No space"):
-            lineage.write(copies(1, 2))
-    lineage.write(copies(1, 2, 3))
-    assert written(tmp_path) == [1, 2, 3]
-
-
-def no_room(*args: Any) -> None:
-    raise OSError(28, "No space left")
-
-
-def test_copies_of_a_former_version_have_lines_without_what_it_did_not_say(tmp_path):
-    (copy,) = copies(1)
-    LeagueLineage(tmp_path).write([{k: copy[k] for k in copy if k not in ("donor_elo", "matches", "old", "at")}])
-    row = json.loads((tmp_path / LINEAGE).read_text())
-    assert (row["elo"], row["donor_elo"], row["matches"], row["old"], row["at"]) == (900.25, None, None, {}, None)
 
 
 def members(*found: tuple[str, float | None]) -> list[dict]:

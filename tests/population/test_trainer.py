@@ -20,7 +20,7 @@ from polyplay.core.files import Row
 from polyplay.population import trainer
 from polyplay.population.rules import parse_prior
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, ancestry, read_lineage
-from polyplay.population.trainer import DRAWS, Evolution, PreparedCopy, is_over, may_train
+from polyplay.population.trainer import DRAWS, PreparedCopy, is_over, may_train
 from tests.population.fake_members import (
     EVERY,
     HALF,
@@ -76,12 +76,13 @@ def test_members_take_turns_and_decide_between(tmp_path):
     is_whole(store)
 
 
-def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> int:
-    """Killed at every so-manieth change of a file, and gone on with: the same to the bit. How many there are."""
+@pytest.mark.long
+def test_killed_at_any_moment_it_becomes_the_same(tmp_path, monkeypatch):
+    """At every change of a file, and gone on with."""
     evolution = evolution_of()
     whole = known(finished(tmp_path / "whole", evolution))
     kill = Kill(monkeypatch)
-    for n in range(1, 100_000, every):
+    for n in range(1, 100_000):
         store = begun(tmp_path / f"cut-{n}", evolution)
         kill.at(n)
         try:
@@ -91,23 +92,14 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> int:
             is_whole(store)
             train(store, evolution, FakeRun(store))
         else:
-            return n
+            break
         assert known(store) == whole, f"killed at change {n}"
         is_whole(store)
         shutil.rmtree(store.directory)
-    raise AssertionError("it never came to its end")
+    assert n > 300
 
 
-def test_killed_at_many_moments_it_becomes_the_same(tmp_path, monkeypatch):
-    assert moments(tmp_path, monkeypatch, 101) > 300
-
-
-@pytest.mark.long
-def test_killed_at_any_moment_it_becomes_the_same(tmp_path, monkeypatch):
-    assert moments(tmp_path, monkeypatch, 1) > 300
-
-
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_within_a_decision_it_becomes_the_same(every, tmp_path, monkeypatch):
     """Every change of a file from the copy's first to the next session's first checkpoint."""
     evolution, kill = evolution_of(), Kill(monkeypatch)
@@ -264,25 +256,6 @@ def test_a_copy_that_cannot_be_made_again_fails_its_member_alone(tmp_path):
     assert [m["state"] for m in store.read()["members"]] == [DONE] * 3
 
 
-def test_a_donor_without_a_whole_checkpoint_is_not_copied_and_the_line_says_why(tmp_path):
-    evolution = evolution_of(size=2)
-    store = begun(tmp_path / "run", evolution)
-    train(store, evolution, FakeRun(store), turns=3)
-    before = store.read()["members"]
-    shutil.rmtree(store.member(1) / "checkpoints")
-    better = before[1]["score"] - 100
-    with store.locked():
-        population = store.read()
-        population["members"][0] |= {"score": better, "games": [better] * 10, "pending": None}
-        evolution.decide(store, population, 0, lambda *copied: trainer._copy(store, 0, *copied))
-    row = read_lineage(store.directory)[-1]
-    assert row["donor"] is None
-    assert row["old"] == row["new"]
-    assert row["why"].startswith("not copied: RUN: ")
-    assert "no usable checkpoint" in row["why"]
-    assert store.read()["members"][0]["pending"] is None
-
-
 def test_a_full_disk_ends_the_trainer_with_one_line_and_loses_nobody(tmp_path, monkeypatch):
     evolution = evolution_of()
     whole = known(finished(tmp_path / "whole", evolution))
@@ -316,113 +289,81 @@ def test_members_that_another_trainer_has_are_left_alone(tmp_path):
     assert run.trained[-1] == (0, EVERY)
 
 
-def test_checkpoints_of_these_tests_are_those_of_runs(tmp_path):
-    found = save(tmp_path, 3, [1.0], 20)
-    assert checkpoint.resume_flaw(found) is None
-    assert json.loads((found / "agents/0/learner.json").read_text())["learnt"] == 20.0
-
-
 SCORES = [1.0, 5.0, 3.0, 9.0, 4.0]
 
 
-class Copies:
-    """Prepares nothing, and remembers what it was asked for."""
+class Scored:
+    """A population of which every member has had its first turn. Copies are not prepared: `asked` has them."""
 
-    def __init__(self, wrong: str = ""):
-        self.asked: list[tuple[int, str, bool]] = []
-        self.wrong = wrong
+    def __init__(self, directory: Path, wrong: str = "", **more: Any):
+        """wrong: why no donor can be copied."""
+        self.evolution, self.wrong, self.asked = evolution_of(size=5, **more), wrong, list[tuple[int, str, bool]]()
+        self.store = begun(directory, self.evolution)
+        population = self.store.read()
+        for m, score in zip(population["members"], SCORES, strict=True):
+            m |= {"steps": EVERY + m["member"], "frames": 4 * EVERY, "score": score, "games": [score] * 10}
+        self.store.write(population)
+        self.before = population["members"]
 
-    def __call__(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
+    def copy(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
         self.asked.append((donor, name, lanes))
         if self.wrong:
             raise UserError(self.wrong)
         return PreparedCopy("000000000008-steps-40", EVERY + donor)
 
-
-def scored(directory: Path, evolution: Evolution) -> Store:
-    """Every member has had its first turn."""
-    store = begun(directory, evolution)
-    population = store.read()
-    for m, score in zip(population["members"], SCORES, strict=True):
-        m |= {"steps": EVERY + m["member"], "frames": 4 * EVERY, "score": score, "games": [score] * 10}
-    store.write(population)
-    return store
-
-
-def decided(store: Store, evolution: Evolution, i: int, copies: Copies, **changed: Any) -> tuple[Row, Row]:
-    """The member afterwards, and the line about it."""
-    with store.locked():
-        population = store.read()
-        population["members"][i] |= changed
-        evolution.decide(store, population, i, copies)
-        store.write(population)
-    return store.read()["members"][i], read_lineage(store.directory)[-1]
+    def decided(self, i: int, **changed: Any) -> tuple[Row, Row]:
+        """The member afterwards, and the line about it."""
+        with self.store.locked():
+            population = self.store.read()
+            population["members"][i] |= changed
+            self.evolution.decide(self.store, population, i, self.copy)
+            self.store.write(population)
+        return self.store.read()["members"][i], read_lineage(self.store.directory)[-1]
 
 
 def test_one_of_the_worst_copies_one_of_the_best(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    before = store.read()["members"]
-    m, row = decided(store, evolution, 0, copies)
-    assert copies.asked == [(3, "copy-5", True)]
+    case = Scored(tmp_path / "run")
+    before = case.before
+    m, row = case.decided(0)
+    assert case.asked == [(3, "copy-5", True)]
     assert m["pending"] == {"copy": [3, "copy-5", True], "final": "000000000008-steps-40"}
     assert (m["score"], m["games"], m["copied"], m["since"], m["turns"]) == (None, [], EVERY, EVERY, 1)
-    assert m["values"]["rate"] == pytest.approx(before[3]["values"]["rate"] * 0.8) or m["values"][
-        "rate"
-    ] == pytest.approx(before[3]["values"]["rate"] * 1.2)
+    assert round(m["values"]["rate"] / before[3]["values"]["rate"], 6) in (0.8, 1.2)
     told = {"decision": 5, "member": 0, "donor": 3, "score": 1.0, "donor_score": 9.0, "steps": EVERY}
     told |= {"donor_steps": EVERY + 3, "old": before[0]["values"], "new": m["values"]}
     assert {k: row[k] for k in told} == told
     assert row["why"] == "in the bottom 20 %"
-    assert [other for other in store.read()["members"] if other["member"]] == before[1:]
+    assert [other for other in case.store.read()["members"] if other["member"]] == before[1:]
 
 
 def test_others_go_on_as_they_are(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    before = store.read()["members"][2]
-    m, row = decided(store, evolution, 2, copies)
-    assert copies.asked == []
-    assert m == before | {"turns": 1, "since": EVERY + 2}
+    case = Scored(tmp_path / "run")
+    m, row = case.decided(2)
+    assert case.asked == []
+    assert m == case.before[2] | {"turns": 1, "since": EVERY + 2}
     assert (row["donor"], row["donor_score"], row["donor_steps"], row["old"]) == (None, None, None, row["new"])
     assert row["why"] == "not in the bottom 20 %"
 
 
 def test_what_lanes_cannot_go_on_with_says_so(tmp_path):
-    priors = {"lanes": parse_prior("lanes=2,4", int)}
-    evolution, copies = evolution_of(size=5, priors=priors, anew=frozenset({"lanes"})), Copies()
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 0, copies)
-    assert copies.asked[0][2] == (row["old"] == row["new"])
+    case = Scored(tmp_path / "run", priors={"lanes": parse_prior("lanes=2,4", int)}, anew=frozenset({"lanes"}))
+    m, row = case.decided(0)
+    assert case.asked[0][2] == (row["old"] == row["new"])
     assert m["values"]["lanes"] in (2, 4)
 
 
-def test_a_failed_member_copies_whomever_it_can(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies()
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 4, copies, state=FAILED, why="update 7: loss nan", falls=2, turns=1)
-    assert copies.asked[0][0] == 3
-    assert (m["state"], m["why"], m["falls"], m["turns"]) == (WAITING, "", 0, 1)
-    assert (row["score"], row["donor_score"]) == (None, 9.0)
-    assert row["why"] == "update 7: loss nan; its run failed; in the bottom 20 %"
-
-
 def test_a_failed_member_that_finds_no_donor_tries_again_without_a_line(tmp_path):
-    evolution, copies = evolution_of(size=5), Copies("RUN: its disk is gone")
-    store = scored(tmp_path / "run", evolution)
+    case = Scored(tmp_path / "run", wrong="RUN: its disk is gone")
     for n in range(1, DRAWS + 1):
-        assert may_train(store.read(), 0)
-        state = {"state": FAILED} if n == 1 else {}
-        m, row = decided(store, evolution, 0, copies, **state)
+        assert may_train(case.store.read(), 0)
+        m, row = case.decided(0, **({"state": FAILED} if n == 1 else {}))
         assert (m["state"], m["falls"], m["pending"]) == (FAILED, n, None)
         assert row["decision"] == 4
-    assert not may_train(store.read(), 0)
+    assert not may_train(case.store.read(), 0)
 
 
 def test_a_donor_that_cannot_be_read_is_told_in_the_line(tmp_path):
-    evolution = evolution_of(size=5)
-    store = scored(tmp_path / "run", evolution)
-    m, row = decided(store, evolution, 0, Copies("RUN: its disk is gone"))
+    m, row = Scored(tmp_path / "run", wrong="RUN: its disk is gone").decided(0)
     assert (row["donor"], row["why"], row["old"]) == (None, "not copied: RUN: its disk is gone", row["new"])
     assert (m["score"], m["turns"], m["pending"], m["copied"]) == (1.0, 1, None, 0)
 
@@ -529,23 +470,6 @@ def test_a_donor_may_remove_what_was_copied(runs):
     assert checkpoint.flaw(receiver / "checkpoints" / final) is None
 
 
-def test_a_donor_that_trains_on_meanwhile(runs, monkeypatch):
-    """Its newest checkpoint is removed after it was found whole; the next is taken."""
-    receiver, donor = runs
-    real, left = trainer._compose, [2]
-
-    def compose(part: Path, own: Path, given: Path, *how: Any) -> str:
-        if left[0]:
-            left[0] -= 1
-            save(donor, checkpoint.update_of(given) + 1, [7.0, left[0]], 500)
-            checkpoint.prune(donor, 1)
-            assert not given.exists()
-        return real(part, own, given, *how)
-
-    monkeypatch.setattr(trainer, "_compose", compose)
-    assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [7.0, 0.0]
-
-
 @pytest.mark.parametrize("at", ["while it is checked", "before it is checked"])
 def test_a_donor_whose_only_checkpoint_is_replaced_meanwhile(at, runs, monkeypatch):
     receiver, donor = runs
@@ -613,25 +537,6 @@ def test_of_a_damaged_receiver_the_checkpoint_before_goes_on(file, runs):
     assert (receiver / "checkpoints" / f"unused-{newest.name}").exists()
 
 
-def test_a_full_disk_leaves_both_as_they_were(runs, monkeypatch):
-    receiver, donor = runs
-    for n in (1, 2, 3):  # files that are written, not linked
-        real, left = os.replace, [n]
-
-        def replace(*args: Any, real: Any = real, left: list[int] = left) -> None:
-            left[0] -= 1
-            if not left[0]:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", replace)
-            with pytest.raises(OSError, match="No space left"):
-                trainer.prepare_copy(receiver, donor, "copy-17")
-        assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
-    copied(receiver, donor)
-
-
 def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
     def link(*args: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -645,21 +550,13 @@ def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
 
 BASE: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "serial": True, "tensorboard": False, "quiet": True}
 
-DQN = {
-    "lanes": 2,
-    "capacity": 600,
-    "learning_starts": 100,
-    "target_update": 10,
-    "optimizer": "adam",
-    "inputs": "normalize",
-}
-
+DQN = {"lanes": 2, "capacity": 600, "learning_starts": 100, "target_update": 10, "optimizer": "adam"}
+DQN["inputs"] = "normalize"
 IMPALA = {"actors": 1, "lanes": 2, "batch": 2, "unroll": 5, "core": "lstm"}
 
 
-@pytest.mark.parametrize(
-    ("system", "kw"), [pytest.param("dqn", DQN, marks=pytest.mark.long), ("impala", IMPALA)], ids=["dqn", "impala"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "kw"), [("dqn", DQN), ("impala", IMPALA)], ids=["dqn", "impala"])
 def test_a_run_goes_on_from_a_copy(system, kw, tmp_path, capfd):
     """Replay, lanes and the place in the schedule are its own, weights and statistics the other's."""
     receiver = polyplay.train(system, run=str(tmp_path / "a"), steps=300, seed=1, **BASE, **kw).directory
@@ -669,21 +566,11 @@ def test_a_run_goes_on_from_a_copy(system, kw, tmp_path, capfd):
     names = checkpoint.manifest(found)["files"]
     assert names.keys() == checkpoint.manifest(before)["files"].keys()
     agents = [n for n in names if n.startswith("agents/") and n.endswith(".safetensors")]
-    assert len(agents) == 2 + (system == "dqn")
     assert all((found / n).read_bytes() == (given / n).read_bytes() != (before / n).read_bytes() for n in agents)
-    rest = [n for n in names if not n.startswith("agents/") and not n.endswith("-0.safetensors")]
-    assert all((found / n).read_bytes() == (before / n).read_bytes() for n in rest)
-    assert any(n.startswith("replay/") for n in rest) == (system == "dqn")
-    if system == "impala":
-        lanes = arrays(found, "workers/act-0")
-        states = [k for k in lanes if trainer.RECURRENT.match(k)]
-        assert states
-        assert not any(lanes[k].any() for k in states)
     assert actor_checkpoint.lost_lanes(found, 0) == ""
     learnt = json.loads((before / "agents/0/learner.json").read_text())
     capfd.readouterr()
-    result = polyplay.resume(receiver, steps=400)
-    assert result.exit_code == 0
+    assert polyplay.resume(receiver, steps=400).exit_code == 0
     assert "going back" not in capfd.readouterr().err
     last = json.loads((checkpoint.everything(receiver)[-1] / "agents/0/learner.json").read_text())
     assert last["learnt"] > learnt["learnt"] >= 300

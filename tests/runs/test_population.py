@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -44,50 +45,41 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
     [
         ("--vary lerning_rate=1,2", "--vary: lerning_rate given, but a2c has no such option; did you mean l"),
         ("--vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
-        ("--vary learning_rate", "--vary: 'learning_rate' given, allowed: NAME=log:LOW:HIGH, NAME=uniform:LOW"),
         ("--core gru --vary core_size=8,16", "--vary: core_size=16 given, but it changes the network, whose weights"),
-        ("--core gru --vary core_size=8,16", "core.input.weight (24, 16) becomes (48, 16); leave it out"),
         ("--vary core=none,lstm", "--vary: core=lstm given, but it changes the network, whose weights members copy:"),
         ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
-        ("--vary optimizer=adam,sgd", "sgd"),
         (
-            "--over dqn --learning-starts 100 --vary capacity=1000,2000",
-            "--vary: capacity=2000 given, but it changes the replay,",
+            "--over dqn --learning-starts 99 --vary capacity=1000,2000",
+            "capacity=2000 given, but it changes the replay,",
         ),
-        ("--vary learning_rate=log:1e-2:1e-4", "allowed: LOW below HIGH; write learning_rate=log:1e-4:1e-2"),
-        ("--vary learning_rate=log:0:1e-4", "LOW 0 given, allowed: above 0 under log; raise it, or write learn"),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
         ("--vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
         ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
-        ("--vary unroll=5,8.5", "--vary unroll=5,8.5: '8.5' given, allowed: a whole number"),
-        ("--vary unroll=1..4", "--vary unroll=1..4: one entry given, allowed: two or more as in unroll=a,b,c"),
-        ("--vary unroll=5,5", "--vary unroll=5,5: '5' twice given, allowed: each entry once; leave it out"),
         (f"{RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
-        ("--vary env=toy:catch,toy:memory", "--vary: env given, but members must play the same game: leave"),
-        ("--vary budget=1000,2000", "--vary: budget given, but --steps says how long every member trains"),
+        (
+            "--vary env=toy:catch,toy:memory",
+            "--vary: env given, which can't be varied, since members must play the same",
+        ),
+        ("--vary budget=1000,2000", "--vary: budget given, which can't be varied, since --steps says how long every"),
         ("--vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
         ("--vary hidden=64,128", "--vary: hidden given, which can't be varied, since the network must stay the same"),
         ("--vary activation=tanh,relu", "--vary: activation given, which can't be varied, since the network must"),
         ("--vary seed=1,2", "--vary: seed given, which can't be varied, since every member has its own"),
         ("--vary step-timeout=1,2", "--vary: step_timeout given, which can't be varied, since members differ in"),
-        ("--vary stepps=1,2", "--vary: stepps given, but a2c has no such option"),
         ("--replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
         ("", "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
         (f"{RATE} --population 1", "--population: 1 given, allowed with --exploit truncation: 2 or more; or "),
         (f"{RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
         (f"{RATE} --over nonsense", "--over: nonsense given, allowed: a2c, a3c, accel"),
-        (f"{RATE} --over imapla", "did you mean impala?"),
         (f"{RATE} --over alphago_zero", "--over: alphago_zero given, whose games with itself give no score"),
         (f"{RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
-        (f"{RATE} --capacity 100", "unknown option --capacity for polyplay train pbt --over a2c; --help"),
         (f"{RATE} --exploit truncate", "allowed: truncation, tournament, ttest, none; did you mean truncation?"),
         (f"{RATE} --score evaluations", "--score: evaluations given, but none are made: give --eval-"),
         (f"{RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
         (f"{RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
         (f"{RATE} --learning-rate 0.5", "--learning-rate: given, and --vary learning_rate too: leave one of them"),
         (f"{RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
-        (f"{RATE} --every 0", "--every: '0' given, allowed: a whole number from 1 to 1e12"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_nothing_is_written(words, said, tmp_path, monkeypatch, capfd):
@@ -118,11 +110,11 @@ def population(tmp_path_factory) -> Path:
     return run.directory
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN",
-     "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"],
-)  # fmt: skip
+VERBS = "evaluate RUN", "plot RUN --out x.png", "watch RUN", "export RUN --onnx x.onnx", "verify RUN", "reproduce RUN"
+VERBS += "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"
+
+
+@pytest.mark.parametrize("words", VERBS)
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     line = refused(words.replace("RUN", str(population)), capfd)
@@ -208,20 +200,11 @@ def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, mon
 
 def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    lines = [
-        'system = "pbt"',
-        'over = "dqn"',
-        'env = "toy:catch"',
-        'network = "mlp"',
-        "steps = 1000",
-        "every = 500",
-        "learning_starts = 100",
-        "capacity = 500",
-    ]
-    (tmp_path / "p.toml").write_text("\n".join([*lines, 'vary = ["gamma=0.9,0.99", "epsilon=0.05,0.1"]']))
-    (tmp_path / "q.toml").write_text("\n".join([*lines, 'vary = "gamma=0.9,0.99,epsilon=0.05,0.1"']))
-    for file in ("p.toml", "q.toml"):
-        assert main.main(f"train --config {file} --serial --exploit none --dry-run".split()) == 0
+    lines = ['system = "pbt"', 'over = "dqn"', 'env = "toy:catch"', 'network = "mlp"', "steps = 1000", "every = 500"]
+    lines += ["learning_starts = 100", "capacity = 500"]
+    for vary in ('["gamma=0.9,0.99", "epsilon=0.05,0.1"]', '"gamma=0.9,0.99,epsilon=0.05,0.1"'):
+        (tmp_path / "p.toml").write_text("\n".join([*lines, f"vary = {vary}"]))
+        assert main.main(["train", "--config", "p.toml", "--serial", "--exploit", "none", "--dry-run"]) == 0
         out = capfd.readouterr().out
         assert "4 runs of dqn" in out
         assert "epsilon from 0.05,0.1" in " ".join(out.split())
@@ -245,11 +228,8 @@ def test_several_seeds_are_several_populations(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.long
-def test_a_population_that_is_done_goes_on_with_more_steps(tmp_path):
-    how = dict(env="toy:catch", network="mlp", hidden=(16,), lanes=4, every=200, population=2, serial=True, quiet=True)
-    vary = ("learning_rate=log:1e-4:1e-2",)
-    polyplay.train("pbt", over="a2c", run=tmp_path / "run", steps=400, vary=vary, tensorboard=False, **how)
-    run = polyplay.resume(tmp_path / "run", steps=800)
+def test_a_population_that_is_done_goes_on_with_more_steps(population, tmp_path):
+    run = polyplay.resume(shutil.copytree(population, tmp_path / "run"), steps=800)
     assert (run.exit_code, run.reason) == (0, "done")
     assert run.summary["steps"] >= 1600
     assert run.summary["decisions"] == 2 + 2 * 3
@@ -272,6 +252,7 @@ def session(runner: MemberRunner, until: int = 400, why: str = "", said: list[st
 
 
 def test_a_member_trains_to_its_turn_and_to_its_end(runner):
+    (runner.directory / "members/00/checkpoints").mkdir(parents=True)  # its directory was made and nothing else
     first = session(runner, 200)
     assert (first.ended, first.why) == ("ready", "")
     assert first.steps >= 200
@@ -279,12 +260,6 @@ def test_a_member_trains_to_its_turn_and_to_its_end(runner):
     assert session(runner, 200) == replace(first, seconds=pytest.approx(0, abs=5)), "killed before it was written down"
     last = session(runner, 400)
     assert (last.ended, last.why) == ("done", "done")
-
-
-def test_it_begins_where_its_directory_was_made_and_nothing_else(runner):
-    (runner.directory / "members/00/checkpoints").mkdir(parents=True)
-    (runner.directory / "members/00/.lock").touch()
-    assert session(runner, 100).ended == "ready"
 
 
 def test_who_is_stopped_before_it_learns_is_not_done(runner, monkeypatch):
@@ -323,15 +298,6 @@ def test_a_checkpoint_that_cannot_be_saved_ends_the_population(runner, monkeypat
         session(runner)
     monkeypatch.undo()
     assert session(runner).ended == "done"
-
-
-def test_counters_are_those_of_the_newest_checkpoint_that_can_be_read(runner):
-    session(runner, 200)
-    before = population_module._newest_counters(runner.directory / "members/00")
-    damaged = runner.directory / "members/00/checkpoints/000000000999-steps-9999"
-    damaged.mkdir()
-    assert population_module._newest_counters(runner.directory / "members/00") == before
-    assert before["steps"] >= 200
 
 
 def test_a_warning_may_be_printed_while_a_session_prints(runner, capfd, monkeypatch):

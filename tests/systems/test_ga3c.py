@@ -5,10 +5,9 @@ counts at the service.
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import polyplay
-from polyplay.workers.autoscale import annealing, schedule
+from polyplay.workers.autoscale import schedule
 from tests.systems import settings as of
 
 
@@ -51,7 +50,7 @@ def test_a_run_is_evaluated_with_many_lanes_in_step(tmp_path):
 
 def test_the_scheduler_decides_and_says_so(tmp_path, monkeypatch):
     def hurried(ctx, *, dials):
-        return schedule(ctx, dials=dials, rule=partial(annealing, interval=0.3))
+        return schedule(ctx, dials=dials, interval=0.3)
 
     monkeypatch.setattr("polyplay.systems.ga3c.schedule", hurried)
     settings = {"schedule": "annealing", "agents": 4, "predictors": 1, "trainers": 1}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,167 +18,103 @@ from hypothesis import strategies as st
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
 from polyplay.runs.session import Session
-from polyplay.workers.autoscale import (
-    ConfigTrial,
-    Decision,
-    annealing,
-    decision_row,
-    describe_decision,
-    schedule,
-)
+from polyplay.workers.autoscale import describe_decision, schedule
 from polyplay.workers.crew import Crew
-
-BOUNDS = {"agents": (1, 64), "predictors": (1, 8), "trainers": (1, 8)}
-
-START = {"agents": 32, "predictors": 2, "trainers": 2}
-
-
-def drive(steps, rates):
-    """The trials of a rule that is told these trainings per second, one after another."""
-    trials = [next(steps)]
-    for tps in rates:
-        trials.append(steps.send(tps))
-    return trials
-
-
-def moved(a, b):
-    return {k: b[k] - a[k] for k in a if a[k] != b[k]}
-
-
-def test_cold_annealing_keeps_only_what_rose():
-    trials = drive(annealing(START, BOUNDS, 1, temperature=0.0), [100, 90, 95, 110, 105])
-    decided = [t.decided for t in trials[2:]]
-    assert {t.measure for t in trials} == {60.0}
-    assert [d.kept for d in decided] == [False, False, True, False]
-    assert [d.before for d in decided] == [100, 100, 100, 110]
-    assert all(len(moved(d.old, t.config)) == 1 for d, t in zip(decided[:2], trials[2:4], strict=True))
-    assert trials[-1].decided.old == decided[2].new
-
-
-def test_hot_annealing_keeps_what_fell_and_cools():
-    hot = drive(annealing(START, BOUNDS, 1, temperature=1e9, cooling=1.0), range(300, 200, -1))
-    assert all(t.decided.kept and t.decided.why == "annealing" for t in hot[2:])
-    cooled = drive(annealing(START, BOUNDS, 1, temperature=0.5, cooling=0.9), [1000 * 0.98**k for k in range(300)])
-    kept = [t.decided.why == "annealing" for t in cooled[2:]]
-    assert any(kept[:10])
-    assert not any(kept[200:])
-
-
-ranges = st.tuples(st.integers(1, 5), st.integers(0, 200)).map(lambda p: (p[0], p[0] + p[1]))
-
-rates = st.lists(st.floats(0.0, 1e4), min_size=40, max_size=40)
-
-
-@settings(max_examples=20, deadline=None)
-@given(bounds=st.dictionaries(st.sampled_from("abcd"), ranges, min_size=1), rates=rates, seed=st.integers(0, 99))
-def test_it_keeps_its_bounds_and_repeats_itself(bounds, rates, seed):
-    def run():
-        return drive(annealing(dict.fromkeys(bounds, 7), bounds, seed), rates)
-
-    trials = run()
-    assert trials == run()
-    for trial in trials:
-        assert trial.config.keys() == bounds.keys()
-        assert all(low <= trial.config[n] <= high for n, (low, high) in bounds.items())
-        assert trial.measure > 0.0
-
-
-def worker(said: list) -> WorkerContext:
-    ctx = WorkerContext("schedule", 0, 1, 0, 0, Counters(4), RunControl(), patience=0.0)
-    ctx.log = lambda kind, text: said.append((kind, json.loads(text)))
-    return ctx
+from tests.victims import until
 
 
 class World:
     """Dials that arrive `delay` seconds after they were asked, a clock that goes on by a tenth of a second a turn."""
 
-    def __init__(self, delay: float, ctx: WorkerContext, start: int = 2):
-        self.now, self.n, self.asked, self.since, self.delay, self.ctx = 0.0, start, start, 0.0, delay, ctx
-        self.asks: list[int] = []
-        self.dial = Adjustable("agents", 1, 8, self.get, self.set)
+    def __init__(
+        self, rate: Callable[[dict[str, int]], float], delay: float = 0.0, seed: int = 0, **dials: tuple[int, int, int]
+    ):
+        """rate: trainings per second with these numbers. dials: number, least and greatest."""
+        self.now, self.rate, self.delay = 0.0, rate, delay
+        self.numbers = {name: n for name, (n, _, _) in dials.items()}
+        self.asked = {name: (n, 0.0) for name, n in self.numbers.items()}
+        self.said = list[dict[str, Any]]()
+        self.ctx = WorkerContext("schedule", 0, 1, 0, seed, Counters(4), RunControl(), patience=0.0)
+        self.ctx.log = lambda kind, text: self.said.append(json.loads(text))
+        self.dials = [
+            Adjustable(name, low, high, partial(self.get, name), partial(self.set, name))
+            for name, (_, low, high) in dials.items()
+        ]
 
-    def get(self) -> int:
-        if self.now >= self.since + self.delay:
-            self.n = self.asked
-        return self.n
+    def get(self, name: str) -> int:
+        asked, since = self.asked[name]
+        if self.now >= since + self.delay:
+            self.numbers[name] = asked
+        return self.numbers[name]
 
-    def set(self, n: int) -> None:
-        self.asks.append(n)
-        self.asked, self.since = n, self.now
+    def set(self, name: str, n: int) -> None:
+        if n != self.asked[name][0]:
+            self.asked[name] = n, self.now
 
-    def turn(self) -> None:
-        self.now += 0.1
-        self.ctx.counters.add("updates", 1.0 * self.get())
-
-
-def fixed(trials, seen):
-    """A rule that runs these trials, then the last one for good."""
-
-    def rule(start, bounds, seed):
-        seen.append((start, bounds, seed))
-        while True:
-            seen.append((yield trials.pop(0) if len(trials) > 1 else trials[0]))
-
-    return rule
-
-
-def run(world: World, rule, seconds: float, **how) -> None:
-    turns = schedule(world.ctx, dials=[world.dial], rule=rule, clock=lambda: world.now, **how)
-    while world.now < seconds:
-        next(turns)
-        world.turn()
+    def run(self, seconds: float, **how: float) -> list[dict[str, Any]]:
+        """The decisions until then."""
+        for _ in schedule(self.ctx, dials=self.dials, clock=lambda: self.now, **how):
+            self.now += 0.1
+            self.ctx.counters.add("updates", 0.1 * self.rate({d.name: d.get() for d in self.dials}))
+            if self.now >= seconds:
+                break
+        return self.said
 
 
-def test_a_trial_is_asked_awaited_and_counted():
-    seen: list = []
-    world = World(1.0, worker([]))
-    run(world, fixed([ConfigTrial({"agents": 2}, 2.0), ConfigTrial({"agents": 5}, 2.0)], seen), 12.0)
-    assert seen[0] == ({"agents": 2}, {"agents": (1, 8)}, 0)
-    assert seen[1] == pytest.approx(20.0)
-    assert seen[2] == pytest.approx(50.0), "counted only with all five there"
-    assert world.asks == [5], "numbers that stand are not asked again"
+def noisy(seed: int) -> Callable[[object], float]:
+    rng = random.Random(seed)
+    return lambda numbers: rng.uniform(0, 100)
 
 
-def test_a_dial_that_never_arrives_holds_nobody_up():
-    said: list = []
-    decided = Decision({"agents": 2}, {"agents": 5}, 10.0, 20.0, True, "better")
-    trials = [
-        ConfigTrial({"agents": 2}, 1.0),
-        ConfigTrial({"agents": 5}, 1.0),
-        ConfigTrial({"agents": 5}, 1.0, decided),
-    ]
-    seen: list = []
-    run(World(1e9, worker(said)), fixed(trials, seen), 20.0, arrive=3.0)
-    assert len(seen) > 10
-    assert said[0] == ("decision", {**decision_row(decided), "late": ["agents"]})
-    assert [kind for kind, _ in said[1:]] == ["decision"] * len(said[1:])
-    assert said[1][1]["late"] == []
+@settings(max_examples=20, deadline=None)
+@given(
+    dials=st.dictionaries(st.sampled_from("abcd"), st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1),
+    seed=st.integers(0, 99),
+    temperature=st.sampled_from([0.0, 0.02, 1e9]),
+)
+def test_one_number_changes_by_one_within_its_bounds_and_what_rose_is_kept(dials, seed, temperature):
+    def decided() -> list[dict[str, Any]]:
+        bounds = {name: (low, low, low + more) for name, (low, more) in dials.items()}
+        return World(noisy(seed), seed=seed, **bounds).run(60.0, interval=1.0, temperature=temperature)
+
+    found = decided()
+    assert found == decided()
+    assert bool(found) == any(more for _, more in dials.values())
+    here, before = {name: low for name, (low, _) in dials.items()}, None
+    for row in found:
+        assert row["from"] == here
+        assert sorted(abs(row["to"][name] - here[name]) for name in dials) == [0] * (len(dials) - 1) + [1]
+        assert all(low <= row["to"][name] <= low + more for name, (low, more) in dials.items())
+        assert before in (None, row["before"])
+        assert row["why"] == ("rose" if row["after"] > row["before"] else "annealing" if row["kept"] else "fell")
+        assert row["kept"] or temperature < 1
+        here, before = (row["to"], row["after"]) if row["kept"] else (here, row["before"])
+
+
+def test_what_fell_is_kept_ever_less_often():
+    falls = World(lambda numbers: 1000 * 0.98 ** numbers["n"], n=(1, 1, 99), seed=1)
+    kept = [row["why"] == "annealing" for row in falls.run(300.0, interval=1.0, temperature=0.05, cooling=0.97)]
+    assert any(kept[:10])
+    assert not any(kept[200:])
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 1e9])
-def test_the_rule_finds_the_best_number_or_lives_with_what_it_gets(delay):
-    said: list = []
-    world = World(delay, worker(said), start=1)
-    run(world, functools.partial(annealing, interval=1.0, temperature=0.0), 120.0, arrive=1.0)
-    assert said
+def test_it_finds_the_best_number_or_goes_on_with_what_it_gets(delay):
+    world = World(lambda numbers: 10.0 * numbers["agents"], delay, agents=(1, 1, 8))
+    said = world.run(120.0, interval=1.0, temperature=0.0, arrive=1.0)
     if delay < 1.0:
-        assert [told["to"] for _, told in said if told["kept"]][-1] == {"agents": 8}
-    assert all(1 <= n <= 8 for n in world.asks)
-
-
-def test_a_decision_in_a_line():
-    numbers = {"agents": 8, "trainers": 2}
-    decided = Decision(numbers, {**numbers, "agents": 16}, 812.3, 1204.0, True, "better")
-    assert describe_decision(decision_row(decided)) == "schedule: agents 8 → 16: 812.3 → 1204, kept (better)"
-    worse = Decision(numbers, {**numbers, "agents": 16}, 812.3, 12.0, False, "worse")
-    assert describe_decision(decision_row(worse, ["agents"])) == (
-        "schedule: agents 8 → 16: 812.3 → 12, taken back (worse); agents had not arrived"
-    )
+        assert [told["to"] for told in said if told["kept"]][-1] == {"agents": 8}
+        assert (said[0]["before"], said[0]["after"]) == pytest.approx((10.0, 20.0)), "counted only once it is there"
+        assert not any(told["late"] for told in said)
+    else:
+        assert len(said) > 10
+        assert said[0]["late"] == ["agents"]
 
 
 def test_a_run_writes_a_decision_down_and_says_it():
     rows, lines = [], []
-    decision = decision_row(Decision({"act": 1}, {"act": 2}, 10.0, 30.0, True, "better"))
+    decision = {"from": {"act": 1, "learn": 2}, "to": {"act": 2, "learn": 2}, "before": 10.0, "after": 30.0}
+    decision |= {"kept": True, "why": "rose", "late": []}
     session = SimpleNamespace(
         reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
         terminal=SimpleNamespace(note=lines.append),
@@ -184,7 +122,9 @@ def test_a_run_writes_a_decision_down_and_says_it():
     )
     Session.log(session, "decision", json.dumps(decision))
     assert rows == [(decision, 40, 2)]
-    assert lines == ["schedule: act 1 → 2: 10 → 30, kept (better)"]
+    assert lines == ["schedule: act 1 → 2: 10 → 30, kept (rose)"]
+    worse = {**decision, "after": 1.0, "kept": False, "why": "fell", "late": ["act"]}
+    assert describe_decision(worse) == "schedule: act 1 → 2: 10 → 1, taken back (fell); act had not arrived"
 
 
 # ------------------------------------------------------------------------------------------------- roles as dials
@@ -193,13 +133,6 @@ def busy(ctx):
         ctx.counters.add("updates", 1.0)
         time.sleep(ctx.patience / 100.0)
         yield
-
-
-def until(crew: Crew, true, seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        crew.poll(0.01)
-    return bool(true())
 
 
 def test_a_role_is_scheduled_in_one_thread():
@@ -216,10 +149,10 @@ def test_a_role_is_scheduled_in_one_thread():
 
     crew = Crew(serial=True, log=lambda kind, text: said.append(json.loads(text)))
     role = crew.add(together, n=1)
-    rule = functools.partial(annealing, interval=40.0, temperature=0.0)
-    crew.add(schedule, dials=[crew.dial(role, 1, 8)], rule=rule, arrive=1e12, clock=lambda: float(next(turns)))
+    how = {"interval": 40.0, "temperature": 0.0, "arrive": 1e12, "clock": lambda: float(next(turns))}
+    crew.add(schedule, dials=[crew.dial(role, 1, 8)], **how)
     crew.start()
-    assert until(crew, lambda: len(said) > 12)
+    until(crew, None, lambda: len(said) > 12)
     crew.stop()
     assert [d["to"] for d in said if d["kept"]][-1] == {"together": 4}
 
@@ -241,7 +174,7 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     role.size.ask(1)
     crew._resize(role)
     assert role.n == 1
-    assert until(crew, lambda: role.size.get() == 1)
+    until(crew, None, lambda: role.size.get() == 1)
     assert sorted(left) == [1, 2]
     crew.stop()
 
@@ -266,8 +199,8 @@ def test_hundreds_of_changes_leave_nothing_behind():
         role.size.ask(rng.randint(1, 8))
         crew.poll(0.001)
     role.size.ask(3)
-    assert until(crew, lambda: role.size.get() == 3)
-    assert until(crew, lambda: len(set(threading.enumerate()) - before) == 3), "those that left have ended"
+    until(crew, None, lambda: role.size.get() == 3)
+    until(crew, None, lambda: len(set(threading.enumerate()) - before) == 3)  # those that left have ended
     crew.stop()
     assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
     assert len(set(began)) == len(began), "nobody repeats another one's past"
@@ -278,13 +211,13 @@ def test_a_process_that_leaves_is_not_lost():
     crew = Crew(log=lambda kind, text: said.append(text))
     role = crew.add(busy, n=2, on_loss="replace")
     crew.start()
-    assert until(crew, lambda: crew.counters.column("updates")[:2].all())
+    until(crew, None, lambda: crew.counters.column("updates")[:2].all())
     role.size.ask(1)
-    assert until(crew, lambda: role.size.get() == 1)
+    until(crew, None, lambda: role.size.get() == 1)
     role.size.ask(2)
     crew._resize(role)
     before = crew.counters.column("updates")[1]
-    assert until(crew, lambda: crew.counters.column("updates")[1] > before)
+    until(crew, None, lambda: crew.counters.column("updates")[1] > before)
     crew.stop()
     assert (said, role.lost) == ([], 0)
 
@@ -306,10 +239,5 @@ def test_dials_share_the_places_of_a_crew():
 
 
 def test_it_waits_until_something_was_trained():
-    ctx = worker([])
-    world = World(0.0, ctx)
-    turns = schedule(ctx, dials=[world.dial], clock=lambda: world.now)
-    for _ in range(50):
-        next(turns)
-        world.now += 0.1
-    assert world.asks == []
+    world = World(lambda numbers: 0.0, agents=(2, 1, 8))
+    assert world.run(100.0, interval=1.0) == []

@@ -7,14 +7,10 @@ import inspect
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +25,7 @@ from polyplay.core.worker import RunControl, next_incarnation
 from polyplay.workers import process
 from polyplay.workers.crew import Crew, take_turns
 from polyplay.workers.role import each
-from tests import leftovers
+from tests.victims import crew_of, turns, until
 
 
 def count(ctx, *, block, until, slot=None):
@@ -40,8 +36,7 @@ def count(ctx, *, block, until, slot=None):
         yield
 
 
-def forever(ctx, *, block):
-    block.array(64, "int64")[8 + ctx.index] = os.getpid()
+def forever(ctx):
     while True:
         time.sleep(0.005)
         yield
@@ -129,7 +124,7 @@ def test_in_one_thread_all_meet_within_a_round():
 def test_a_worker_that_raises_is_one_exception_with_its_traceback(how):
     block = SharedBlock(512)
     crew = Crew(**how)
-    crew.add(forever, block=block)
+    crew.add(forever)
     crew.add(fails, learner=True, block=block)
     crew.start()
     with pytest.raises(WorkerLost, match=r"worker fails 0 raised .*had a bad day\n(.|\n)*in fails"):
@@ -148,15 +143,9 @@ def test_an_environment_that_gave_up_is_its_own_exception(how):
 
 
 def test_a_killed_worker_fails_the_run_where_it_must():
-    block = SharedBlock(1024)
-    crew = Crew()
-    crew.add(forever, learner=True, block=block)
-    crew.start()
-    pid = block.array(64, "int64")
-    while not pid[8]:
-        crew.poll(0.05)
-    os.kill(int(pid[8]), signal.SIGKILL)
-    with pytest.raises(WorkerLost, match="worker forever 0 was killed by SIGKILL"):
+    crew, pids = crew_of(1)
+    os.kill(int(pids[0]), signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="worker act 0 was killed by SIGKILL"):
         ends(crew)
     assert seen_off(crew)
 
@@ -219,60 +208,16 @@ def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start(
 
 
 def test_a_role_grows_and_shrinks_while_it_runs():
-    block = SharedBlock(1024)
-    crew = Crew()
-    role = crew.add(forever, block=block)
+    crew, block = Crew(), SharedBlock(512)
+    role, pids = crew.add(turns, block=block), block.array(64, "int64")
     crew.dial(role, 1, 3)
     crew.start()
     role.size.ask(3)
-    crew._resize(role)
-    pids = block.array(64, "int64")
-    until = time.monotonic() + 100
-    while not pids[8:11].all() and time.monotonic() < until:
-        crew.poll(0.05)
-    assert pids[8:11].all()
+    until(crew, None, lambda: pids[:3].all())
     role.size.ask(1)
-    crew._resize(role)
-    crew.poll(0.05)
-    assert not psutil.pid_exists(int(pids[10]))
-    assert psutil.pid_exists(int(pids[8]))
-    crew.poll(0.05)
-    crew.stop()
-    assert not psutil.pid_exists(int(pids[8]))
-
-
-MAIN = textwrap.dedent("""
-    import sys, time
-    sys.path.insert(0, {tests!r})
-    from tests.workers import test_crew as t
-    from polyplay.workers.crew import Crew
-    from polyplay.core.shared_memory import SharedBlock
-    block = SharedBlock(1024)
-    crew = Crew()
-    crew.add(t.forever, n=2, learner=True, block=block)
-    crew.start()
-    pids = block.array(64, "int64")
-    while not pids[8:10].all():
-        crew.poll(0.05)
-    print(pids[8], pids[9], flush=True)
-    while True:
-        crew.poll(0.1)
-""")
-
-
-def test_workers_end_when_the_main_process_is_killed():
-    here = str(Path(__file__).parents[2])
-    main = subprocess.Popen([sys.executable, "-c", MAIN.format(tests=here)], stdout=subprocess.PIPE, text=True)
-    pids = [int(p) for p in main.stdout.readline().split()]
-    shared = leftovers.names()
-    assert len(pids) == 2
-    main.kill()
-    main.wait()
-    until = time.monotonic() + 30
-    while any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in pids):
-        assert time.monotonic() < until, "a worker outlived the main process"
-        time.sleep(0.02)
-    assert not leftovers.since(shared)
+    until(crew, None, lambda: role.size.get() == 1 and not psutil.pid_exists(int(pids[2])))
+    assert psutil.pid_exists(int(pids[0]))
+    assert seen_off(crew)
 
 
 def test_environments_are_stepped_as_the_run_wants():
@@ -281,13 +226,21 @@ def test_environments_are_stepped_as_the_run_wants():
     assert Crew(serial=True, step_timeout=3.0).env_defaults == {**usual, "inline": True, "step_timeout": 3.0}
 
 
-def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeypatch):
-    """And nobody joins it."""
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), r"^--actors: .*Too many open files; let there be fewer workers"),
+        (OSError("the fork server ended with exit status 1: RuntimeError: no"), r"^starting act 1 .*RuntimeError: no$"),
+        (OSError(28, "full"), r"^starting act 1 of 3 failed: full$"),
+    ],
+)
+def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(why, said, monkeypatch):
+    """And nobody joins it. That fewer workers cure it is said only where they do."""
     started = []
 
     def start(self, check):
         if started:
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise why
         started.append(self)
         self.join = self.kill = self.close = lambda timeout=None: None
         self.is_alive = lambda: False
@@ -295,24 +248,7 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(monkeyp
     monkeypatch.setattr(ForkedProcess, "start", start)
     crew = Crew()
     crew.add(count, 3, name="act", learner=True, block=SharedBlock(512), until=5)
-    with pytest.raises(
-        UserError, match=r"^--actors: starting act 1 of 3 failed: .*Too many open files; let there be fewer workers"
-    ):
-        crew.start()
-    crew.stop()
-
-
-@pytest.mark.parametrize(
-    "why", [OSError("the fork server ended with exit status 1: RuntimeError: no"), OSError(28, "full")]
-)
-def test_that_fewer_workers_cure_it_is_said_only_where_they_do(why, monkeypatch):
-    def start(self, check):
-        raise why
-
-    monkeypatch.setattr(ForkedProcess, "start", start)
-    crew = Crew()
-    crew.add(count, 1, name="act", learner=True, block=SharedBlock(512), until=5)
-    with pytest.raises(UserError, match=r"^starting act 0 of 1 failed: .*(RuntimeError: no|full)$"):
+    with pytest.raises(UserError, match=said):
         crew.start()
     crew.stop()
 
@@ -392,13 +328,3 @@ def test_nobody_writes_while_learners_wait_for_each_other():
     for _ in range(3):
         take_turns(crew, control)
     assert log == ["act", "learn"] * 3 + ["act writes 7", "learn writes 7"]
-
-
-def test_where_learners_write_their_parts_by_themselves_nothing_is_done_between_rounds():
-    log, control = list[str](), RunControl()
-    crew = [worker("act", log), worker("learn", log, learner=True)]
-    crew[1].ctx.number = None
-    control.finish()
-    take_turns(crew, control)
-    assert log == ["act", "learn"]
-    assert not crew[1].done

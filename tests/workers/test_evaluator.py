@@ -117,15 +117,6 @@ def test_only_better_weights_are_kept(tmp_path: Path):
     assert not evaluator._best(WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl()), net, {})
 
 
-def test_a_damaged_best_is_not_taken(tmp_path: Path):
-    counters = {"updates": 2, "episodic_return_mean": 1.0}
-    checkpoint.save_best_weights(tmp_path, checkpoint.policy_name(0), {"x": np.zeros(3, np.float32)}, counters)
-    assert checkpoint.best_weights(tmp_path) is not None
-    (tmp_path / "checkpoints" / f"best-{2:012d}" / f"{checkpoint.policy_name(0)}.safetensors").write_bytes(b"")
-    assert checkpoint.best_weights(tmp_path) is None
-    assert checkpoint.best(tmp_path) is None
-
-
 def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     """As a process beside training; the same seed and games again, from the file."""
     run = tmp_path / "run"

@@ -24,7 +24,7 @@ from tests.victims import crew_of, until
 def test_all_are_replaced_each_at_its_seat(tmp_path):
     crew, _ = crew_of(3, on_loss="replace")
     havoc = FaultInjector(parse_faults("kill=any:0.01"), crew, tmp_path)
-    many = 6
+    many = 3
     until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
     until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
     havoc.release()
@@ -117,7 +117,7 @@ KILLED = textwrap.dedent("""
     from polyplay.core import tree
     from polyplay.core.tree import Field
 
-    T, LANES, LIVES = 4, 2, 120
+    T, LANES, LIVES = 4, 2, 50
     draw = random.Random(3)
     rows = row_spec(Field((500,), "float32"), {"action": Field((), "int64")})
     stream = RolloutQueue(rows, {"h": Field((8,), "float32")}, T, LANES, slots=3)
@@ -173,10 +173,10 @@ KILLED = textwrap.dedent("""
 """)
 
 
-def test_of_120_producers_killed_at_random_no_half_written_slot_is_learnt_and_none_is_lost():
+def test_of_50_producers_killed_at_random_no_half_written_slot_is_learnt_and_none_is_lost():
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     killed, taken, slots = map(int, done.stdout.split())
-    assert killed == 120
-    assert taken >= 120
+    assert killed == 50
+    assert taken >= 50
     assert slots == 3, "every slot comes back"

@@ -12,7 +12,8 @@ from polyplay.core.errors import UserError
 from polyplay.workers import process
 
 
-def test_cores_are_those_asked_for(tmp_path):
+@pytest.mark.long
+def test_cores_are_those_asked_for():
     """In a process of its own: it binds itself."""
     code = (
         "from polyplay import systems; from polyplay.core.machine import cores\n"
@@ -23,6 +24,9 @@ def test_cores_are_those_asked_for(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "1 {'replicas': 1}", done.stderr
+
+
+def test_more_cores_than_there_are_is_one_line(tmp_path):
     with pytest.raises(UserError, match="--cores: 4096 given, allowed: 1 to "):
         polyplay.train("a2c", env="toy:catch", cores=4096, run=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -54,6 +54,16 @@ def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
     assert actor_rate(costs, n, cores) <= n / costs.act * (1 + 1e-9)
 
 
+def crew_of(roles: dict[str, tuple[int, int]], fleet: Any = None) -> Any:
+    """roles: workers, and threads that they say."""
+    made = [SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, (n, t) in roles.items()]
+    return SimpleNamespace(trace=False, roles=made, fleet=fleet)
+
+
+def threads_in(crew: Any) -> dict[str, int]:
+    return {role.name: threads_of(role, crew) for role in crew.roles}
+
+
 @pytest.mark.parametrize(
     ("cores", "roles", "threads"),
     [
@@ -67,12 +77,10 @@ def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
 def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles, threads):
     """A traced run has as many for all."""
     monkeypatch.setattr(sizing, "cores", lambda: cores)
-    large = {"parameters": sizing.SMALL}
-    all_roles = [SimpleNamespace(name=k, n=n, threads=t, **large) for k, (n, t) in roles.items()]
-    crew = SimpleNamespace(trace=False, roles=all_roles, fleet=None)
-    assert {r.name: threads_of(r, crew) for r in crew.roles} == threads
+    crew = crew_of(roles)
+    assert threads_in(crew) == threads
     crew.trace = True
-    assert len({threads_of(r, crew) for r in crew.roles}) == 1
+    assert len({*threads_in(crew).values()}) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,33 +90,19 @@ def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles,
         ({"act": 4}, {"act": (4, 0), "learn": (1, 0)}, {"act": 8, "learn": 8}),
         ({"act": 40}, {"act": (44, 0), "learn": (1, 0)}, {"act": 1, "learn": 1}),
         ({"replica": 4}, {"replica": (5, 0)}, {"replica": 8}),
-        ({"learn": 1}, {"act": (4, 1), "learn": (1, 0)}, {"act": 1, "learn": 32}),
+        ({"learn": 1}, {"act": (4, 1), "learn": (1, 0)}, {"act": 1, "learn": 16}),
+        ({"act": 2, "learn": 1}, {"act": (2, 1), "learn": (1, 0)}, {"act": 1, "learn": 16}),
     ],
 )
 def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
-    """8 here, 32 on the others."""
+    """8 here, 32 on the others, of which that of a learner has 16."""
     monkeypatch.setattr(sizing, "cores", lambda: 8)
-    all_roles = [SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, (n, t) in roles.items()]
     fleet = SimpleNamespace(cores=lambda: 32, elsewhere=lambda roles: {r.name: away.get(r.name, 0) for r in roles})
-    fleet.cores_for = lambda name: 32
-    crew = SimpleNamespace(trace=False, roles=all_roles, fleet=fleet)
-    assert {r.name: threads_of(r, crew) for r in all_roles} == threads
+    fleet.cores_for = lambda name: 16
+    crew = crew_of(roles, fleet)
+    assert threads_in(crew) == threads
     fleet.cores = lambda: 0  # they are this one's
-    assert max(threads_of(r, crew) for r in all_roles) <= 8
-
-
-def test_a_learner_on_a_machine_by_name_has_that_machines_cores(monkeypatch):
-    """16 of the 40 on the others. Actors have theirs by their number, and a learner that is here has those here."""
-    monkeypatch.setattr(sizing, "cores", lambda: 64)
-    act, learn = (
-        SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, n, t in (("act", 2, 1), ("learn", 1, 0))
-    )
-    there = {"act": 2, "learn": 1}
-    fleet = SimpleNamespace(cores=lambda: 40, elsewhere=lambda roles: there, cores_for=lambda name: 16)
-    crew = SimpleNamespace(trace=False, roles=[act, learn], fleet=fleet)
-    assert (threads_of(act, crew), threads_of(learn, crew)) == (1, 16)
-    there["learn"] = 0
-    assert threads_of(learn, crew) == 64
+    assert max(threads_in(crew).values()) <= 8
 
 
 @given(COSTS, st.integers(3, 32), st.integers(1, 500))
@@ -130,14 +124,9 @@ def test_small_networks_have_one_thread_and_large_ones_more(monkeypatch):
 
 @given(st.integers(2, 60), st.integers(3, 64), st.integers(1, 4))
 def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
-    large = {"parameters": sizing.SMALL}
-    roles = [
-        SimpleNamespace(name="act", n=n, threads=1, **large),
-        SimpleNamespace(name="learn", n=learners, threads=0, **large),
-    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "cores", lambda: cores)
-        found = threads_of(roles[1], SimpleNamespace(trace=False, roles=roles, fleet=None))
+        found = threads_in(crew_of({"act": (n, 1), "learn": (learners, 0)}))["learn"]
     assert found == sizing.threads_beside(n, cores, learners)
 
 

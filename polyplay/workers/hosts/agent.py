@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -152,12 +152,6 @@ LOOK = 0.05  # seconds between two looks whether one that connected is the main 
 MOST_TEXT = 60_000  # letters of one word
 
 
-@dataclass
-class _Worker:
-    runs: ForkedProcess
-    pipe: connection.Connection
-
-
 class MachineAgent:
     """give: calls, by the engine. run: until the link ends. root: a folder of its own."""
 
@@ -167,7 +161,7 @@ class MachineAgent:
         relay_by(self.bells)
         self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
-        self.workers: dict[int, _Worker] = {}
+        self.workers: dict[int, tuple[ForkedProcess, connection.Connection]] = {}
         self._link: Link | None = None
         self.listener = socket.create_server((address, 0))
         self._woken, self._wake = os.pipe()
@@ -266,14 +260,14 @@ class MachineAgent:
             self._send(ENDED, {"number": number, "how": f"could not be started: {e}"})
             return
         theirs.close()
-        self.workers[number] = _Worker(runs, pipe)
+        self.workers[number] = runs, pipe
         os.write(self._wake, b".")
 
     def _signal(self, value: dict[str, Any]) -> None:
-        worker = self.workers.get(int(value["number"]))
-        if worker is not None and worker.runs.pid:
+        runs, _ = self.workers.get(int(value["number"]), (None, None))
+        if runs is not None and runs.pid:
             with contextlib.suppress(OSError):
-                os.kill(worker.runs.pid, int(value["signal"]))
+                os.kill(runs.pid, int(value["signal"]))
 
     def _send_part(self, mirror: ObjectMirror, item: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
@@ -308,8 +302,8 @@ class MachineAgent:
 
     def _look_at_workers(self) -> None:
         workers = dict(self.workers)
-        pipes = {w.pipe: n for n, w in workers.items() if not w.pipe.closed}
-        ends = {w.runs.sentinel: n for n, w in workers.items()}
+        pipes = {pipe: n for n, (_, pipe) in workers.items() if not pipe.closed}
+        ends = {runs.sentinel: n for n, (runs, _) in workers.items()}
         for ready in connection.wait([*pipes, *ends, self._woken], 1.0):
             if ready == self._woken:
                 os.read(self._woken, 64)
@@ -319,7 +313,7 @@ class MachineAgent:
                 self._ended(ends[ready])
 
     def _read(self, number: int) -> None:
-        pipe = self.workers[number].pipe
+        _, pipe = self.workers[number]
         try:
             kind, text = pipe.recv()
         except (EOFError, OSError):
@@ -342,20 +336,20 @@ class MachineAgent:
         self.link.request(send)
 
     def _ended(self, number: int) -> None:
-        worker = self.workers[number]
-        while not worker.pipe.closed and worker.pipe.poll():
+        runs, pipe = self.workers[number]
+        while not pipe.closed and pipe.poll():
             self._read(number)
-        worker.runs.join()
-        said = {"number": number, "how": worker.runs.ending(), "code": worker.runs.exitcode}
+        runs.join()
+        said = {"number": number, "how": runs.ending(), "code": runs.exitcode}
         del self.workers[number]
         self._say(ENDED, said, last=True)
 
     def _end(self) -> None:
         for mirror in self.mirrors:
             mirror.close()
-        for worker in list(self.workers.values()):  # another thread takes out those that have ended
+        for runs, _ in list(self.workers.values()):  # another thread takes out those that have ended
             with contextlib.suppress(Exception):
-                worker.runs.end()
+                runs.end()
         processes.end_descendants()
         shutil.rmtree(self.root, ignore_errors=True)
 

@@ -227,13 +227,7 @@ class RayMachines:
         given = self.address or os.environ.get("RAY_ADDRESS", "") or _of_this_machine()
         _reach(given)
         try:
-            ray.init(
-                given,
-                namespace="polyplay",
-                log_to_driver=False,
-                configure_logging=False,
-                include_dashboard=False,
-            )
+            ray.init(given, namespace="polyplay", log_to_driver=False, configure_logging=False, include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             raise UserError(f"--hosts: no Ray cluster at {given}: {why}") from None

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection
 from multiprocessing.connection import Connection
@@ -44,7 +45,7 @@ class RemoteWorker:
     pid = None  # of this machine
 
     def __init__(self, machine: str, send_signal: Callable[[int], None]):
-        self.machine, self._send_signal = machine, send_signal
+        self.machine, self.signal = machine, send_signal
         self.pipe, self._said = connection.Pipe(duplex=False)
         self.sentinel, self._end = os.pipe()
         self.exitcode: int | None = None
@@ -70,9 +71,6 @@ class RemoteWorker:
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
-
-    def signal(self, number: int) -> None:
-        self._send_signal(number)
 
     def ending(self) -> str:
         return self._how or ending_text(self.exitcode)
@@ -323,22 +321,12 @@ class Fleet:
 
     def _open_all(self) -> None:
         """All agents at the same time."""
-        errors: list[Exception] = []
-
-        def open_one(info: MachineInfo) -> None:
-            try:
-                self._open(info)
-            except Exception as e:
-                errors.append(e)
-
-        threads = [threading.Thread(target=open_one, args=(info,)) for info in self.engine.machines()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
+        try:
+            with ThreadPoolExecutor(LINKS) as pool:
+                list(pool.map(self._open, self.engine.machines()))
+        except Exception:
             self.close()
-            raise errors[0]
+            raise
         self.opened.sort(key=lambda machine: machine.info.name)
 
     def _open(self, info: MachineInfo) -> bool:

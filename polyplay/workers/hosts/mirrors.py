@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,17 @@ class ObjectMirror(ABC):
     def changes(self, now: float) -> Iterator[Frame]:
         """What was written on this machine since the last call."""
 
+    @cached_property
+    def sent(self) -> dict[int, bytes]:
+        """Small frames that the other side has, by item."""
+        return {}
+
+    def if_new(self, item: int, arrays: list[np.ndarray]) -> Iterator[Frame]:
+        """A small frame, where the other side has another."""
+        if (whole := b"".join(x.tobytes() for x in arrays)) != self.sent.get(item):
+            self.sent[item] = whole
+            yield item, arrays
+
     @abstractmethod
     def places(self, item: int) -> list[np.ndarray]:
         """Where the bytes of a frame from the other side go. Raises FrameError."""
@@ -98,18 +110,14 @@ class CellsMirror(ObjectMirror):
     """home → away: small arrays, whole, when they have changed."""
 
     def __init__(self, thing: SharedObject, *names: str):
-        self.thing, self.names, self._sent = thing, names, list[bytes]()
+        self.thing, self.names = thing, names
 
     def _arrays(self) -> list[np.ndarray]:
         return [getattr(self.thing, name) for name in self.names]
 
     def changes(self, now: float) -> Iterator[Frame]:
-        if self.away:
-            return
-        arrays = [np.array(x) for x in self._arrays()]
-        if (whole := [x.tobytes() for x in arrays]) != self._sent:
-            self._sent = whole
-            yield 0, arrays
+        if not self.away:
+            yield from self.if_new(0, [np.array(x) for x in self._arrays()])
 
     def places(self, item: int) -> list[np.ndarray]:
         if not self.away or item:
@@ -161,7 +169,6 @@ class CountersMirror(ObjectMirror):
         self.counters = counters
         self._names: dict[int, str] = {}  # of seats, by row
         self._saved: dict[int, float] = {}  # by row: the last checkpoint whose part was sent
-        self.rows: dict[int, list[bytes]] = {}  # of the seats that are away: what was sent last
         self._games = np.zeros((1 + GAMES, len(EPISODE)))  # one frame's: [first, how many], then the games
         self._values = np.zeros_like(counters.values[0])
         self._sent_games: dict[int, int] = {}
@@ -175,22 +182,18 @@ class CountersMirror(ObjectMirror):
         yield 2 * seat.row, [np.array(self.counters.values[seat.row]), *map(np.array, self._rest(seat.row))]
 
     def sit(self, seat: RemoteSeat) -> None:
-        if seat.row not in self.rows:
-            self._sent_games[seat.row] = int(self.counters.row(seat.row).get("episodes"))
-            self.rows[seat.row] = []
+        self._sent_games.setdefault(seat.row, int(self.counters.row(seat.row).get("episodes")))
         self._names[seat.row] = seat.name
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away or now < self._next:
             return
         self._next = time.monotonic() + COUNTING
-        for row in list(self.rows):
+        for row in list(self._names):
             values = np.array(self.counters.values[row])  # before the games: no game is counted that did not travel
             yield from self._new_games(row, int(values[self.counters.columns["episodes"]]))
-            arrays = [values, *map(np.array, self._rest(row))]
-            if (whole := [x.tobytes() for x in arrays]) != self.rows[row]:
-                self.rows[row], self._sending = whole, values
-                yield 2 * row, arrays
+            self._sending = values
+            yield from self.if_new(2 * row, [values, *map(np.array, self._rest(row))])
 
     def answers(self, item: int) -> str | None:
         """A learner's counters say which part it has written."""
@@ -216,7 +219,7 @@ class CountersMirror(ObjectMirror):
 
     def places(self, item: int) -> list[np.ndarray]:
         row, games = divmod(item, 2)
-        if row >= self.counters.workers or (not self.away and row not in self.rows) or (self.away and games):
+        if row >= self.counters.workers or (not self.away and row not in self._names) or (self.away and games):
             raise FrameError(f"item {item} of counters")
         return [self._games] if games else [self._values, *self._rest(row)]
 

@@ -92,7 +92,6 @@ class SharedQueueMirror(ObjectMirror):
         self._pairs, self._asking, self._answering = list[int](), list[int](), list[int]()  # that this side tells of
         self._gives: dict[int, bool] = {}  # by pair that crosses, or did: whether this side has the writer
         self._sent: dict[int, tuple[int, int]] = {}  # by pair: numbers taken and put here that the other side knows
-        self._asked, self._answered = dict[int, bytes](), dict[int, int]()
         self._state, self._answer, self._ask = (np.zeros(n, np.int64) for n in (2 + queue.share, 1, 2))
         self.of_pairs = queue.slots
         self.of_begins = self.of_pairs + pairs
@@ -203,7 +202,7 @@ class SharedQueueMirror(ObjectMirror):
         self._asking = sorted({r for r in parted.values() if (r in self.readers) == self.away})
         self._answering = [w for w in parted if (w in self.writers) == self.away]
         if self.away and seat.end == "out":
-            self._answered[seat.index] = int(queue.answered[seat.index])
+            self.sent[self.of_answers + seat.index] = queue.answered[seat.index : seat.index + 1].tobytes()
         self._wire()
 
     def _wire(self) -> None:
@@ -221,19 +220,15 @@ class SharedQueueMirror(ObjectMirror):
         """What was asked or answered is read first and sent last: it is about the slots before it."""
         queue = self._queue
         asked = {r: self._asks_of(r) for r in self._asking}
-        answered = {w: int(queue.answered[w]) for w in self._answering}
+        answered = {w: np.array(queue.answered[w : w + 1]) for w in self._answering}
         memory_barrier()
         yield from self._more_changes()
         for i in self._pairs:
             yield from self._pair(i)
         for w, answer in answered.items():
-            if self._answered.get(w) != answer:
-                self._answered[w] = answer
-                yield self.of_answers + w, [np.array([answer])]
+            yield from self.if_new(self.of_answers + w, [answer])
         for r, cells in asked.items():
-            if (whole := b"".join(x.tobytes() for x in cells)) != self._asked.get(r):
-                self._asked[r] = whole
-                yield self.of_asks + r, cells
+            yield from self.if_new(self.of_asks + r, cells)
 
     def _more_changes(self) -> Iterator[Frame]:
         yield from ()
@@ -430,7 +425,6 @@ class SampleMirror(SharedQueueMirror):
         self.samples = samples
         self.of_learning = self.of_more + samples.slots
         self.of_memories = self.of_learning + 1
-        self._cells = dict[int, bytes]()  # sent, by item
 
     def _slot_places(self, slot: int) -> list[np.ndarray]:
         batch = [x[slot] for _, x in tree.leaves(self.samples._items)]
@@ -454,7 +448,7 @@ class SampleMirror(SharedQueueMirror):
     def sit(self, seat: RemoteSeat) -> None:
         super().sit(seat)
         if self.away and seat.end == "out":
-            self._cells[self.of_memories + seat.index] = self.samples._remembering[seat.index].tobytes()
+            self.sent[self.of_memories + seat.index] = self.samples._remembering[seat.index].tobytes()
 
     def _told(self) -> dict[int, np.ndarray]:
         """Cells that this side writes, by item."""
@@ -465,13 +459,8 @@ class SampleMirror(SharedQueueMirror):
         return told | {self.of_memories + m: samples._remembering[m] for m in own}
 
     def _more_changes(self) -> Iterator[Frame]:
-        if not self._pairs:
-            return
-        for item, cells in self._told().items():
-            copy = np.array(cells)
-            if (whole := copy.tobytes()) != self._cells.get(item):
-                self._cells[item] = whole
-                yield item, [copy]
+        for item, cells in self._told().items() if self._pairs else ():
+            yield from self.if_new(item, [np.array(cells)])
 
     def places(self, item: int) -> list[np.ndarray]:
         samples = self.samples

@@ -253,7 +253,6 @@ class ServerMirror(ObjectMirror):
         self.readers = False  # whether somebody away wants parts
         self.learners, self.shards = frozenset[int](), frozenset[int]()  # that are away
         self._seated = frozenset[int]()  # learners that are, or were
-        self._sent: dict[int, bytes] = {}  # small frames, by item
         self._versions, self._held = np.full(n, -1), np.zeros(n, np.int64)  # of parts: sent, or received; answered
         self._begun = frozenset[int]()  # shards that the other side has the first weights of
         self._written = np.zeros((each, n), np.int64)  # what the other side knows
@@ -325,7 +324,7 @@ class ServerMirror(ObjectMirror):
             server.reply(i).relay(to)
             self._seated |= {i}
             self.learners |= {i}
-            self._sent.pop(self._item(_Kind.THERE), None)
+            self.sent.pop(self._item(_Kind.THERE), None)
 
     # ---- this side's changes
 
@@ -347,18 +346,18 @@ class ServerMirror(ObjectMirror):
             yield from self._weights(still)
         for k, cells in shards.items() if head[READY] and (self.away or self.learners) else ():
             cells[0][HELD - APPLIED] = self._held[k]
-            yield from self._if_new(self._item(_Kind.SHARD, k), cells)
+            yield from self.if_new(self._item(_Kind.SHARD, k), cells)
         for w, cells in learners.items() if self.away or self.readers else ():
-            yield from self._if_new(self._item(_Kind.LEARNER, w), cells[: 1 + self.away])
+            yield from self.if_new(self._item(_Kind.LEARNER, w), cells[: 1 + self.away])
         if self._learns(0):
-            yield from self._if_new(self._item(_Kind.HEAD), [head])
+            yield from self.if_new(self._item(_Kind.HEAD), [head])
 
     def _moved(self) -> Iterator[Frame]:
         """A learner that was lost there may have been replaced on another machine."""
         there = [w for w in self._seated if self.server.reply(w).relayed == self.relay]
         self.learners = frozenset(there)
         if self._seated:
-            yield from self._if_new(self._item(_Kind.THERE), [np.isin(range(self.server.workers), there).astype(int)])
+            yield from self.if_new(self._item(_Kind.THERE), [np.isin(range(self.server.workers), there).astype(int)])
 
     def _still(self, number: int) -> list[int]:
         """Shards of this side that stand still, where learner 0 wants that and has not heard it yet."""
@@ -393,11 +392,6 @@ class ServerMirror(ObjectMirror):
                 self._versions[k] = server.newest[k].read(part, server.check)
                 yield self._item(_Kind.VERSION, k), [self._versions[k : k + 1]]
                 yield self._item(_Kind.PART, k), [part.numpy()]
-
-    def _if_new(self, item: int, arrays: list[np.ndarray]) -> Iterator[Frame]:
-        if (whole := b"".join(x.tobytes() for x in arrays)) != self._sent.get(item):
-            self._sent[item] = whole
-            yield item, arrays
 
     # ---- the other side's
 

@@ -11,10 +11,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.tree import Field
 from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.mirrors import (
-    ObjectMirror,
-    RemoteSeat,
-)
+from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
 
 T, LANES = 3, 2
 ROLES = {"out": "act", "params": "act", "source": "memory", "publish": "learn"}

@@ -138,6 +138,7 @@ def test_no_page_and_no_loop_names_machines():
             assert "fleet" not in text, path
 
 
+@pytest.mark.long
 def test_a_run_without_hosts_loads_nothing_of_them():
     code = "import polyplay, polyplay.runs.run, polyplay.systems, sys; polyplay.systems.load('impala')\n"
     code += "assert not {m for m in sys.modules if m == 'ray' or m.startswith('polyplay.workers.hosts.')}"

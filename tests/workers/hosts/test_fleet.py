@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,21 +25,6 @@ from tests.faults import injected
 from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
 
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [("pretend:2", None), (None, "pretend:2"), ("pretend:1", "pretend:2"), ("pretend:2", "pretend:1")],
-)
-def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, first, then):
-    polyplay.train("impala", **EXACT, steps=20_000, run=str(tmp_path / "whole"))
-    polyplay.train("impala", **EXACT, steps=8000, hosts=first, run=str(tmp_path / "parts"))
-    polyplay.resume(str(tmp_path / "parts"), steps=20_000, hosts=then)
-    assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
-    for path in (tmp_path / "parts/checkpoints").iterdir():
-        if path.is_dir():
-            assert {p.name for p in (path / "workers").iterdir()} >= {"act-0.safetensors", "act-1.safetensors"}
 
 
 @pytest.mark.long
@@ -69,41 +53,6 @@ def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
     polyplay.resume(str(tmp_path / "there"), steps=12_000, hosts="none")
     polyplay.resume(str(tmp_path / "here"), steps=12_000, hosts="pretend:1", place="learn=pretend-1,act=here")
     assert policy_of(tmp_path / "there") == policy_of(tmp_path / "here")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("system", "place"),
-    [
-        ("apex", "serve_replay=others"),
-        ("apex", "serve_replay=pretend-1,act=pretend-2"),
-        ("r2d2", "learn=others,act=here"),
-        ("gorila", "serve_replay=others"),
-    ],
-)
-def test_memories_elsewhere_end_and_go_on_with_their_rows(tmp_path, system, place):
-    memories = {} if system == "r2d2" else {"replay_workers": 2}
-    given = {
-        "env": "toy:catch",
-        "network": "mlp",
-        "actors": 2,
-        "lanes": 4,
-        "unroll": 10,
-        "learning_starts": 500,
-        "batch": 16,
-    }
-    given |= memories | {"capacity": 4_000, "quiet": True, "ratio": 1.0}
-    polyplay.train(system, **given, steps=4_000, hosts="pretend:2", place=place, run=str(tmp_path / "run"))
-    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-    who = "serve_replay" if memories else "learn"
-    names = {f"replay/{who}-{m}/replay.json" for m in range(memories.get("replay_workers", 1))}
-    names |= {f"workers/act-{i}.json" for i in range(2)}
-    for steps, hosts in ((5_000, "none"), (6_000, "pretend:1")):
-        newest = max(path for path in (tmp_path / "run/checkpoints").iterdir() if path.name[:1].isdigit())
-        assert set(json.loads((newest / "manifest.json").read_text())["files"]) >= names
-        more = {} if hosts == "none" else {"place": place.replace("pretend-2", "here")}
-        result = polyplay.resume(str(tmp_path / "run"), steps=steps, hosts=hosts, **more)
-        assert result.summary["steps"] >= steps
 
 
 @pytest.mark.long
@@ -244,13 +193,14 @@ def test_modules_are_taken_along(tmp_path, monkeypatch):
     seen = tmp_path / "seen"
     (tmp_path / "mine/ownenv.py").write_text(f"SEEN = {str(seen)!r}" + OWN)
     monkeypatch.syspath_prepend(tmp_path / "mine")
-    given = {**TOY, "env": "ownenv:make", "steps": 2_000, "hosts": "pretend:1", "ship": str(tmp_path / "mine")}
+    given = {**TOY, "env": "ownenv:make", "steps": 500, "hosts": "pretend:1", "ship": str(tmp_path / "mine")}
     polyplay.train("impala", **given, run=str(tmp_path / "run"))
     there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
     assert there
     assert all(line.endswith("/shipped/ownenv.py") for line in there)
 
 
+@pytest.mark.long
 def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
@@ -273,40 +223,42 @@ def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
         polyplay.train("impala", env="toy:catch", network="mlp", hosts="ray", steps=1000, run=str(tmp_path / "run"))
 
 
-REPLICAS_TOY = {"env": "toy:catch", "network": "mlp", "replicas": 2, "quiet": True, "trace": True, "tensorboard": False}
+REPLICAS_TOY = {"env": "toy:catch", "network": "mlp", "quiet": True, "trace": True, "tensorboard": False}
 
 
 SYSTEMS = {
+    "impala": {},
     "a2c": {"steps": 8000},
     "ppo": {"lanes": 8, "steps": 8000},
     "dqn": {"learning_starts": 500, "capacity": 2000, "lanes": 2, "steps": 3000},
 }
 
 
-@pytest.mark.parametrize("system", ["a2c"])
-def test_they_learn_the_same_to_the_bit(system, tmp_path):
-    polyplay.train(system, **REPLICAS_TOY, **SYSTEMS[system], run=str(tmp_path / "here"))
-    polyplay.train(system, **REPLICAS_TOY, **SYSTEMS[system], hosts="pretend:1", run=str(tmp_path / "there"))
+def test_they_learn_the_same_to_the_bit(tmp_path):
+    given = {**REPLICAS_TOY, "replicas": 2, "steps": 3000}
+    polyplay.train("a2c", **given, run=str(tmp_path / "here"))
+    polyplay.train("a2c", **given, hosts="pretend:1", run=str(tmp_path / "there"))
     assert len(updates(tmp_path / "here")) > 5
     assert updates(tmp_path / "there") == updates(tmp_path / "here")
     assert [row["event"] for row in events(tmp_path / "there")] == ["opened"]
     last = max(p for p in (tmp_path / "there/checkpoints").iterdir() if p.name[0] == "0")
-    names = {p.name for folder in ("workers", "replay") for p in (last / folder).glob("*")}
-    assert {name.partition(".")[0] for name in names} == {"replica-0", "replica-1"}
+    assert {p.name.partition(".")[0] for p in (last / "workers").iterdir()} == {"replica-0", "replica-1"}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("system", "more"),
     [
+        ("impala", {**TOY, "lag": 0, "anneal": "constant", "steps": 20_000}),
         ("a2c", {"replicas": 4, "anneal": "constant"}),
         ("ppo", {"anneal": "constant"}),
         ("dqn", {"epsilon_decay_steps": 1, "epsilon": 0.1}),
     ],
 )
-@pytest.mark.parametrize(("first", "then"), [("pretend:2", "none"), ("none", "pretend:2")])
-def test_replicas_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, first, then):
-    settings = {**REPLICAS_TOY, **SYSTEMS[system], **more}
+@pytest.mark.parametrize(("first", "then"), [("pretend:2", "none"), ("none", "pretend:2"), ("pretend:1", "pretend:2")])
+def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, first, then):
+    own = {} if system == "impala" else {"replicas": 2}
+    settings = {**REPLICAS_TOY, **own, **SYSTEMS[system], **more}
     steps = settings.pop("steps")
     polyplay.train(system, **settings, steps=steps, run=str(tmp_path / "whole"))
     polyplay.train(system, **settings, steps=steps // 2, hosts=first, run=str(tmp_path / "parts"))
@@ -336,9 +288,7 @@ def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monk
 
 def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
     with pytest.raises(UserError, match=r"--hosts: .* is alone; take --replicas 2 or more"):
-        polyplay.train(
-            "a2c", **{**REPLICAS_TOY, "replicas": 1}, steps=1000, hosts="pretend:1", run=str(tmp_path / "run")
-        )
+        polyplay.train("a2c", **REPLICAS_TOY, replicas=1, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
 
 
 @pytest.fixture
@@ -358,16 +308,8 @@ def test_each_pause_is_twice_as_long_and_after_some_within_an_hour_comes_a_long_
     clock.now += HOUR + 1.0
     assert tries.allows("a")
     assert tries.fail("a") == 2.0, "what is longer ago than an hour does not count"
-
-
-def test_a_pause_that_is_over_is_told_once(clock):
-    tries = Retries()
-    tries.fail("a")
-    assert not tries.passed()
     clock.now += 2.0
-    assert tries.passed()
-    assert not tries.passed()
-    assert tries.allows("a")
+    assert [tries.passed(), tries.passed()] == [True, False], "told once"
 
 
 class Machines:
@@ -439,10 +381,7 @@ def test_a_machine_without_an_agent_keeps_no_other_waiting(fleet, clock):
     fleet.engine.infos.append(MachineInfo("c", "127.0.0.1", 2))
     clock.now += 2.0
     said = look(fleet)
-    assert sorted(said) == [
-        "machine a gets no agent; the next try is in 4 s: no agent on a",
-        "machine c has joined",
-    ]
+    assert sorted(said) == ["machine a gets no agent; the next try is in 4 s: no agent on a", "machine c has joined"]
     assert live(fleet) == ["b", "c"]
     assert look(fleet) == []
     clock.now += 4.0
@@ -469,17 +408,6 @@ def test_the_number_of_a_lost_machine_s_link_is_given_to_one_other_alone(fleet):
     assert [machine.number for machine in fleet.opened] == [0, 1]
     fleet._lose(fleet.opened[0], "killed")
     assert [fleet._free_link() for _ in range(3)] == [0, 2, 3]
-
-
-def test_machines_that_could_not_be_listed_are_looked_for_again(fleet, monkeypatch):
-    def fails() -> list[MachineInfo]:
-        raise RuntimeError("the cluster does not answer")
-
-    monkeypatch.setattr(fleet.engine, "machines", fails)
-    fleet._looking.set()
-    fleet._look()
-    assert not fleet._looking.is_set()
-    assert threading.active_count() < 50
 
 
 @pytest.mark.parametrize(

@@ -136,21 +136,6 @@ class TestFrames:
         assert "a file named" in received(*ends(root=tmp_path), frame(FILE, body=body) + b"x")
         assert list(tmp_path.rglob("*")) == []
 
-    def test_parts_of_a_checkpoint_arrive_whole_and_late_ones_are_dropped(self, tmp_path):
-        (tmp_path / "checkpoints/000000000002-steps-5").mkdir(parents=True)
-        data, content = b"", bytes(range(256)) * 9000
-        for name in ("checkpoints/.partial-000000000001", "checkpoints/.partial-000000000002"):
-            head = json.dumps({"name": f"{name}/workers/act-3.safetensors", "bytes": len(content)}).encode()
-            data += frame(FILE, body=head) + content
-        link, theirs = ends(root=tmp_path)
-        sending = threading.Thread(target=lambda: (theirs.sendall(data), theirs.close()))
-        sending.start()
-        link.receive()
-        sending.join()
-        files = [p for p in tmp_path.rglob("*") if p.is_file()]
-        assert files == [tmp_path / "checkpoints/.partial-000000000001/workers/act-3.safetensors"]
-        assert files[0].read_bytes() == content
-
     def test_another_save_of_the_beginning_and_parts_that_are_waited_for_are_not_late(self, tmp_path):
         (tmp_path / "checkpoints/000000000000-steps-0").mkdir(parents=True)
         (tmp_path / "checkpoints/000000000004-steps-9").mkdir(parents=True)
@@ -224,7 +209,7 @@ class TestFrames:
         assert listens or link.why == f"{names[0]}: No space left on device"
         assert [p.name for p in tmp_path.rglob("*act-1*")] == []
 
-    def test_ten_thousand_altered_and_cut_frames(self):
+    def test_altered_and_cut_frames(self):
         """A link takes the frame, or ends; and no array outside the frame's own places has changed."""
         rng, outcomes = random.Random(1), set[str]()
         queue = queue_of()
@@ -237,7 +222,7 @@ class TestFrames:
         rings = np.zeros(2 + queue.share, np.int64)
         goods = [good, frame(DATA, 0, mirror.of_pairs, rings.tobytes())]
         other = [np.array(x) for x in (queue.rows["obs"][3:], queue._rings[:, 1], queue.marks[3:], queue.base)]
-        for _ in range(10_000):
+        for _ in range(3_000):
             data = bytearray(rng.choice(goods))
             if rng.random() < 0.3:
                 del data[rng.randrange(len(data)) :]
@@ -332,10 +317,3 @@ class TestSilence:
         for thread in threads:
             thread.join()
         assert both[1].why == "the connection was closed"
-
-
-def test_nothing_is_unpickled_here():
-    text = Path(home_end.__file__).read_text()
-    assert "import pickle" not in text
-    assert "cloudpickle" not in text
-    assert "twins" not in text

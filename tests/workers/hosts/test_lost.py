@@ -203,15 +203,6 @@ def test_sigterm_saves_what_is_elsewhere_and_the_run_goes_on_here_and_there(tmp_
         assert metrics(run)[-1]["updates"] > saved["counters"]["updates"]
 
 
-@pytest.mark.long
-def test_nothing_is_left_once_the_main_process_is_killed(tmp_path, begin):
-    main = begin(BOTH)
-    assert len(processes_of(tmp_path)) > 6
-    main.kill()
-    main.wait()
-    wait_for(lambda: not processes_of(tmp_path), 2.0)
-
-
 AT = 3  # updates after which a step takes a quarter of a second, and a rollout more than a minute
 
 FEW = {"learning_starts": 400, "capacity": 2000}

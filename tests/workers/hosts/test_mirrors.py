@@ -10,13 +10,7 @@ from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import agent, weight_mirrors
-from polyplay.workers.hosts.mirrors import (
-    CellsMirror,
-    CountersMirror,
-    FrameError,
-    HyperparametersMirror,
-    RemoteSeat,
-)
+from polyplay.workers.hosts.mirrors import CellsMirror, CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
 
@@ -43,16 +37,6 @@ class TestParams:
             assert there.wait(version + 1, 1, 0.0, learnt=version)
             assert there.pull(into) == version
             assert into.flat.tolist() == [version + 0.5] * 5
-
-    def test_who_waits_is_woken(self):
-        params = Params(5, readers=3)
-        pair = Pair(ParamsMirror(params))
-        pair.seat(2, end="params")
-        there = pair.away.params
-        there._waiting[2] = 1
-        params.publish(Vector([1.0] * 5), 1, 1)
-        pair.out()
-        assert there._bells[2].wait(0.0)
 
     def test_no_more_versions_go_out_than_their_readers_have_use_for(self, monkeypatch):
         """Weights are published 20 times a second, and read there every two seconds."""

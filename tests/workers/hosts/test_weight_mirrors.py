@@ -14,19 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.core.errors import Closed
 from polyplay.core.worker import Counters
-from polyplay.weights.parameter_server import (
-    BUSY,
-    HELD,
-    HOLD,
-    TAKEN,
-    VERSION,
-    WRITTEN,
-    ParameterServer,
-    ParameterShard,
-    serve_parameters,
-)
+from polyplay.weights.parameter_server import HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, RemoteSeat
@@ -258,20 +247,9 @@ def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, sha
     assert np.array_equal(here.server.slot[:, :, :2], there.server.slot[:, :, :2])
     assert np.array_equal(here.server.slot[:, :, TAKEN], there.server.slot[:, :, TAKEN])
     assert np.array_equal(whole(here.server), whole(there.server))
-
-
-@pytest.mark.parametrize(("learners", "shards"), LAYOUTS)
-def test_who_saves_has_exact_weights_and_statistics_while_shards_elsewhere_stand_still(learners, shards):
-    n = len(learners)
-    here, there = Machines([0] * n, [0] * len(shards)), Machines(learners, shards)
-    for machines in (here, there):
-        machines.begin()
-        for i in range(5):
-            machines.leave(i % n, i)
-            machines.sweep()
-    for again in range(2):
+    for again in range(2):  # learner 0 saves: shards stand still
         with there.writers_paused(), here.ends[0].writers_paused():
-            there.leave(1, 7 + again)
+            there.leave(1, 9 + again)
             mine, side = there.ends[0].counts, there.sides[learners[0]]
             kept = side.statistics.copy()
             assert np.array_equal(kept, here.server.statistics)
@@ -281,7 +259,7 @@ def test_who_saves_has_exact_weights_and_statistics_while_shards_elsewhere_stand
             time.sleep(0.02)
             assert np.array_equal(side.statistics, kept)
             assert mine.state()["shards"] == side.shard[:, VERSION].tolist(), "no shard went on"
-        here.leave(1, 7 + again)
+        here.leave(1, 9 + again)
         here.sweep()
         there.sweep()
         assert np.array_equal(whole(here.server), whole(there.server))
@@ -367,16 +345,6 @@ class TestBegin:
         assert here.sweep() == machines.sweep() == [1, 1]
         assert np.array_equal(whole(here.server), whole(machines.server))
 
-    def test_a_new_learner_begins_with_what_is_there_of_its_seat(self):
-        server = ParameterServer(ADAM, *param_sizes(nets(1)[0]), 2, 1)
-        server.fill(FlatParams(nets(1)[0]), [0], 0, 0.0)
-        server.slot[1, 0, WRITTEN], server.slot[1, 0, TAKEN], server.counters[1, :2] = 3, 2, (7, 28)
-        pair = Pair(ServerMirror(server))
-        seat(pair, learner(1))
-        assert pair.away.server.slot[1, 0, [WRITTEN, TAKEN]].tolist() == [3, 2]
-        assert pair.away.server.counters[1, :2].tolist() == [7, 28]
-        assert [pair.away._kind(item)[0].name for item, _ in pair.away.changes(0.0)] == ["LEARNER"]  # no slice again
-
 
 class TestHold:
     def test_a_late_answer_is_none_to_the_next_question(self):
@@ -396,52 +364,6 @@ class TestHold:
         pair.back()
         assert server.held(3).all()
         assert not list(pair.away.changes(0.0)), "it is said once"
-
-    def test_a_shard_in_the_middle_of_a_gradient_is_waited_for(self):
-        machines = Machines([0, 0], [0, 1])
-        machines.begin()
-        pair, server = machines.pairs[0], machines.server
-        pair.away.server.shard[1, BUSY] = 1
-        server.head[HOLD] = 1
-        machines.carry()
-        assert not server.held(1)[1]
-        assert pair.away.server.head[HOLD] == 1
-        pair.away.server.shard[1, BUSY] = 0
-        machines.carry()
-        assert server.held(1).all()
-
-
-def rings(bell: Any) -> bool:
-    rang = False
-    while bell.wait(0.0):
-        rang = True
-    return rang
-
-
-def test_bells_ring_on_the_machine_of_whom_they_wake():
-    machines = Machines([0, 1], [2, 0])
-    machines.begin()
-    server, (first, second) = machines.server, machines.pairs
-    links = server._bells.relays
-    a, b = (pair.away.server._bells.relays[0] for pair in machines.pairs)
-    bells = [links[0], links[1], a, b, server.bell(1), first.away.server.reply(1), second.away.server.bell(0)]
-
-    def which() -> list[int]:
-        return [i for i, bell in enumerate(bells) if rings(bell)]
-
-    which()
-    machines.leave(1, 0)
-    assert which() == [2]  # there it wakes the link
-    first.back()
-    assert which() == [1, 4]  # at home the other link, and the shard that is here
-    second.out()
-    assert which() == [6]
-    machines.shards[0].sweep()
-    assert which() == [3]
-    second.back()
-    assert which() == [0]
-    first.out()
-    assert which() == [5]
 
 
 class Chance(Machines):
@@ -518,7 +440,7 @@ class Chance(Machines):
 )
 def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
     machines = Chance(len(learners) + sum(shards), learners, shards)
-    for _ in range(15):
+    for _ in range(8):
         for _ in range(100):
             machines.event()
         machines.hold()
@@ -527,70 +449,9 @@ def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
     server = machines.server
     assert np.array_equal(server.slot[:, :, WRITTEN], server.slot[:, :, TAKEN])
     applied = server.slot[:, :, WRITTEN].sum(0)
-    assert applied.min() > 40
+    assert applied.min() > 20
     assert (server.shard[:, VERSION] - [3, 4]).tolist() == applied.tolist() == server.totals()["applied"].tolist()
     for k, part in enumerate(server.parts):
         own = slice(part.start, min(part.stop, server.weights))
         np.testing.assert_allclose(whole(server)[own] - machines.first[own], applied[k], rtol=2e-3)
     assert server.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()
-
-
-def _serve(server: ParameterServer, k: int) -> None:
-    with contextlib.suppress(Closed):
-        finish(serve_parameters(me(k, server.shards), server=server))
-
-
-def _carry(machines: Machines, side: str, stop: threading.Event) -> None:
-    """As a link's thread does, of one direction."""
-    while not stop.wait(0.0003):
-        for pair in machines.pairs:
-            with contextlib.suppress(Closed):
-                getattr(pair, side)()
-
-
-def _learn(machines: Machines, w: int, times: int) -> None:
-    end, vector = machines.ends[w], machines.vectors[w]
-    for _ in range(times):
-        end.counts.newest()
-        vector.grad.fill_(-1.0)
-        finish(end(1e6, np.zeros(5)))
-        end.counts.add(1.0)
-
-
-def test_while_all_are_at_work_no_gradient_is_lost_and_who_saves_sees_no_part_between_two():
-    machines = Machines([0, 1, 0], [1, 2], PLAIN)
-    machines.begin()
-    stop, machines.shards = threading.Event(), []
-    first = machines.vectors[0].flat.clone()
-    works = [threading.Thread(target=_carry, args=(machines, side, stop)) for side in ("out", "back")]
-    works += [threading.Thread(target=_serve, args=(machines.sides[m], k)) for k, m in enumerate(machines.of_shards)]
-    learners = [threading.Thread(target=_learn, args=(machines, w, 40)) for w in (1, 2)]
-    for thread in works + learners:
-        thread.start()
-    try:
-        for _ in range(5):
-            _learn(machines, 0, 4)
-            with machines.ends[0].writers_paused():
-                told, flat = machines.server.shard[:, VERSION].copy(), machines.vectors[0].flat
-                for k, part in enumerate(machines.server.parts):
-                    own = slice(part.start, min(part.stop, machines.server.weights))
-                    change = (flat[own] - first[own]).numpy()
-                    np.testing.assert_allclose(change, told[k] - 3 - k, rtol=2e-3)
-                kept = machines.server.statistics.copy()
-                time.sleep(0.01)
-                assert np.array_equal(machines.server.statistics, kept)
-                assert np.array_equal(machines.server.shard[:, VERSION], told)
-        for thread in learners:
-            thread.join(60)
-        until = time.monotonic() + 60
-        while machines.server.counters[:, 0].sum() < 100 or (machines.server.totals()["applied"] < 100).any():
-            assert time.monotonic() < until
-            time.sleep(0.002)
-    finally:
-        for side in machines.sides:
-            side.close()
-        stop.set()
-        for thread in works + learners:
-            thread.join(30)
-    assert machines.server.counters[:, 0].tolist() == [20, 40, 40]
-    assert machines.server.totals()["applied"].tolist() == [100, 100]
