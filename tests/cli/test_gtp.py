@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-import queue
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TextIO
 
@@ -243,17 +241,6 @@ def test_from_stdin_to_stdout():
     assert answers_to(stream) == "=1 Polyplay\n\n? unknown command\n\n?2 invalid coordinate\n\n=3\n\n"
 
 
-def test_a_source_that_breaks_is_the_end():
-    def source() -> Iterator[str]:
-        yield "name\n"
-        raise OSError("it is gone")
-
-    lines = queue.Queue[str | None]()
-    with pytest.raises(OSError, match="it is gone"):
-        gtp._read(source(), lines)
-    assert [*lines.queue] == ["name\n", None]
-
-
 def test_time_is_heeded():
     engine = engine_of(9, simulations=100_000)
     said(engine, "time_settings 0 1 1", "time_left b 1 1")
@@ -336,12 +323,6 @@ def test_the_search_is_compiled_before_the_first_answer(monkeypatch: pytest.Monk
     gtp.main(lambda: engine)
     assert happened[:2] == ["warm with 8", "read"]
     assert not engine.game.moves
-
-
-def test_to_warm_up_changes_no_move():
-    cold, warm = engine_of(5), engine_of(5)
-    warm.warm()
-    assert said(cold, *["genmove b", "genmove w"] * 3) == said(warm, *["genmove b", "genmove w"] * 3)
 
 
 # nothing is left: points that no stone fills are eyes
