@@ -136,7 +136,7 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
         )
     process.tune(1)
     entrants = find_entrants(names, options)
-    names, n = [entrant.name for entrant in entrants], len(entrants)
+    names, n = [name for name, _ in entrants], len(entrants)
     anchor = options.anchor or names[0]
     matches = open_matches(entrants, options)
     points = np.zeros((n, n))

@@ -189,16 +189,6 @@ def counts(found: BoardPlayer) -> tuple[list[tuple[int, str]], int, int]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("level", [0, 1])
-def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
-    """20 games on 9×9."""
-    board = go(9, "")
-    one = named_player(gnu_go("--level", str(level)), board, "")
-    meet(one, named_player("mcts:30", board, ""), 20)
-    assert counts(one) == ([], 20, 20)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(monkeypatch: pytest.MonkeyPatch):
     """20 games on 9×9 at the komi of the champion. Each program is a process of its own."""
