@@ -462,11 +462,7 @@ class SelfPlay:
     def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
         tally("resigned", 0, 1)
-        for name, value in (
-            ("resign_value", self.resignation.v),
-            ("resign_false_rate", wrong),
-            ("resign_false_rate_high", high),
-        ):
+        for name, value in zip(RESIGN_METRICS[1:], (self.resignation.v, wrong, high), strict=True):
             tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:

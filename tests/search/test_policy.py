@@ -138,14 +138,6 @@ def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
     assert np.count_nonzero(new.finished().visits) > 1
 
 
-def test_a_search_that_grows_from_few_simulations_considers_what_was_configured():
-    policy = policy_of(game("othello+size=6"), SearchOptions(24, root="gumbel", gumbel_actions=8))
-    asked = [0, 1, 5, 24, 100]
-    for simulations in [*asked, *reversed(asked)]:
-        policy.simulate(simulations)
-        assert policy.options.gumbel_actions == max(1, min(8, simulations))
-
-
 @pytest.mark.parametrize(("moves", "repeats", "simulations"), [(*OLD[0], 0), (*OLD[1], 40), (*OLD[2], 40)])
 def test_it_makes_no_move_that_the_mask_forbids(moves, repeats, simulations):
     """Planes do not show what the move repeats, so the search takes it for the best."""

@@ -188,8 +188,7 @@ class TwinSearch:
         root, o = self.root, self.o
         if o.noise and self.full:
             noise = np.zeros(len(root.priors))
-            alpha = o.noise_total / len(noise) if o.noise_total else o.noise_alpha
-            dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), alpha, noise)
+            dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), o.noise_alpha, noise)
             clean = root.priors.items()
             root.noisy = {a: F((1 - o.noise) * float(p) + o.noise * x) for (a, p), x in zip(clean, noise, strict=True)}
         root.explored = F(0)
