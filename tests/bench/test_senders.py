@@ -72,13 +72,6 @@ def test_ages_and_their_quantiles():
     assert (senders.bin_of(0.0), senders.bin_of(1e9)) == (0, senders.BINS - 1)
 
 
-def test_weights_that_travelled_are_those_of_then():
-    history = senders.History()
-    for now, version in ((1.0, 1), (2.0, 1), (3.0, 2)):
-        history.note(now, version)
-    assert [history.at(t) for t in (0.5, 1.0, 2.9, 3.0, 9.0)] == [0, 1, 1, 2, 2]
-
-
 def fleet(loss: float = 0.0, delay: float = 0.0) -> Any:
     """One simulated actor of 4 rows a second, in rollouts of 8, its stream, and what it is called with."""
     queue = RolloutQueue(SPEC, {}, 8, 1, 2, 1)
@@ -171,11 +164,3 @@ def test_a_late_learner_pushes_old_gradients_with_the_versions_they_were_made_wi
         assert bound.counts.versions[0] == 10 + k
     assert bound.pushed == [(0.0, 10), (1.0, 11), (2.0, 12)]
     assert late.counts.met == 5
-
-
-def test_curves_are_means_of_the_games_in_a_bin():
-    games = [(0, -1.0), (10, 1.0), (599, 0.5)]
-    found = staleness.curve(games, 600)
-    assert found[0] == 0.0
-    assert found[-1] == 0.5
-    assert found[1] == pytest.approx(0.5 / 29, abs=1e-3)
