@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -278,7 +279,7 @@ def watch_run(system: str, given: Row, seconds: float, turn: int = 1) -> Row:
             found = _watch(child, Path(place, "run", "metrics.jsonl"), seconds, turn)
         finally:
             status = child.poll()
-            if status is None:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # at once: nothing of it is saved
             child.wait()
         if not found:

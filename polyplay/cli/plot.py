@@ -227,9 +227,8 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
-        raise UserError(
-            f"{option}: {out} cannot be written: {e.strerror}; name a file in a directory that is there"
-        ) from None
+        why = f"{option}: {out} cannot be written: {e.strerror}"
+        raise UserError(f"{why}; name a file in a directory that is there") from None
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:

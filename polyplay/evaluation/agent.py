@@ -163,9 +163,8 @@ class Agent:
     def _step(self, obs: Any, state: State | None, mask: Any, reward: Any) -> tuple[Batch, bool]:
         """A row [B] as pools give them, and whether a batch was given. Raises UserError."""
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
-            raise UserError(
-                f"obs: a tuple of {len(obs)} given; reset() returns (observation, info): give the observation alone"
-            )
+            returned = "reset() returns (observation, info): give the observation alone"
+            raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
         lanes = _lanes(self.observation_space, obs)
         batched, n = lanes is not None, 1 if lanes is None else lanes
         if n == 0:
@@ -194,8 +193,8 @@ class Agent:
         action, _, after = self._choose(step, state, greedy)
         self._acts = max(self._acts, after.acts)
         rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
-        space = self.action_space
-        return (concatenate(space, rows, create_empty_array(space, len(rows))) if batched else rows[0]), after
+        out: Any = create_empty_array(self.action_space, len(rows))
+        return (concatenate(self.action_space, rows, out) if batched else rows[0]), after
 
     def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray | None, State]:
         from polyplay.acting.play import choose_with_value

@@ -302,15 +302,13 @@ def check_board_options(options: EvaluateOptions) -> None:
     if name != "versus":
         return
     if options.against is None:
-        raise UserError(
-            "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
-        )
+        allowed = "random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
+        raise UserError(f"--protocol versus needs --against: {allowed}")
     if options.episodes and options.episodes > MATCH:
         raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
     if options.episodes and options.episodes % 2:
-        raise UserError(
-            f"--episodes {options.episodes} given, but both colours play every opening: give an even number"
-        )
+        why = "both colours play every opening: give an even number"
+        raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 
 def describe_label(label: str, options: EvaluateOptions) -> str:

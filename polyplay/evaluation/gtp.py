@@ -207,9 +207,8 @@ class GtpPlayer:
         try:
             self._program, self._known = GtpProgram(self.command), None
         except OSError as e:
-            raise UserError(
-                f"{given}: {self.command[0]} can't be started: {e.strerror}; install it, or give its path"
-            ) from None
+            why = f"{self.command[0]} can't be started: {e.strerror}"
+            raise UserError(f"{given}: {why}; install it, or give its path") from None
         try:
             for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
                 self._program.ask(command)

@@ -75,9 +75,8 @@ class PolicyPlayer:
     def __init__(self, wired: System, policy: Policy, how: PlayOptions):
         self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
         if policy.state_spec():
-            raise UserError(
-                f"a policy with a memory cannot be asked for a position alone, as that of {wired.envs.title}"
-            )
+            memory = "a policy with a memory cannot be asked for a position alone"
+            raise UserError(f"{memory}, as that of {wired.envs.title}")
 
     def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
         from polyplay.search.search import SearchPolicy
@@ -133,9 +132,8 @@ def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "-
         return named_player(name, board, option)
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
-        raise UserError(
-            f"{option}{name}: it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
-        )
+        why = f"it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
+        raise UserError(f"{option}{name}: {why}")
     return found
 
 

@@ -58,7 +58,7 @@ TRAP = (
 
 
 @lru_cache(maxsize=1)
-def columns() -> dict[str, Mapping[str, float]]:
+def columns() -> Mapping[str, Mapping[str, float]]:
     """Every published agent's scores, by game: the ROM's name."""
     agents = {k: v for k, v in _table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
     return agents | {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -137,7 +138,7 @@ def _check_types(record: Row) -> None:
     options = option_types(evaluate.EvaluateOptions)
     for name, kind in (TYPES | {name: options[name] for name in OPTIONS}).items():
         if name in record:
-            _or_fail(lambda name, kind=kind: check_value(name, record[name], kind), name)
+            _or_fail(partial(check_value, value=record[name], hint=kind), name)
     starts = record["starts"]
     if not (starts is None or (isinstance(starts, dict) and all(isinstance(starts.get(k), str) for k in STARTS))):
         raise VerificationFailed(f"its starts are {starts!r}, allowed: null, or {' and '.join(STARTS)}")
