@@ -121,21 +121,6 @@ def test_a_limit_is_no_peer_and_ours_are_held_against_it():
     assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
 
 
-def test_steps_an_update_are_those_of_the_window():
-    lines = [{"steps": 100, "updates": 20}, {"steps": 300, "updates": 50}, {"steps": 500, "updates": 120}]
-    assert compare.per_update(lines) == {"steps_per_update": 4.0}
-    assert compare.per_update([{"steps": 1}, {"steps": 9}]) == {}
-
-
-def test_a_limit_runs_with_our_python_and_tells_a_log(tmp_path):
-    who = next(c for c in contests.CONTESTS["dqn-nature"].contenders if c.limit)
-    line, log = contests.words(who, "threads=2 net=ours", tmp_path, 3, tmp_path, 1.0)
-    assert line[0] == sys.executable
-    assert line[1].endswith("dqn_ceiling.py")
-    assert line[2:] == [*contests.flags(f"{who.fixed} threads=2 net=ours"), "--seed", "3", "--log", str(log)]
-    assert contests.missing(who, tmp_path, []) == ""
-
-
 PLAYER = """
 import json, sys, time
 with open(sys.argv[1], "a", buffering=1) as file:
@@ -157,17 +142,6 @@ def test_ours_play_the_game_of_their_contest(contest, who, env, tmp_path):
     assert line.count("--env") == 1
     assert line[line.index("--env") + 1] == env
     assert measure.keywords(ours.fixed, "")["env"] == env
-
-
-def test_agents_of_simple_spread_learn_in_four_parts_on_both_sides():
-    """128 steps of three agents a match."""
-    for setting in contests.SPREAD_SB3:
-        given = dict(word.split("=") for word in setting.split())
-        assert int(given["batch"]) * 4 == int(given["n_envs"]) * 3 * 128
-    for setting in contests.SPREAD_SF:
-        given = dict(word.split("=") for word in setting.split())
-        matches = int(given["num_workers"]) * int(given["num_envs_per_worker"])
-        assert int(given["batch_size"]) * 4 == matches * 3 * int(given["rollout"])
 
 
 def test_a_window_begins_when_there_are_updates(tmp_path):

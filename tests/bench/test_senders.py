@@ -62,16 +62,6 @@ def test_a_recording_is_the_same_from_its_file(tmp_path):
     assert all(np.array_equal(again.arrays[k], made.arrays[k]) for k in made.names)
 
 
-def test_ages_and_their_quantiles():
-    ages = np.zeros(senders.BINS, np.int64)
-    assert senders.quantile(ages, 0.5) is None
-    for age in [0.01] * 90 + [1.0] * 10:
-        ages[senders.bin_of(age)] += 1
-    assert senders.quantile(ages, 0.5) == pytest.approx(0.01, rel=0.07)
-    assert senders.quantile(ages, 0.99) == pytest.approx(1.0, rel=0.07)
-    assert (senders.bin_of(0.0), senders.bin_of(1e9)) == (0, senders.BINS - 1)
-
-
 def fleet(loss: float = 0.0, delay: float = 0.0) -> Any:
     """One simulated actor of 4 rows a second, in rollouts of 8, its stream, and what it is called with."""
     queue = RolloutQueue(SPEC, {}, 8, 1, 2, 1)
@@ -122,19 +112,6 @@ def test_an_actor_without_a_slot_waits_and_one_far_behind_gives_up_what_it_misse
     late.actor.turn(late.actor.due + 5.0, late.pace, late.history, 0)
     assert late.actor.made == pytest.approx(late.seen.made[0] + 2.0 + 5.0 - senders.SLACK)
     assert late.seen.rollouts[0, senders.LATE] == 1
-
-
-def test_a_delay_makes_rollouts_and_weights_older():
-    f = fleet(delay=3.0)
-    f.history.note(f.actor.made + 1.0, 7)
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.due == pytest.approx(f.actor.made + 3.0)
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.held == 0
-    taken = f.queue.batches(1).consumer(0)
-    assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.held == 7
 
 
 class Bound:

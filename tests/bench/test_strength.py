@@ -23,7 +23,6 @@ from strength import (  # noqa: E402
     FOUR,
     OTHELLO,
     Decisive,
-    candidates,
     decisive_positions,
     drawn,
     file_of,
@@ -123,14 +122,6 @@ def test_rows_are_played():
     found = positions_of(OTHELLO, [("c5 c6 b5", 1, "b6 c6")])
     assert found.keeping.nonzero()[1].tolist() == [1, 2]
     assert records.ply(found.records[0]) == 3
-
-
-def test_candidates_are_the_seeds():
-    found = [[play for play, _ in islice(candidates(seed), 20)] for seed in (0, 0, 1)]
-    assert found[0] == found[1] != found[2]
-    for play, record in islice(candidates(3), 50):
-        assert 8 <= len(play) == stones(record) <= 24
-        assert not wins_at_once(FOUR, record)
 
 
 def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:

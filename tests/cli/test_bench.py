@@ -12,7 +12,7 @@ from rich.console import Console
 
 from polyplay import systems
 from polyplay.cli import bench, main
-from polyplay.cli.bench import MEASURED, NAMES, BenchOptions, bottleneck, change, split_core_time
+from polyplay.cli.bench import MEASURED, BenchOptions, change, split_core_time
 from polyplay.core import machine
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.tree import Field
@@ -54,11 +54,6 @@ def test_an_option_that_the_page_has(name: str, values: dict[str, int], says: st
 )
 def test_environments_have_no_option(env: str, kind: str, says: str):
     assert change("env", {}, env, kind).startswith(says)
-
-
-def test_the_bottleneck_takes_most_of_what_is_the_runs():
-    for name in NAMES:
-        assert bottleneck({**dict.fromkeys(NAMES, 0.1), "others": 0.9, name: 0.2}) == name
 
 
 @pytest.mark.parametrize(
@@ -220,12 +215,6 @@ def test_the_table_fits(measured: list[str], monkeypatch: pytest.MonkeyPatch, wi
 def test_mistakes_are_one_line(line: str, says: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(Path(__file__).parents[2])
     assert says in refused(capsys, *line.split())
-
-
-def test_the_documentation_has_the_table_as_it_is_printed():
-    text = (Path(__file__).parents[2] / "docs" / "guides" / "performance.md").read_text()
-    for heading in (*bench.HEADS.values(), "waits", "others"):
-        assert heading in text
 
 
 # A run that is watched: the rate of a window, its end, and once in earnest, very shortly.

@@ -88,10 +88,6 @@ def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
     assert "for 1.5 cores' time" in found(doctor.machine, "cpu").seen
 
 
-def test_mistakes(capsys: pytest.CaptureFixture):
-    assert "unknown option --jsn for polyplay doctor; did you mean --json?" in refused(capsys, "doctor", "--jsn")
-
-
 def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", ())
     assert main.main(["doctor", "--hosts", "pretend:2", "--json"]) == 0

@@ -110,16 +110,9 @@ def test_a_ko_and_a_suicide_are_illegal():
     assert said(engine, "play b A2", "play b B1", "play w A1") == ["=", "=", "? illegal move"]
 
 
-def test_passes_do_not_end_what_a_controller_goes_on_with():
-    engine = engine_of()
-    assert said(engine, "play b pass", "play w pass", "play b pass", "play w D4", "play b pass") == ["="] * 5
-    assert said(engine, "final_score") == ["= W+87.5"]
-    assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
-
-
 def test_no_game_is_too_long():
     engine, board = engine_of(5), game("go+size=5+komi=6.5")
-    assert said(engine, *["play b pass", "play w pass"] * 100) == ["="] * 200
+    assert said(engine, *["play b pass", "play w pass"] * 100, "final_score") == ["="] * 200 + ["= W+6.5"]
     for move in ["b C4", "w D4", "b B3", "w E3", "b C2", "w D2", "b D3", "w C3"]:
         assert said(engine, f"play {move}") == ["="]
     assert said(engine, "play b D3") == ["? illegal move"], "a ko"
@@ -500,15 +493,6 @@ def test_a_move_with_its_analysis(command: str, rate: str):
     assert not engine.endless, "the next line does not cut it short"
     assert said(engine, f"{command} purple x")[0].startswith("=\ninfo move"), "a color may be left out"
     assert engine.game.moves[-1][0] == 2
-
-
-def test_a_move_with_its_analysis_may_be_to_resign(monkeypatch: pytest.MonkeyPatch):
-    engine = engine_of(5)
-    engine.resign = -0.5
-    said(engine, "play b C3", "play w D4")
-    valued(monkeypatch, -0.9, -0.9)
-    assert "".join(engine.answer("kata-genmove_analyze b")).endswith("\nplay resign\n\n")
-    assert len(engine.game.moves) == 2
 
 
 def test_rules_and_an_empty_cache():

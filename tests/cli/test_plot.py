@@ -218,15 +218,6 @@ def test_the_mean_is_where_all_runs_have_returns():
     assert (low[0], high[0]) == (5.0, 20.0)
 
 
-def test_an_interval_lies_within_the_range_and_holds_the_mean():
-    runs = [dataclasses.replace(ONE, returns=np.array([0.0, float(end)])) for end in (10, 12, 14, 16, 18)]
-    (_, _, lowest, highest), (_, mean, low, high) = (
-        pool_curves(runs, "frames", band) for band in ("range", "interval")
-    )
-    assert lowest[-1] < low[-1] < mean[-1] < high[-1] < highest[-1]
-    assert np.all(low <= high)
-
-
 def test_one_run_or_runs_without_a_common_part_are_no_pool():
     later = dataclasses.replace(ONE, across=across([200.0, 300.0], [0.0, 1.0]))
     assert pool_curves([ONE], "frames", "range") is None

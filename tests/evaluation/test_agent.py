@@ -12,7 +12,6 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces as gym
 
 import polyplay
 from polyplay import systems
@@ -245,25 +244,6 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
             polyplay.load(broken)
     (broken / pool.FILE).unlink()
     assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        gym.Box(-1, 1, (2, 3)),
-        gym.Box(np.array([-np.inf, 0], np.float32), np.array([1, np.inf], np.float32)),
-        gym.Box(0, 255, (3, 4, 5), np.uint8),
-        gym.Discrete(5, start=-2),
-        gym.MultiDiscrete([[2, 3], [4, 5]]),
-        gym.MultiBinary([2, 2]),
-        gym.Dict([("z", gym.Discrete(2)), ("a", gym.Tuple([gym.Box(0, 1, (1,), np.float64), gym.Discrete(3)]))]),
-    ],
-)
-def test_spaces_come_back_as_they_were(space):
-    again = pool.space_from_json(json.loads(json.dumps(pool.space_to_json(space))))
-    assert again == space
-    if isinstance(space, gym.Dict):
-        assert list(again) == list(space)
 
 
 def test_what_is_told_of_several_players_comes_back():

@@ -83,16 +83,6 @@ def test_games_end_without_a_fault_and_programs_agree_on_winners(board: Go):
     assert {0.0, 1.0} <= set(points.tolist())
 
 
-def test_two_programs_play_each_other():
-    one, two = player(), player("--other")
-    points = meet(one, two, 6)
-    assert faults_of(one) == faults_of(two) == []
-    assert (points + np.roll(points, 3) == 1).all(), "they play alike, with either colour once"
-    for found in (one.moves, two.moves):
-        assert isinstance(found, GtpPlayer)
-        assert (found.scored, found.agreed) == (6, 6)
-
-
 def test_a_program_is_told_the_moves_it_lacks(tmp_path: Path):
     log = tmp_path / "log"
     meet(player("--log", str(log)), last_legal(go()), 4, plies=9)

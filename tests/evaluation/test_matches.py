@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from itertools import islice
@@ -43,24 +42,15 @@ def small(tmp_path: Path, env: str = "game:three_in_a_row", **more: str) -> Path
     return made.run(tmp_path / "run", env, network="mlp", **more)
 
 
-def test_a_champion_that_comes_with_the_code_is_evaluated_and_not_written_to(capfd: pytest.CaptureFixture):
-    before = sorted(CHAMPION.rglob("*"))
-    asked = ["--protocol", "versus", "--against", "random", "--simulations", "0", "--episodes", "2"]
-    assert main.main(["evaluate", str(CHAMPION), *asked]) == 0
-    out, err = capfd.readouterr()
-    assert "of 2 points" in out
-    assert re.search(r"^polyplay: nothing is written to .*connect_four, which is read-only \(READ_ONLY\)$", err, re.M)
-    assert sorted(CHAMPION.rglob("*")) == before
-
-
 @pytest.mark.parametrize("where", [".", ".."])
-def test_a_run_is_read_only_by_a_file_in_it_or_beside_it(tmp_path: Path, where: str):
+def test_a_run_is_read_only_by_a_file_in_it_or_beside_it(tmp_path: Path, where: str, capfd):
     run = small(tmp_path)
     options = EvaluateOptions(protocol="versus", against="random", episodes=2)
     (run / where / "READ_ONLY").touch()
     before = sorted(tmp_path.rglob("*"))
     assert evaluate.evaluate(run, options)["episodes"] == 2
     assert sorted(tmp_path.rglob("*")) == before
+    assert capfd.readouterr().err == f"polyplay: nothing is written to {run}, which is read-only (READ_ONLY)\n"
     (run / where / "READ_ONLY").unlink()
     evaluate.evaluate(run, options)
     assert [*run.glob("evaluation-*.json")]
@@ -148,19 +138,9 @@ def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: py
     assert says in refused(capsys, "evaluate", run, *given)
 
 
-@pytest.mark.parametrize(
-    ("env", "words", "says"),
-    [
-        (
-            "game:tic_tac_toe",
-            "versus --against perfect",
-            "--against perfect given, but there is no solver for game:tic_tac_toe; other opponents: random, mcts:N, or",
-        ),
-        ("toy:catch", "versus --against random", "versus is for board games (game:NAME), this run plays toy:catch"),
-    ],
-)
-def test_games_without_a_solver_are_named(env: str, words: str, says: str, tmp_path: Path, capsys):
-    assert says in refused(capsys, "evaluate", small(tmp_path, env), "--protocol", *words.split())
+def test_other_games_have_no_such_protocol(tmp_path: Path, capsys: pytest.CaptureFixture):
+    said = refused(capsys, "evaluate", small(tmp_path, "toy:catch"), "--protocol", "versus", "--against", "random")
+    assert "versus is for board games (game:NAME), this run plays toy:catch" in said
 
 
 def test_a_policy_with_a_memory_is_refused(tmp_path: Path):

@@ -74,13 +74,6 @@ def preferring(board: Game, logits: dict[int, float], simulations: int) -> Searc
     return SearchPolicy(board, SearchOptions(simulations), factory, network)
 
 
-@pytest.mark.parametrize("name", GAMES)
-def test_planes_show_the_whole_position(name):
-    board = GAMES[name]
-    records = positions(board, 50)
-    assert np.array_equal(board.records(shown(board, records)), records)
-
-
 def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
     board = GAMES["connect_four"]
     record = board.new()

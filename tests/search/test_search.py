@@ -13,7 +13,7 @@ from polyplay.games.boards import GAMES, Game, game
 from polyplay.search import Search, SearchOptions
 from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import visit_shares
-from polyplay.search.tree import EXPANDED, WON
+from polyplay.search.tree import EXPANDED
 from tests.search.twins import Node, Stub, TwinSearch
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
@@ -214,22 +214,6 @@ def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value():
         done = search.step()
     assert done.visits[0].argmax() in (1, 4)
     assert done.value[0] > 0.5
-
-
-def test_an_own_win_is_worth_1_and_is_the_childs_loss():
-    search = Search(THREE, 1, SearchOptions(simulations=50), UniformEvaluator(9))
-    record = THREE.new()
-    for action in (0, 3, 1, 4):  # x o: the mover wins on cell 2
-        board_rules.play(THREE.numbers, record, action)
-    search.restart(records=record[None])
-    done = search.step()
-    while not len(done.games):
-        done = search.step()
-    assert done.visits[0].argmax() == 2
-    assert done.q[0, 2] == 1.0
-    assert done.value[0] > 0.5
-    child = search.tree.edges["child"][0, search.tree.nodes["first"][0, 0]]
-    assert search.tree.nodes["status"][0, child] == WON
 
 
 def test_temperatures_and_shares():
