@@ -247,10 +247,8 @@ class RunReader:
     def _checkpoints(self) -> list[Row]:
         found = []
         for path in reversed(checkpoint.everything(self.directory)):
-            try:
+            with contextlib.suppress(OSError):  # pruned meanwhile
                 found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
-            except OSError:  # pruned meanwhile
-                continue
         return found
 
     def _settings(self) -> list[Row]:

@@ -161,6 +161,7 @@ def test_the_fastest_way_is_chosen(monkeypatch):
 
 
 def test_what_is_here_is_measured(monkeypatch):
+    assert evaluator(4, "auto", "auto").backend in evaluators.BACKENDS
     monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
     for has, here in ((True, ["torch", "openvino"]), (False, ["torch"])):
         monkeypatch.setattr(evaluators, "_has_openvino", lambda has=has: has)

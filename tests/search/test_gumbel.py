@@ -14,7 +14,7 @@ from polyplay.search import Search, SearchOptions
 from polyplay.search.tree import considered_visits
 from tests.search.test_policy import positions
 from tests.search.test_search import planes_of
-from tests.search.twins import Stub
+from tests.search.twins import Stub, searched
 
 THREE, FOUR = GAMES["tic_tac_toe"], GAMES["connect_four"]
 
@@ -110,8 +110,7 @@ def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str
     records = positions(board, n)
     search = Search(board, n, given_options, Stub(board), seed=4)
     search.restart(records=records)
-    while len((done := search.step()).games) < n:
-        pass
+    done = searched(search)
     moves, policy = search.choose(done), search.targets(done)
     for g, record in enumerate(records):
         legal = np.flatnonzero(done.legal[g])

@@ -11,7 +11,7 @@ from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES, Game
 from polyplay.search import Search, SearchOptions
-from tests.search.twins import Stub
+from tests.search.twins import Stub, searched
 
 POSITIONS, SIMULATIONS = 50, 60
 GUMBEL, CONSIDERED = 24, 5  # simulations, and moves that are considered
@@ -53,8 +53,7 @@ def begun(game: Game, records: np.ndarray, options: SearchOptions) -> Search:
 def test_root_visits_are_those_of_mctx(name: str, most: int):
     game, options = GAMES[name], SearchOptions(SIMULATIONS, "alphazero", c=1.25, c_base=19652.0, reuse=False)
     search = begun(game, positions(game, most), options)
-    while len((done := search.step()).games) < POSITIONS:
-        pass
+    done = searched(search)
     assert done.visits.sum(1).tolist() == [SIMULATIONS] * POSITIONS
     np.testing.assert_array_equal(known(name)["visits"], done.visits)
 
@@ -68,8 +67,7 @@ def test_a_gumbel_search_with_the_noise_of_mctx_has_its_visits_moves_and_policy(
     for g, record in enumerate(records):
         moves = room[: board_rules.legal(game.numbers, record, room)]
         search.tree.gumbel[g, : len(moves)] = theirs["noise"][g, moves]
-    while len((done := search.step()).games) < POSITIONS:
-        pass
+    done = searched(search)
     np.testing.assert_array_equal(theirs["gumbel_visits"], done.visits)
     assert search.choose(done).tolist() == theirs["moves"].tolist()
     np.testing.assert_allclose(search.targets(done), theirs["policy"], atol=1e-4)

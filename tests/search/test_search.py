@@ -14,7 +14,7 @@ from polyplay.search import Search, SearchOptions
 from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import visit_shares
 from polyplay.search.tree import EXPANDED
-from tests.search.twins import Node, Stub, TwinSearch
+from tests.search.twins import Node, Stub, TwinSearch, searched
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
 NOISE: dict[str, Any] = {"noise": 0.25, "noise_alpha": 0.6}
@@ -106,8 +106,7 @@ def most_visited(node: Node) -> list[int]:
 @pytest.mark.parametrize("more", [{"simulations": 60}, {"simulations": 60, "leaves": 4}, {"simulations": 0}])
 def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
     search, stub = search_of(FOUR, more), Stub(FOUR)
-    while len(search.step().games) < GAMES_AT_ONCE:
-        pass
+    searched(search)
     for g in range(GAMES_AT_ONCE):
         twin = TwinSearch(FOUR, search.options, 0, 5 + g)
         twin.restart()
@@ -164,8 +163,7 @@ def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
     """Where it has none, a position is evaluated again at each visit, and nothing below it is searched."""
     search = Search(game(board), 1, SearchOptions(150, leaves=2), UniformEvaluator(game(board).actions))
     search.restart()
-    while not len(search.step().games):
-        pass
+    searched(search)
     nodes = search.tree.nodes[0, : search.tree.plays["nodes"][0]]
     assert len(nodes) > 140
     assert (nodes["status"] == EXPANDED).all()
@@ -209,9 +207,7 @@ def test_a_uniform_network_finds_a_win_in_five_plies_and_its_value():
     for action in (2, 2, 3, 3):
         board_rules.play(FOUR.numbers, record, action)
     search.restart(records=record[None])
-    done = search.step()
-    while not len(done.games):
-        done = search.step()
+    done = searched(search)
     assert done.visits[0].argmax() in (1, 4)
     assert done.value[0] > 0.5
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyplay.games import board_rules
 from polyplay.games.boards import Game
+from polyplay.search import Finished, Search
 from polyplay.search.tree import SearchOptions, dirichlet, stream, uniform_of
 
 F = np.float32
@@ -26,6 +27,13 @@ class Stub:
         self.rows += [p.tobytes() for p in planes]
         out = np.stack([self.weights @ p.astype(np.float64).ravel() for p in planes])
         return out[:, 1:].astype(F), np.tanh(out[:, 0]).astype(F)
+
+
+def searched(search: Search) -> Finished:
+    """The searches of all its games, done at the same time."""
+    while len((done := search.step()).games) < len(search.lanes):
+        pass
+    return done
 
 
 @dataclass
